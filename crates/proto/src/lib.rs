@@ -1,0 +1,18 @@
+//! The gRPC protocol between servers and executors, generated from `proto/`.
+//!
+//! The generated file is committed, so that whoever uses the SDK needs neither `protoc` nor the `.proto` files;
+//! the test `generated` makes it anew and compares. To change the protocol: edit `proto/`, then run
+//! `RONDEL_REGENERATE=1 cargo test -p rondel-proto`.
+
+/// Version 1 of the protocol.
+#[expect(
+    clippy::doc_markdown,
+    clippy::large_enum_variant,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    unused_qualifications,
+    reason = "generated code"
+)]
+pub mod v1 {
+    include!("generated/rondel.v1.rs");
+}
