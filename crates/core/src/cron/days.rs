@@ -1,0 +1,187 @@
+//! Which days of a month fire: the day-of-month and day-of-week fields taken together.
+
+use chrono::{Datelike, NaiveDate};
+
+use super::error::{CronError, CronField};
+use super::field::FieldSpec;
+use super::token::Token;
+
+/// Days 1 to 31.
+const ALL_DAYS: u64 = 0xFFFF_FFFE;
+/// Sunday to Saturday.
+const ALL_WEEKDAYS: u64 = 0x7F;
+/// Bits 0, 7, 14, 21 and 28: repeats a week over a month.
+const WEEKS: u64 = 0x1020_4081;
+
+const SUNDAY: u32 = 0;
+const SATURDAY: u32 = 6;
+
+/// Which days of a month fire. Weekdays count from 0, Sunday.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum DayRule {
+    /// These days of the month that are also these weekdays.
+    Both { days: u64, weekdays: u64 },
+    /// These days of the month, and these weekdays besides: Unix cron with both fields given.
+    Either { days: u64, weekdays: u64 },
+    /// `L`, `L-n`: so many days before the last one.
+    Last { back: u32 },
+    /// `LW`, `L-nW`: the weekday nearest to that.
+    LastNearest { back: u32 },
+    /// `nW`: the weekday nearest to a day.
+    Nearest { day: u32 },
+    /// `nL`: the last such weekday.
+    LastOf { weekday: u32 },
+    /// `n#k`: the k-th such weekday.
+    NthOf { weekday: u32, nth: u32 },
+}
+
+impl DayRule {
+    /// Reads Quartz's two day fields, of which one must be `?`.
+    pub(super) fn read_quartz(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
+        let [of_month, of_week] = tokens;
+        match (of_month.text, of_week.text) {
+            ("?", "?") => {
+                Err(of_week.refuse(CronField::DayOfWeek, "? in one of day of month and day of week, not in both"))
+            }
+            ("?", _) => read_day_of_week(specs[1], of_week),
+            (_, "?") => read_day_of_month(specs[0], of_month),
+            _ => {
+                read_day_of_month(specs[0], of_month)?;
+                Err(of_week
+                    .refuse(CronField::DayOfWeek, "? here or in day of month, as Quartz reads only one of the two"))
+            }
+        }
+    }
+
+    /// Reads Unix cron's two day fields: where both are given, either may hold; where one starts with `*`, both must.
+    pub(super) fn read_unix(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
+        let [days, weekdays] = [specs[0].read(tokens[0])?.low(), specs[1].read(tokens[1])?.low()];
+        let starred = tokens.iter().any(|token| token.text.starts_with('*'));
+        Ok(if starred { Self::Both { days, weekdays } } else { Self::Either { days, weekdays } })
+    }
+
+    /// The days of a month that fire, as bits 1 to 31.
+    pub(super) fn in_month(&self, year: i32, month: u32) -> u64 {
+        let length = month_length(year, month);
+        let within = ALL_DAYS & ((1 << (length + 1)) - 1);
+        if let Self::Both { days, weekdays: ALL_WEEKDAYS } = *self {
+            return days & within;
+        }
+        let Some(first) = NaiveDate::from_ymd_opt(year, month, 1) else { return 0 };
+        let month = Month { first: first.weekday().num_days_from_sunday(), length };
+        let one = |day: u32| if (1..=length).contains(&day) { 1 << day } else { 0 };
+        match *self {
+            Self::Both { days, weekdays } => days & month.on(weekdays) & within,
+            Self::Either { days, weekdays } => (days | month.on(weekdays)) & within,
+            Self::Last { back } => one(length.saturating_sub(back)),
+            Self::LastNearest { back } => one(month.nearest(length.saturating_sub(back))),
+            Self::Nearest { day } => one(month.nearest(day)),
+            Self::LastOf { weekday } => one(length - (month.weekday(length) + 7 - weekday) % 7),
+            Self::NthOf { weekday, nth } => one(1 + (weekday + 7 - month.first) % 7 + 7 * (nth - 1)),
+        }
+    }
+}
+
+/// A month's shape.
+struct Month {
+    /// The weekday of the first.
+    first: u32,
+    length: u32,
+}
+
+impl Month {
+    fn weekday(&self, day: u32) -> u32 {
+        (self.first + day - 1) % 7
+    }
+
+    /// All days that are one of these weekdays, and some beyond the month's end.
+    fn on(&self, weekdays: u64) -> u64 {
+        let from_the_first = (weekdays >> self.first | weekdays << (7 - self.first)) & ALL_WEEKDAYS;
+        (from_the_first * WEEKS) << 1
+    }
+
+    /// The day from Monday to Friday nearest to a day, never in another month; 0 where the month has no such day.
+    fn nearest(&self, day: u32) -> u32 {
+        if day == 0 || day > self.length {
+            return 0;
+        }
+        match self.weekday(day) {
+            SATURDAY if day == 1 => 3,
+            SATURDAY => day - 1,
+            SUNDAY if day == self.length => day - 2,
+            SUNDAY => day + 1,
+            _ => day,
+        }
+    }
+}
+
+fn month_length(year: i32, month: u32) -> u32 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronError> {
+    let upper = token.text.to_ascii_uppercase();
+    if !upper.contains(['L', 'W']) {
+        return Ok(DayRule::Both { days: spec.read(token)?.low(), weekdays: ALL_WEEKDAYS });
+    }
+    if upper.contains(',') {
+        return Err(token.refuse(CronField::DayOfMonth, "a single L, L-n, LW or nW, which cannot be part of a list"));
+    }
+    if let Some(rest) = upper.strip_prefix('L') {
+        return read_last_day(rest).ok_or_else(|| {
+            token.refuse(CronField::DayOfMonth, "L, LW, L-n or L-nW, where n is a number from 0 to 30")
+        });
+    }
+    let day = token.text.strip_suffix(['W', 'w']).map(|text| Token { text, ..token }).and_then(Token::number);
+    match day {
+        Some(day @ 1..=31) => Ok(DayRule::Nearest { day }),
+        _ => Err(token.refuse(CronField::DayOfMonth, "1W to 31W, L, L-n or LW")),
+    }
+}
+
+/// What follows an `L` in the day of the month.
+fn read_last_day(rest: &str) -> Option<DayRule> {
+    let (rest, nearest) = rest.strip_suffix('W').map_or((rest, false), |rest| (rest, true));
+    let back = match rest.strip_prefix('-') {
+        Some(number) => Token::whole(number).number().filter(|back| *back <= 30)?,
+        None if rest.is_empty() => 0,
+        None => return None,
+    };
+    Some(if nearest { DayRule::LastNearest { back } } else { DayRule::Last { back } })
+}
+
+fn read_day_of_week(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronError> {
+    let single = |weekdays| DayRule::Both { days: ALL_DAYS, weekdays };
+    if token.text.eq_ignore_ascii_case("L") {
+        return Ok(single(1 << SATURDAY));
+    }
+    let upper = token.text.to_ascii_uppercase();
+    let last = token.text.strip_suffix(['L', 'l']);
+    if upper.contains(',') && (upper.contains('#') || upper.split(',').any(|item| item.ends_with('L'))) {
+        return Err(token.refuse(CronField::DayOfWeek, "a single nL or n#k, which cannot be part of a list"));
+    }
+    if let Some(text) = last {
+        return Ok(DayRule::LastOf { weekday: read_weekday(spec, Token { text, ..token })? });
+    }
+    let Some((weekday, nth)) = token.split_once('#') else {
+        // Bit 0 is Sunday, which Quartz counts as 1.
+        return Ok(single(spec.read(token)?.low() >> 1));
+    };
+    let weekday = read_weekday(spec, weekday)?;
+    match nth.number() {
+        Some(nth @ 1..=5) => Ok(DayRule::NthOf { weekday, nth }),
+        _ => Err(nth.refuse(CronField::DayOfWeek, "a number from 1 to 5 after #")),
+    }
+}
+
+fn read_weekday(spec: &FieldSpec, token: Token<'_>) -> Result<u32, CronError> {
+    if token.number().is_none() && token.text.len() > 3 {
+        return Err(token.refuse(CronField::DayOfWeek, "1-7 or a name of three letters before L and #"));
+    }
+    Ok(spec.read_value(token)? - 1)
+}

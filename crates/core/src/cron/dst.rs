@@ -1,0 +1,176 @@
+//! From wall-clock times to instants: what happens to times that a zone's clock skips or shows twice.
+//!
+//! Within a span of one offset, wall-clock times and instants differ by that offset and nothing else. So the search goes
+//! span by span and looks at its neighbours: where the clock was set forward, the times before a span's start were skipped,
+//! a *gap*; where it was set back, the end of one span and the start of the next show the same times, a *fold*.
+
+use serde::{Deserialize, Serialize};
+
+use super::Pace;
+use super::search::{Fields, Local};
+use super::spans::{self, Span, Utc};
+use super::zone::Tz;
+use crate::time::Timestamp;
+
+/// What a schedule does when the clock of its zone changes.
+///
+/// ```
+/// use rondel_core::cron::{CronExpr, DstRule, Gap, parse_zone};
+///
+/// let half_past_two = CronExpr::parse("0 30 2 * * ?")?;
+/// let (zone, after) = (parse_zone("America/New_York")?, "2026-03-07T12:00:00Z".parse()?);
+/// // On 8 March the clock goes from 02:00 to 03:00.
+/// let made_up = half_past_two.next_after(zone, DstRule::default(), after);
+/// assert_eq!(made_up, Some("2026-03-08T07:00:00Z".parse()?));
+/// let skipped = half_past_two.next_after(zone, DstRule { gap: Gap::Skip, ..DstRule::default() }, after);
+/// assert_eq!(skipped, Some("2026-03-09T06:30:00Z".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DstRule {
+    /// For times that the clock skips.
+    pub gap: Gap,
+    /// For times that the clock shows twice.
+    pub overlap: Overlap,
+}
+
+/// What becomes of times that the clock skips.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gap {
+    /// [`NextValid`](Self::NextValid) where the hours are fixed, [`Skip`](Self::Skip) where they are a wildcard, a range
+    /// or a step.
+    #[default]
+    Auto,
+    /// All skipped times together fire once, at the first instant after the gap.
+    NextValid,
+    /// They do not fire.
+    Skip,
+}
+
+/// What becomes of times that the clock shows twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlap {
+    /// [`First`](Self::First) where the hours are fixed, [`Both`](Self::Both) where they are a wildcard, a range or a step.
+    #[default]
+    Auto,
+    /// They fire the first time.
+    First,
+    /// They fire the second time.
+    Second,
+    /// They fire both times.
+    Both,
+}
+
+/// A rule with nothing left open.
+#[derive(Clone, Copy)]
+pub(super) struct Resolved {
+    fires_after_gap: bool,
+    fires_first: bool,
+    fires_second: bool,
+}
+
+impl DstRule {
+    pub(super) fn resolve(self, pace: Pace) -> Resolved {
+        let wall_clock = pace == Pace::WallClock;
+        let fires_after_gap = match self.gap {
+            Gap::Auto => wall_clock,
+            Gap::NextValid => true,
+            Gap::Skip => false,
+        };
+        let (fires_first, fires_second) = match self.overlap {
+            Overlap::Auto => (true, !wall_clock),
+            Overlap::First => (true, false),
+            Overlap::Second => (false, true),
+            Overlap::Both => (true, true),
+        };
+        Resolved { fires_after_gap, fires_first, fires_second }
+    }
+}
+
+/// 1969-12-30, before any zone's 1970 begins.
+const SEARCH_FROM: Utc = -2 * 86_400;
+/// 2200-01-03, after any zone's 2199 has ended.
+const SEARCH_TO: Utc = 7_258_291_200;
+/// More than any zone is away from UTC.
+const FAR: i64 = 2 * 86_400;
+
+/// The first fire strictly after an instant.
+pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Timestamp) -> Option<Timestamp> {
+    let spans = spans::of(zone);
+    let from = after.second().clamp(SEARCH_FROM, SEARCH_TO) + 1;
+    let mut index = spans.index_at(from);
+    while index < spans.all().len() {
+        let view = View::new(spans.all(), index, rule);
+        if let Some(gap) = view.gap
+            && from <= view.start
+            && fields.at_or_after(gap).is_some_and(|skipped| skipped < view.start + view.offset)
+        {
+            return Some(Timestamp::from_secs(view.start));
+        }
+        match fields.at_or_after(view.first.max(from + view.offset)) {
+            Some(found) if found < view.end => return Some(Timestamp::from_secs(found - view.offset)),
+            // The next span repeats times that lie before the match.
+            _ if view.ends_in_fold => index += 1,
+            Some(found) => index = spans.index_at(found - FAR).max(index + 1),
+            None => return None,
+        }
+    }
+    None
+}
+
+/// The last fire strictly before an instant.
+pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: Resolved, before: Timestamp) -> Option<Timestamp> {
+    let spans = spans::of(zone);
+    let until = before.ceil_second().second().clamp(SEARCH_FROM, SEARCH_TO) - 1;
+    let mut index = spans.index_at(until);
+    loop {
+        let view = View::new(spans.all(), index, rule);
+        let found = fields.at_or_before((view.end - 1).min(until + view.offset));
+        if let Some(found) = found.filter(|found| *found >= view.first) {
+            return Some(Timestamp::from_secs(found - view.offset));
+        }
+        if let Some(gap) = view.gap
+            && until >= view.start
+            && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped| skipped >= gap)
+        {
+            return Some(Timestamp::from_secs(view.start));
+        }
+        let earlier = index.checked_sub(1)?;
+        index = if view.starts_in_fold { earlier } else { spans.index_at(found? + FAR).min(earlier) };
+    }
+}
+
+/// A span as a rule sees it.
+struct View {
+    start: Utc,
+    offset: i64,
+    /// The first wall-clock time that may fire.
+    first: Local,
+    /// Up to here, this not included.
+    end: Local,
+    /// Where the skipped times begin that fire at `start`; they end at `start + offset`.
+    gap: Option<Local>,
+    starts_in_fold: bool,
+    ends_in_fold: bool,
+}
+
+impl View {
+    fn new(spans: &[Span], index: usize, rule: Resolved) -> Self {
+        let Span { start, offset } = spans[index];
+        let before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
+        let (end, after) = spans.get(index + 1).map_or((SEARCH_TO + FAR, offset), |next| (next.start, next.offset));
+        let (starts_in_fold, ends_in_fold) = (before > offset, after < offset);
+        Self {
+            start,
+            offset,
+            first: start + if starts_in_fold && !rule.fires_second { before } else { offset },
+            end: end + if ends_in_fold && !rule.fires_first { after } else { offset },
+            gap: (before < offset && rule.fires_after_gap).then_some(start + before),
+            starts_in_fold,
+            ends_in_fold,
+        }
+    }
+}

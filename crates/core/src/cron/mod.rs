@@ -1,0 +1,234 @@
+//! Cron expressions: when a job is due, said in Quartz's or Unix cron's way.
+//!
+//! Text is read once into bit sets; asking for the next fire is then a search field by field with carry, in the wall-clock
+//! time of a zone, and a translation of that to an instant by a [`DstRule`]. Nothing here knows what time it is now,
+//! and nothing here knows of start dates, calendars or misfires: that is the business of schedules.
+//!
+//! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (`MON-FRI/2` is
+//! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.
+
+mod days;
+mod dst;
+mod error;
+mod field;
+mod parse;
+mod plain;
+mod search;
+mod spans;
+mod token;
+mod zone;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::dst::{DstRule, Gap, Overlap};
+pub use self::error::{CronError, CronField};
+pub use self::zone::{Tz, ZoneError, parse_zone};
+
+use self::search::Fields;
+use crate::time::Timestamp;
+
+/// The longest expression that is read, in characters.
+pub const EXPRESSION_LENGTH_MAX: usize = 256;
+
+/// The first year in which an expression can fire.
+pub const FIRST_YEAR: i32 = 1970;
+
+/// The last year in which an expression can fire. Daylight saving is known up to 2099; later years keep the zone's last
+/// known offset.
+pub const LAST_YEAR: i32 = 2199;
+
+/// How an expression was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// Quartz with six fields: second, minute, hour, day of month, month, day of week (1 is Sunday).
+    Quartz6,
+    /// Quartz with a seventh field, the year.
+    Quartz7,
+    /// Unix cron with five fields from the minute on; the day of week is 0-7, both 0 and 7 being Sunday.
+    Unix5,
+    /// `@hourly` to `@yearly`.
+    Macro,
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quartz6 => "Quartz cron with 6 fields (weekday 1-7, 1 is Sunday)",
+            Self::Quartz7 => "Quartz cron with 7 fields (weekday 1-7, 1 is Sunday)",
+            Self::Unix5 => "Unix cron with 5 fields (weekday 0-7, 0 and 7 are Sunday)",
+            Self::Macro => "a macro",
+        })
+    }
+}
+
+/// A cron expression, read once and asked often.
+///
+/// ```
+/// use rondel_core::Timestamp;
+/// use rondel_core::cron::{CronExpr, DstRule, parse_zone};
+///
+/// let last_weekday_at_noon = CronExpr::parse("0 0 12 LW * ?")?;
+/// let after: Timestamp = "2026-11-20T00:00:00Z".parse()?;
+/// let next = last_weekday_at_noon.next_after(parse_zone("Asia/Shanghai")?, DstRule::default(), after);
+/// assert_eq!(next, Some("2026-11-30T04:00:00Z".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CronExpr {
+    source: String,
+    dialect: Dialect,
+    pace: Pace,
+    fields: Fields,
+}
+
+/// What the hour field says about clock changes when the rule is left to the expression.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pace {
+    /// Fixed hours: each wall-clock time counts once.
+    WallClock,
+    /// A wildcard, a range or a step: each instant counts.
+    Interval,
+}
+
+impl CronExpr {
+    /// Reads an expression of any [`Dialect`]; the number of fields tells which.
+    ///
+    /// ```
+    /// use rondel_core::cron::{CronExpr, Dialect};
+    ///
+    /// assert_eq!(CronExpr::parse("0 0 22-2 ? * FRI-MON")?.dialect(), Dialect::Quartz6);
+    /// assert_eq!(CronExpr::parse("*/5 * * * 1-5")?.dialect(), Dialect::Unix5);
+    /// let refused = CronExpr::parse("0 0 24 * * ?").unwrap_err();
+    /// assert_eq!(refused.position, 4);
+    /// # Ok::<(), rondel_core::cron::CronError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CronError`] names the field, the value, where it stands and what is allowed there.
+    pub fn parse(text: &str) -> Result<Self, CronError> {
+        parse::expression(text)
+    }
+
+    /// Reads an expression as Quartz does, which takes 6 or 7 fields and no macros.
+    ///
+    /// ```
+    /// use rondel_core::cron::CronExpr;
+    ///
+    /// assert!(CronExpr::parse_quartz("*/5 * * * *").is_err());
+    /// assert!(CronExpr::parse_quartz("0 */5 * * * ?").is_ok());
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`parse`](Self::parse).
+    pub fn parse_quartz(text: &str) -> Result<Self, CronError> {
+        parse::quartz_expression(text)
+    }
+
+    /// The text that was read.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// How the text was read.
+    #[must_use]
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// Whether [`Gap::Auto`] and [`Overlap::Auto`] take this for a wall-clock schedule (its hours are a list of fixed
+    /// hours) and not for an interval (its hours are a wildcard, a range or a step).
+    #[must_use]
+    pub fn follows_wall_clock(&self) -> bool {
+        self.pace == Pace::WallClock
+    }
+
+    /// The first fire strictly after an instant, a whole second; `None` where the schedule never fires again.
+    ///
+    /// ```
+    /// use rondel_core::cron::{CronExpr, DstRule, Tz};
+    ///
+    /// let never = CronExpr::parse("0 0 0 31 2 ?")?;
+    /// assert_eq!(never.next_after(Tz::UTC, DstRule::default(), rondel_core::Timestamp::EPOCH), None);
+    /// # Ok::<(), rondel_core::cron::CronError>(())
+    /// ```
+    #[must_use]
+    pub fn next_after(&self, zone: Tz, dst: DstRule, after: Timestamp) -> Option<Timestamp> {
+        dst::next_after(&self.fields, zone, dst.resolve(self.pace), after)
+    }
+
+    /// The last fire strictly before an instant; `None` where there is none since [`FIRST_YEAR`].
+    ///
+    /// ```
+    /// use rondel_core::cron::{CronExpr, DstRule, Tz};
+    ///
+    /// let daily = CronExpr::parse("@daily")?;
+    /// let noon = "2026-06-15T12:00:00Z".parse()?;
+    /// assert_eq!(daily.prev_before(Tz::UTC, DstRule::default(), noon), Some("2026-06-15T00:00:00Z".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn prev_before(&self, zone: Tz, dst: DstRule, before: Timestamp) -> Option<Timestamp> {
+        dst::prev_before(&self.fields, zone, dst.resolve(self.pace), before)
+    }
+
+    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first, at most `max` of them.
+    ///
+    /// ```
+    /// use rondel_core::cron::{CronExpr, DstRule, Tz};
+    ///
+    /// let each_second = CronExpr::parse("* * * * * ?")?;
+    /// let (from, to) = ("2026-06-15T12:00:00Z".parse()?, "2026-06-15T12:00:05Z".parse()?);
+    /// assert_eq!(each_second.fires_between(Tz::UTC, DstRule::default(), from, to, 1000).len(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn fires_between(
+        &self,
+        zone: Tz,
+        dst: DstRule,
+        from_exclusive: Timestamp,
+        to_inclusive: Timestamp,
+        max: usize,
+    ) -> Vec<Timestamp> {
+        std::iter::successors(Some(from_exclusive), |&at| self.next_after(zone, dst, at))
+            .skip(1)
+            .take_while(|&at| at <= to_inclusive)
+            .take(max)
+            .collect()
+    }
+}
+
+impl fmt::Display for CronExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)
+    }
+}
+
+impl FromStr for CronExpr {
+    type Err = CronError;
+    fn from_str(text: &str) -> Result<Self, CronError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for CronExpr {
+    type Error = CronError;
+    fn try_from(text: String) -> Result<Self, CronError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<CronExpr> for String {
+    fn from(expression: CronExpr) -> Self {
+        expression.source
+    }
+}

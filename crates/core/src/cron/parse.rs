@@ -1,0 +1,117 @@
+//! From text to a compiled expression: which dialect it is, and its fields in order.
+
+use super::days::DayRule;
+use super::error::{CronError, CronField};
+use super::field::{Bits, QUARTZ, UNIX};
+use super::search::Fields;
+use super::token::Token;
+use super::{CronExpr, Dialect, EXPRESSION_LENGTH_MAX, Pace};
+
+/// What each macro stands for.
+const MACROS: [(&str, &str); 7] = [
+    ("@hourly", "0 * * * *"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+];
+
+const MACRO_NAMES: &str = "@hourly, @daily, @midnight, @weekly, @monthly, @yearly and @annually";
+
+/// What the fields say, before it is joined with the text.
+struct Compiled {
+    dialect: Dialect,
+    pace: Pace,
+    fields: Fields,
+}
+
+pub(super) fn expression(text: &str) -> Result<CronExpr, CronError> {
+    let compiled = match fields_of(text)?.as_slice() {
+        [name] if name.text.starts_with('@') => read_macro(*name),
+        &[minute, hour, day, month, weekday] => read_unix([minute, hour, day, month, weekday]),
+        &[second, minute, hour, day, month, weekday] => read_quartz([second, minute, hour, day, month, weekday], None),
+        &[second, minute, hour, day, month, weekday, year] => {
+            read_quartz([second, minute, hour, day, month, weekday], Some(year))
+        }
+        other => {
+            Err(wrong_count(text, other, "5 fields (Unix cron), 6 or 7 fields (Quartz) or a macro such as @daily"))
+        }
+    }?;
+    Ok(joined(text, compiled))
+}
+
+pub(super) fn quartz_expression(text: &str) -> Result<CronExpr, CronError> {
+    let compiled = match fields_of(text)?.as_slice() {
+        &[second, minute, hour, day, month, weekday] => read_quartz([second, minute, hour, day, month, weekday], None),
+        &[second, minute, hour, day, month, weekday, year] => {
+            read_quartz([second, minute, hour, day, month, weekday], Some(year))
+        }
+        other => Err(wrong_count(text, other, "6 or 7 fields (Quartz)")),
+    }?;
+    Ok(joined(text, compiled))
+}
+
+fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
+    let whole = Token::whole(text);
+    if text.chars().count() > EXPRESSION_LENGTH_MAX {
+        return Err(whole.refuse(CronField::Expression, format!("a text of up to {EXPRESSION_LENGTH_MAX} characters")));
+    }
+    Ok(whole.fields())
+}
+
+/// Points at the first field too many, or at all of the text where there are too few.
+fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
+    let count = fields.len();
+    let at = fields.get(7).copied().unwrap_or(Token::whole(text));
+    at.refuse(CronField::Expression, format!("{allowed}, and here are {count}"))
+}
+
+fn joined(text: &str, Compiled { dialect, pace, fields }: Compiled) -> CronExpr {
+    CronExpr { source: text.to_owned(), dialect, pace, fields }
+}
+
+fn read_macro(name: Token<'_>) -> Result<Compiled, CronError> {
+    let found = MACROS.iter().find(|(macro_name, _)| macro_name.eq_ignore_ascii_case(name.text));
+    let Some((_, meaning)) = found else { return Err(name.refuse(CronField::Expression, MACRO_NAMES)) };
+    match Token::whole(meaning).fields().as_slice() {
+        &[minute, hour, day, month, weekday] => {
+            let compiled = read_unix([minute, hour, day, month, weekday])?;
+            Ok(Compiled { dialect: Dialect::Macro, ..compiled })
+        }
+        _ => Err(name.refuse(CronField::Expression, MACRO_NAMES)),
+    }
+}
+
+fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<Compiled, CronError> {
+    let [second, minute, hour, day, month, weekday] = fields;
+    let specs = &QUARTZ;
+    let seconds = specs[0].read(second)?.low();
+    let minutes = specs[1].read(minute)?.low();
+    let hours = specs[2].read(hour)?.low();
+    let months = specs[4].read(month)?.low();
+    let days = DayRule::read_quartz([&specs[3], &specs[5]], [day, weekday])?;
+    let years = specs[6].read(year.unwrap_or(Token::whole("*")))?;
+    let dialect = if year.is_some() { Dialect::Quartz7 } else { Dialect::Quartz6 };
+    Ok(Compiled { dialect, pace: pace(hour), fields: Fields { seconds, minutes, hours, months, days, years } })
+}
+
+fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<Compiled, CronError> {
+    let mut second = Bits::default();
+    second.insert(0);
+    let fields = Fields {
+        seconds: second.low(),
+        minutes: UNIX[0].read(minute)?.low(),
+        hours: UNIX[1].read(hour)?.low(),
+        months: UNIX[3].read(month)?.low(),
+        days: DayRule::read_unix([&UNIX[2], &UNIX[4]], [day, weekday])?,
+        years: QUARTZ[6].read(Token::whole("*"))?,
+    };
+    Ok(Compiled { dialect: Dialect::Unix5, pace: pace(hour), fields })
+}
+
+fn pace(hour: Token<'_>) -> Pace {
+    let fixed = hour.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
+    if fixed { Pace::WallClock } else { Pace::Interval }
+}

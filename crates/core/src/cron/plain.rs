@@ -1,0 +1,56 @@
+//! The fields that the `cron` crate reads exactly as Quartz does: lists, rising ranges, steps within the field's limits
+//! and three-letter names.
+
+use std::str::FromStr;
+
+use cron::{Schedule, TimeUnitSpec};
+
+use super::error::CronField;
+
+/// The values of a field, or nothing where the crate refuses it or would read it differently from Quartz.
+pub(super) fn read(field: CronField, text: &str) -> Option<Vec<u32>> {
+    let agreed = names_are_short(text) && (field != CronField::Year || !reaches_the_last_year(text));
+    if !agreed || text.contains('?') {
+        return None;
+    }
+    let schedule = Schedule::from_str(&in_its_place(field, text)?).ok()?;
+    Some(match field {
+        CronField::Expression => return None,
+        CronField::Second => values(schedule.seconds()),
+        CronField::Minute => values(schedule.minutes()),
+        CronField::Hour => values(schedule.hours()),
+        CronField::DayOfMonth => values(schedule.days_of_month()),
+        CronField::Month => values(schedule.months()),
+        CronField::DayOfWeek => values(schedule.days_of_week()),
+        CronField::Year => values(schedule.years()),
+    })
+}
+
+/// The crate takes whole names, also in ranges and with steps, where Quartz looks at three letters and drops the rest.
+fn names_are_short(text: &str) -> bool {
+    let named = text.contains(|c: char| c.is_ascii_alphabetic());
+    let short = text.split(|c: char| !c.is_ascii_alphabetic()).all(|name| matches!(name.len(), 0 | 3));
+    short && !(named && text.contains('/'))
+}
+
+/// The crate's years end in 2100.
+fn reaches_the_last_year(text: &str) -> bool {
+    text.split(',').any(|item| item.contains('*') || (item.contains('/') && !item.contains('-')))
+}
+
+fn in_its_place(field: CronField, text: &str) -> Option<String> {
+    Some(match field {
+        CronField::Expression => return None,
+        CronField::Second => format!("{text} * * * * *"),
+        CronField::Minute => format!("* {text} * * * *"),
+        CronField::Hour => format!("* * {text} * * *"),
+        CronField::DayOfMonth => format!("* * * {text} * *"),
+        CronField::Month => format!("* * * * {text} *"),
+        CronField::DayOfWeek => format!("* * * * * {text}"),
+        CronField::Year => format!("* * * * * * {text}"),
+    })
+}
+
+fn values(unit: &impl TimeUnitSpec) -> Vec<u32> {
+    unit.iter().collect()
+}

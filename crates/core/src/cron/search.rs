@@ -1,0 +1,196 @@
+//! The search for matching wall-clock times, field by field with carry. It knows no zones: see [`dst`](super::dst).
+
+use chrono::{Datelike, NaiveDate};
+
+use super::days::DayRule;
+use super::field::Bits;
+use super::{FIRST_YEAR, LAST_YEAR};
+
+/// A wall-clock time: the seconds that a clock has shown since it showed the start of 1970.
+pub(super) type Local = i64;
+
+const DAY: i64 = 86_400;
+
+/// A compiled expression. The sets of seconds, minutes, hours and months are never empty.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fields {
+    pub(super) seconds: u64,
+    pub(super) minutes: u64,
+    pub(super) hours: u64,
+    pub(super) months: u64,
+    pub(super) days: DayRule,
+    pub(super) years: Bits,
+}
+
+/// A time of day: hour, minute, second.
+type Time = (u32, u32, u32);
+
+impl Fields {
+    /// The first match that is not before a wall-clock time.
+    pub(super) fn at_or_after(&self, start: Local) -> Option<Local> {
+        let Shown { date, midnight, time } = Shown::at(start)?;
+        let (month, day) = ((date.year(), date.month()), date.day());
+        if self.has_month(month) {
+            let days = self.days.in_month(month.0, month.1);
+            if days & (1 << day) != 0
+                && let Some(time) = self.time_from(time)
+            {
+                return Some(midnight + seconds(time));
+            }
+            if let Some(later) = at_or_above(days, day + 1) {
+                return Some(midnight + DAY * i64::from(later - day) + seconds(self.first_time()));
+            }
+        }
+        self.first_after_month(month)
+    }
+
+    /// The last match that is not after a wall-clock time.
+    pub(super) fn at_or_before(&self, start: Local) -> Option<Local> {
+        let Shown { date, midnight, time } = Shown::at(start)?;
+        let (month, day) = ((date.year(), date.month()), date.day());
+        if self.has_month(month) {
+            let days = self.days.in_month(month.0, month.1);
+            if days & (1 << day) != 0
+                && let Some(time) = self.time_until(time)
+            {
+                return Some(midnight + seconds(time));
+            }
+            if let Some(earlier) = at_or_below(days, day - 1) {
+                return Some(midnight - DAY * i64::from(day - earlier) + seconds(self.last_time()));
+            }
+        }
+        self.last_before_month(month)
+    }
+
+    fn first_after_month(&self, mut month: (i32, u32)) -> Option<Local> {
+        loop {
+            month = self.next_month(month)?;
+            if let Some(day) = at_or_above(self.days.in_month(month.0, month.1), 1) {
+                return Some(midnight(month, day)? + seconds(self.first_time()));
+            }
+        }
+    }
+
+    fn last_before_month(&self, mut month: (i32, u32)) -> Option<Local> {
+        loop {
+            month = self.prev_month(month)?;
+            if let Some(day) = at_or_below(self.days.in_month(month.0, month.1), 31) {
+                return Some(midnight(month, day)? + seconds(self.last_time()));
+            }
+        }
+    }
+
+    fn has_year(&self, year: i32) -> bool {
+        u32::try_from(year - FIRST_YEAR).is_ok_and(|year| self.years.contains(year))
+    }
+
+    fn has_month(&self, (year, month): (i32, u32)) -> bool {
+        self.months & (1 << month) != 0 && self.has_year(year)
+    }
+
+    fn next_month(&self, (year, month): (i32, u32)) -> Option<(i32, u32)> {
+        if self.has_year(year)
+            && let Some(month) = at_or_above(self.months, month + 1)
+        {
+            return Some((year, month));
+        }
+        let year = (year + 1..=LAST_YEAR).find(|year| self.has_year(*year))?;
+        Some((year, self.months.trailing_zeros()))
+    }
+
+    fn prev_month(&self, (year, month): (i32, u32)) -> Option<(i32, u32)> {
+        if self.has_year(year)
+            && let Some(month) = at_or_below(self.months, month - 1)
+        {
+            return Some((year, month));
+        }
+        let year = (FIRST_YEAR..year).rev().find(|year| self.has_year(*year))?;
+        Some((year, last(self.months)))
+    }
+
+    fn first_time(&self) -> Time {
+        (self.hours.trailing_zeros(), self.minutes.trailing_zeros(), self.seconds.trailing_zeros())
+    }
+
+    fn last_time(&self) -> Time {
+        (last(self.hours), last(self.minutes), last(self.seconds))
+    }
+
+    /// The first time of day at or after one.
+    fn time_from(&self, (hour, minute, second): Time) -> Option<Time> {
+        let (_, first_minute, first_second) = self.first_time();
+        if self.hours & (1 << hour) != 0 {
+            if self.minutes & (1 << minute) != 0
+                && let Some(second) = at_or_above(self.seconds, second)
+            {
+                return Some((hour, minute, second));
+            }
+            if let Some(minute) = at_or_above(self.minutes, minute + 1) {
+                return Some((hour, minute, first_second));
+            }
+        }
+        at_or_above(self.hours, hour + 1).map(|hour| (hour, first_minute, first_second))
+    }
+
+    /// The last time of day at or before one.
+    fn time_until(&self, (hour, minute, second): Time) -> Option<Time> {
+        let (_, last_minute, last_second) = self.last_time();
+        if self.hours & (1 << hour) != 0 {
+            if self.minutes & (1 << minute) != 0
+                && let Some(second) = at_or_below(self.seconds, second)
+            {
+                return Some((hour, minute, second));
+            }
+            if let Some(minute) = below(self.minutes, minute) {
+                return Some((hour, minute, last_second));
+            }
+        }
+        below(self.hours, hour).map(|hour| (hour, last_minute, last_second))
+    }
+}
+
+/// What a clock shows.
+struct Shown {
+    date: NaiveDate,
+    midnight: Local,
+    time: Time,
+}
+
+impl Shown {
+    fn at(local: Local) -> Option<Self> {
+        let date = NaiveDate::from_epoch_days(i32::try_from(local.div_euclid(DAY)).ok()?)?;
+        let second = u32::try_from(local.rem_euclid(DAY)).ok()?;
+        let time = (second / 3600, second / 60 % 60, second % 60);
+        Some(Self { date, midnight: local - i64::from(second), time })
+    }
+}
+
+fn midnight((year, month): (i32, u32), day: u32) -> Option<Local> {
+    Some(i64::from(NaiveDate::from_ymd_opt(year, month, day)?.to_epoch_days()) * DAY)
+}
+
+fn seconds((hour, minute, second): Time) -> i64 {
+    i64::from(hour * 3600 + minute * 60 + second)
+}
+
+/// The least element that is not below `value`, which is below 64.
+fn at_or_above(set: u64, value: u32) -> Option<u32> {
+    let rest = set >> value;
+    (rest != 0).then(|| value + rest.trailing_zeros())
+}
+
+/// The greatest element that is not above `value`, which is below 64.
+fn at_or_below(set: u64, value: u32) -> Option<u32> {
+    let rest = set & (u64::MAX >> (63 - value));
+    (rest != 0).then(|| last(rest))
+}
+
+/// The greatest element below `value`.
+fn below(set: u64, value: u32) -> Option<u32> {
+    at_or_below(set, value.checked_sub(1)?)
+}
+
+/// The greatest element of a set that has one.
+fn last(set: u64) -> u32 {
+    63 - set.leading_zeros()
+}

@@ -1,0 +1,107 @@
+//! A zone as a table of spans of one offset each, made from `chrono-tz` the first time that a zone is asked for and kept:
+//! finding the span of an instant is then a look into a table, and its neighbours say what the clock does at its ends.
+
+use std::sync::OnceLock;
+
+use chrono::{DateTime, Offset, TimeZone};
+
+use super::zone::Tz;
+
+/// Seconds since 1970, in UTC.
+pub(super) type Utc = i64;
+
+/// A stretch of time in which a zone's clock keeps one distance from UTC.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Span {
+    /// The first second; for the first span, one before the search begins.
+    pub(super) start: Utc,
+    /// Seconds that the clock is ahead of UTC.
+    pub(super) offset: i64,
+}
+
+/// A zone's clock from before the search begins; it has at least one span.
+#[derive(Debug)]
+pub(super) struct Spans {
+    /// Oldest first; neighbours differ in their offset.
+    all: Box<[Span]>,
+    /// For each stretch of 2^`HINT_BITS` seconds, the span that it begins in.
+    hints: Box<[usize]>,
+}
+
+/// 194 days, in which most zones change their clock once.
+const HINT_BITS: u32 = 24;
+
+/// 1969-12-01, before the search begins.
+const FROM: Utc = -31 * 86_400;
+/// 2101-01-01: `chrono-tz` knows no change after 2099.
+const TO: Utc = 4_133_980_800;
+/// Shorter than any span of any zone since 1970, which a test checks.
+pub(super) const STEP: i64 = 43_200;
+
+/// More than `chrono-tz` has zones.
+const ZONE_COUNT_MAX: usize = 1024;
+
+static ZONES: [OnceLock<Spans>; ZONE_COUNT_MAX] = [const { OnceLock::new() }; ZONE_COUNT_MAX];
+
+/// The spans of a zone.
+pub(super) fn of(zone: Tz) -> &'static Spans {
+    ZONES[zone as usize].get_or_init(|| Spans::new(collect(zone, STEP)))
+}
+
+impl Spans {
+    fn new(all: Box<[Span]>) -> Self {
+        let stretches = (FROM..TO).step_by(1 << HINT_BITS);
+        let hints = stretches.map(|at| all.partition_point(|span| span.start <= at).saturating_sub(1)).collect();
+        Self { all, hints }
+    }
+
+    pub(super) fn all(&self) -> &[Span] {
+        &self.all
+    }
+
+    /// The place of the span that an instant lies in.
+    pub(super) fn index_at(&self, at: Utc) -> usize {
+        let stretch = usize::try_from((at - FROM) >> HINT_BITS).unwrap_or(0);
+        let mut index = self.hints.get(stretch).or(self.hints.last()).copied().unwrap_or(0);
+        while self.all.get(index + 1).is_some_and(|next| next.start <= at) {
+            index += 1;
+        }
+        index
+    }
+}
+
+/// Looks at a zone's offset once in each step.
+pub(super) fn collect(zone: Tz, step: i64) -> Box<[Span]> {
+    let mut last = Span { start: FROM, offset: offset_at(zone, FROM) };
+    let mut spans = vec![last];
+    let mut at = FROM;
+    while at < TO {
+        let next = at + step;
+        let offset = offset_at(zone, next);
+        if offset != last.offset {
+            last = Span { start: first_change(zone, at, next), offset };
+            spans.push(last);
+        }
+        at = next;
+    }
+    spans.into_boxed_slice()
+}
+
+/// The first second of the offset that holds at `late`; another holds at `early`.
+fn first_change(zone: Tz, mut early: Utc, mut late: Utc) -> Utc {
+    let offset = offset_at(zone, late);
+    while late - early > 1 {
+        let middle = early.midpoint(late);
+        if offset_at(zone, middle) == offset {
+            late = middle;
+        } else {
+            early = middle;
+        }
+    }
+    late
+}
+
+fn offset_at(zone: Tz, at: Utc) -> i64 {
+    let at = DateTime::from_timestamp(at, 0).unwrap_or_default().naive_utc();
+    zone.offset_from_utc_datetime(&at).fix().local_minus_utc().into()
+}

@@ -1,0 +1,220 @@
+//! A job's definition, checked and ready for the engine.
+
+use std::time::Duration;
+
+use crate::name;
+use crate::outcome::AfterPolicy;
+use crate::schedule::Schedule;
+use crate::spec::{
+    Delivery, FieldError, JobSpec, MisfirePolicy, MisfireSpec, OverlapPolicy, OverlapScope, OverlapSpec, Route,
+};
+
+/// The longest parameters of a job, as JSON text.
+pub const PARAMS_LEN_MAX: usize = 64 * 1024;
+/// The most schedules that one job can have.
+pub const SCHEDULE_COUNT_MAX: usize = 20;
+const DESCRIPTION_LEN_MAX: usize = 1000;
+const RETRY_MAX: u32 = 100;
+const MISFIRE_MAX: u32 = 10_000;
+const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// What [`JobSpec::compile`] makes.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Unique in its namespace.
+    pub name: String,
+    /// The app whose executors run it.
+    pub app: String,
+    /// The handler in that app.
+    pub handler: String,
+    /// What the handler gets, as JSON text.
+    pub params: String,
+    /// When it fires; empty for a job that is only triggered.
+    pub schedules: Vec<Schedule>,
+    /// Which executor gets a run.
+    pub route: Route,
+    /// What happens to missed fires.
+    pub misfire: MisfireSpec,
+    /// What happens when runs overlap.
+    pub overlap: OverlapSpec,
+    /// What happens to a run whose executor is lost.
+    pub delivery: Delivery,
+    /// How long one attempt may take.
+    pub timeout: Option<Duration>,
+    /// How long a due run waits for an executor.
+    pub queue_timeout: Duration,
+    /// What follows the end of an attempt.
+    pub after: AfterPolicy,
+    /// Whether its schedules fire.
+    pub enabled: bool,
+}
+
+impl Job {
+    pub(crate) fn compile(spec: &JobSpec) -> Result<Self, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        check_names(spec, &mut errors);
+        let params = spec.params.to_string();
+        if params.len() > PARAMS_LEN_MAX {
+            let message = format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", params.len());
+            errors.push(FieldError::new("/params", message));
+        }
+        let schedules = compile_schedules(spec, &mut errors);
+        check_policies(spec, &mut errors);
+        check_length("/timeout", spec.timeout, &mut errors);
+        check_length("/queue_timeout", Some(spec.queue_timeout), &mut errors);
+        check_length("/misfire/tolerance", Some(spec.misfire.tolerance), &mut errors);
+        let waits = spec.retry.waits().unwrap_or_else(|message| {
+            let message = format!("{:?} {message}; write \"10s\" or \"10s..5m\"", spec.retry.backoff);
+            errors.push(FieldError::new("/retry/backoff", message));
+            (Duration::ZERO, Duration::ZERO)
+        });
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        Ok(Self {
+            name: spec.name.clone(),
+            app: spec.app.clone(),
+            handler: spec.handler.clone(),
+            params,
+            schedules,
+            route: spec.route,
+            misfire: spec.misfire,
+            overlap: spec.overlap,
+            delivery: spec.delivery,
+            timeout: spec.timeout,
+            queue_timeout: spec.queue_timeout,
+            after: AfterPolicy {
+                retry_max: spec.retry.max,
+                backoff: waits.0,
+                backoff_max: waits.1,
+                at_least_once: spec.delivery == Delivery::AtLeastOnce,
+            },
+            enabled: spec.enabled,
+        })
+    }
+
+    /// How many runs may be with executors at the same time; `None` for any number.
+    #[must_use]
+    pub fn concurrency_max(&self) -> Option<u32> {
+        match self.overlap.policy {
+            OverlapPolicy::Serial | OverlapPolicy::Discard | OverlapPolicy::Cover => Some(1),
+            OverlapPolicy::Allow => (self.overlap.max > 0).then_some(self.overlap.max),
+        }
+    }
+}
+
+fn check_names(spec: &JobSpec, errors: &mut Vec<FieldError>) {
+    let checks = [
+        ("/name", name::check(&spec.name)),
+        ("/app", name::check(&spec.app)),
+        ("/handler", name::check_handler(&spec.handler)),
+    ];
+    for (pointer, check) in checks {
+        if let Err(message) = check {
+            errors.push(FieldError::new(pointer, message));
+        }
+    }
+    if spec.description.len() > DESCRIPTION_LEN_MAX {
+        let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are kept", spec.description.len());
+        errors.push(FieldError::new("/description", message));
+    }
+}
+
+fn compile_schedules(spec: &JobSpec, errors: &mut Vec<FieldError>) -> Vec<Schedule> {
+    let specs = spec.schedules();
+    if specs.len() > SCHEDULE_COUNT_MAX {
+        let message = format!("{} schedules; one job can have {SCHEDULE_COUNT_MAX}", specs.len());
+        errors.push(FieldError::new("/schedule", message));
+        return Vec::new();
+    }
+    let compile = |(pointer, spec): (String, _)| Schedule::compile(&pointer, spec).map_err(|e| errors.push(e)).ok();
+    specs.into_iter().filter_map(compile).collect()
+}
+
+/// What is laid out but not built is refused by name: a definition that is accepted does what it says.
+fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
+    let mut unavailable = |pointer: &str, value: &dyn std::fmt::Display, instead: &str| {
+        let message = format!("\"{value}\" is not available in this version; use {instead}");
+        errors.push(FieldError::new(pointer, message));
+    };
+    match spec.route {
+        Route::First | Route::Last | Route::Round | Route::Random | Route::Broadcast => {}
+        route @ (Route::ConsistentHash | Route::Lfu | Route::Lru | Route::Failover | Route::Busyover) => {
+            unavailable("/route", &route, "first, last, round, random or broadcast");
+        }
+    }
+    if spec.overlap.policy == OverlapPolicy::Cover {
+        unavailable("/overlap/policy", &spec.overlap.policy, "serial, discard or allow");
+    }
+    if spec.overlap.scope == OverlapScope::Executor {
+        unavailable("/overlap/scope", &spec.overlap.scope, "cluster");
+    }
+    if spec.retry.max > RETRY_MAX {
+        let message = format!("{} retries; at most {RETRY_MAX} are made", spec.retry.max);
+        errors.push(FieldError::new("/retry/max", message));
+    }
+    if spec.misfire.policy == MisfirePolicy::All && !(1..=MISFIRE_MAX).contains(&spec.misfire.max) {
+        let message = format!("{} fires; 1 to {MISFIRE_MAX} can be made up for", spec.misfire.max);
+        errors.push(FieldError::new("/misfire/max", message));
+    }
+}
+
+fn check_length(pointer: &str, length: Option<Duration>, errors: &mut Vec<FieldError>) {
+    if length.is_some_and(|length| length < Duration::from_millis(1) || length > LENGTH_MAX) {
+        errors.push(FieldError::new(pointer, "is outside 1ms to 366 days"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(change: Value) -> JobSpec {
+        let mut base = json!({"name": "a", "app": "b", "handler": "c"});
+        let (Value::Object(base_map), Value::Object(change)) = (&mut base, change) else { unreachable!() };
+        base_map.extend(change);
+        serde_json::from_value(base).unwrap()
+    }
+
+    #[track_caller]
+    fn check_refused(change: Value, pointer: &str, part: &str) {
+        let errors = spec(change).compile().unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert_eq!(errors[0].pointer, pointer);
+        assert!(errors[0].message.contains(part), "{}", errors[0].message);
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        check_refused(json!({"name": "A"}), "/name", "\"A\"");
+        check_refused(json!({"app": ""}), "/app", "\"\"");
+        check_refused(json!({"handler": "a b"}), "/handler", "\"a b\"");
+        check_refused(json!({"schedule": {"cron": "99 * * * * ?"}}), "/schedule/cron", "99");
+        check_refused(json!({"schedule": [{"every": "1s"}, {"every": "0s"}]}), "/schedule/1/every", "0s");
+        check_refused(json!({"schedule": {"cron": "0 * * * * ?", "time_zone": "X/Y"}}), "/schedule/time_zone", "X/Y");
+        check_refused(json!({"route": "lfu"}), "/route", "lfu");
+        check_refused(json!({"timeout": "0s"}), "/timeout", "1ms");
+        check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "soon");
+        check_refused(json!({"retry": {"max": 1, "backoff": "5m..1s"}}), "/retry/backoff", "5m");
+        check_refused(json!({"misfire": {"policy": "all", "max": 0}}), "/misfire/max", "0");
+    }
+
+    #[test]
+    fn every_complaint_is_listed() {
+        let errors = spec(json!({"name": "", "app": "", "timeout": "0s"})).compile().unwrap_err();
+        let pointers: Vec<_> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/name", "/app", "/timeout"]);
+    }
+
+    #[test]
+    fn the_document_survives_a_round_trip() {
+        let spec = spec(json!({
+            "params": {"a": 1}, "schedule": [{"every": "2s"}, {"cron": "0 0 1 * * ?", "time_zone": "Europe/Berlin"}],
+            "route": "broadcast", "timeout": "1m", "retry": {"max": 2, "backoff": "1s..10s"},
+        }));
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<JobSpec>(&text).unwrap(), spec);
+    }
+}

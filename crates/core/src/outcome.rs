@@ -1,0 +1,234 @@
+//! What follows from the end of an attempt: another attempt, or a verdict.
+//!
+//! Every way to a terminal state goes through [`after`]: results, refusals, lost executors, cancels.
+
+use std::time::Duration;
+
+use crate::run::{Reason, RunStatus};
+use crate::time::Timestamp;
+
+/// How often a run whose executor died under it is sent again, apart from the job's own retries.
+pub const LOST_RETRY_MAX: i32 = 3;
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The handler returned well.
+    Succeeded,
+    /// The handler failed; `retryable` is false where it said that trying again is of no use.
+    Failed {
+        /// Whether the job's retry policy applies.
+        retryable: bool,
+    },
+    /// The handler was stopped at its deadline.
+    TimedOut,
+    /// The handler was stopped because somebody asked for it.
+    Cancelled,
+    /// The handler, or the server on its behalf, passed the run over.
+    Skipped(Reason),
+    /// The executor was lost with it, or never received it.
+    Lost(Reason),
+}
+
+/// The part of a job's definition that [`after`] needs; small, so that it travels with each open run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AfterPolicy {
+    /// Attempts beyond the first.
+    pub retry_max: u32,
+    /// Wait before the second attempt; doubled for each further one …
+    pub backoff: Duration,
+    /// … up to this.
+    pub backoff_max: Duration,
+    /// Whether a lost attempt may be followed by another.
+    pub at_least_once: bool,
+}
+
+/// The facts about the attempt that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number, from 1.
+    pub attempt: i32,
+    /// How often an executor was lost with this run so far.
+    pub lost_count: i32,
+    /// Whether a durable mark says that it may have been sent.
+    pub marked: bool,
+    /// Whether somebody asked to cancel the run.
+    pub cancel_asked: bool,
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// The same run, one attempt on.
+    Again {
+        /// When it may start.
+        due_at: Timestamp,
+        /// Why it exists.
+        reason: Reason,
+        /// The counter's new value.
+        lost_count: i32,
+    },
+    /// The end.
+    Verdict {
+        /// A terminal status.
+        status: RunStatus,
+        /// Why, where the status does not say it.
+        reason: Option<Reason>,
+    },
+}
+
+/// Decides what follows from the end of an attempt. `jitter` is a number from 0 to 1 that spreads retries.
+///
+/// ```
+/// use rondel_core::outcome::{After, AfterPolicy, Ended, Outcome, after};
+/// use rondel_core::{RunStatus, Timestamp};
+/// use std::time::Duration;
+///
+/// let policy = AfterPolicy {
+///     retry_max: 1,
+///     backoff: Duration::from_secs(10),
+///     backoff_max: Duration::from_secs(60),
+///     at_least_once: true,
+/// };
+/// let now = Timestamp::from_secs(0);
+/// let first = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };
+/// let failed = Outcome::Failed { retryable: true };
+/// assert!(matches!(after(policy, first, failed, now, 0.0), After::Again { .. }));
+/// let second = Ended { attempt: 2, ..first };
+/// assert_eq!(after(policy, second, failed, now, 0.0), After::Verdict { status: RunStatus::Failed, reason: None });
+/// ```
+#[must_use]
+pub fn after(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> After {
+    let verdict = |status, reason| After::Verdict { status, reason };
+    match outcome {
+        Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
+        Outcome::Cancelled => verdict(RunStatus::Cancelled, Some(Reason::Requested)),
+        Outcome::Skipped(reason) => verdict(RunStatus::Skipped, Some(reason)),
+        Outcome::Failed { retryable } => {
+            retry(policy, ended, retryable, now, jitter).unwrap_or_else(|| verdict(RunStatus::Failed, None))
+        }
+        Outcome::TimedOut => {
+            retry(policy, ended, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
+        }
+        Outcome::Lost(reason) => lost(policy, ended, reason, now),
+    }
+}
+
+fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<After> {
+    // Attempts that an executor was lost with do not count against the job's own retries.
+    let failed_count = u32::try_from(ended.attempt - ended.lost_count).unwrap_or(0).max(1);
+    if !retryable || ended.cancel_asked || failed_count > policy.retry_max {
+        return None;
+    }
+    let wait = backoff(policy, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
+    Some(After::Again { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
+}
+
+fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> After {
+    if ended.cancel_asked {
+        return After::Verdict { status: RunStatus::Cancelled, reason: Some(Reason::Requested) };
+    }
+    if !policy.at_least_once && ended.marked {
+        return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
+    }
+    if ended.lost_count >= LOST_RETRY_MAX {
+        return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
+    }
+    After::Again { due_at: now, reason, lost_count: ended.lost_count + 1 }
+}
+
+fn backoff(policy: AfterPolicy, failed_count: u32) -> Duration {
+    let doublings = failed_count.saturating_sub(1).min(31);
+    policy.backoff.saturating_mul(1 << doublings).min(policy.backoff_max)
+}
+
+/// Folds the verdicts of a broadcast's shards into the verdict of the fire: the worst one counts.
+#[must_use]
+pub fn fold_shards(shards: impl IntoIterator<Item = RunStatus>) -> RunStatus {
+    let weight = |status: &RunStatus| match status {
+        RunStatus::Failed => 5,
+        RunStatus::TimedOut => 4,
+        RunStatus::Unknown => 3,
+        RunStatus::Cancelled => 2,
+        RunStatus::Skipped => 1,
+        RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => 0,
+    };
+    shards.into_iter().max_by_key(weight).unwrap_or(RunStatus::Skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: AfterPolicy = AfterPolicy {
+        retry_max: 2,
+        backoff: Duration::from_secs(10),
+        backoff_max: Duration::from_secs(15),
+        at_least_once: true,
+    };
+    const NOW: Timestamp = Timestamp::from_secs(1000);
+    const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };
+    const FAILED: Outcome = Outcome::Failed { retryable: true };
+
+    #[track_caller]
+    fn check_after(policy: AfterPolicy, ended: Ended, outcome: Outcome, expected: After) {
+        assert_eq!(after(policy, ended, outcome, NOW, 0.5), expected);
+    }
+
+    fn verdict(status: RunStatus, reason: Option<Reason>) -> After {
+        After::Verdict { status, reason }
+    }
+
+    fn again_in(seconds: u64, reason: Reason, lost_count: i32) -> After {
+        After::Again { due_at: NOW + Duration::from_secs(seconds), reason, lost_count }
+    }
+
+    #[test]
+    fn retries_double_their_wait_up_to_the_cap_and_end() {
+        check_after(POLICY, FIRST, FAILED, again_in(10, Reason::Retry, 0));
+        check_after(POLICY, Ended { attempt: 2, ..FIRST }, FAILED, again_in(15, Reason::Retry, 0));
+        check_after(POLICY, Ended { attempt: 3, ..FIRST }, FAILED, verdict(RunStatus::Failed, None));
+        check_after(POLICY, FIRST, Outcome::TimedOut, again_in(10, Reason::Retry, 0));
+        check_after(POLICY, FIRST, Outcome::Failed { retryable: false }, verdict(RunStatus::Failed, None));
+    }
+
+    #[test]
+    fn a_cancelled_run_is_not_tried_again() {
+        let asked = Ended { cancel_asked: true, ..FIRST };
+        check_after(POLICY, asked, FAILED, verdict(RunStatus::Failed, None));
+        let cancelled = verdict(RunStatus::Cancelled, Some(Reason::Requested));
+        check_after(POLICY, asked, Outcome::Lost(Reason::ExecutorLost), cancelled);
+    }
+
+    #[test]
+    fn lost_attempts_are_counted_apart_and_end() {
+        let lost = Outcome::Lost(Reason::ExecutorLost);
+        check_after(POLICY, FIRST, lost, again_in(0, Reason::ExecutorLost, 1));
+        let after_three = Ended { attempt: 4, lost_count: 3, ..FIRST };
+        check_after(POLICY, after_three, lost, verdict(RunStatus::Failed, Some(Reason::ExecutorLost)));
+        // The fourth attempt is the first that failed by itself.
+        check_after(POLICY, after_three, FAILED, again_in(10, Reason::Retry, 3));
+    }
+
+    #[test]
+    fn a_marked_at_most_once_run_that_was_lost_is_unknown() {
+        let policy = AfterPolicy { at_least_once: false, ..POLICY };
+        let lost = Outcome::Lost(Reason::ExecutorLost);
+        let marked = Ended { marked: true, ..FIRST };
+        check_after(policy, marked, lost, verdict(RunStatus::Unknown, Some(Reason::ExecutorLost)));
+        check_after(policy, FIRST, lost, again_in(0, Reason::ExecutorLost, 1));
+    }
+
+    #[test]
+    fn the_worst_shard_gives_the_verdict() {
+        use RunStatus::{Failed, Skipped, Succeeded, TimedOut};
+        for (shards, expected) in [
+            (vec![Succeeded, Succeeded], Succeeded),
+            (vec![Succeeded, Failed, TimedOut], Failed),
+            (vec![Succeeded, Skipped], Skipped),
+            (vec![], Skipped),
+        ] {
+            assert_eq!(fold_shards(shards), expected);
+        }
+    }
+}

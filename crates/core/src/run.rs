@@ -1,0 +1,224 @@
+//! A run: one execution of a fire, and the row of the ledger that holds its verdict.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId};
+use crate::time::Timestamp;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word for this value in SQL, JSON and the console.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+            fn from_str(word: &str) -> Result<Self, String> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == word).ok_or_else(|| {
+                    let known: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
+                    format!("{word:?} is none of {}", known.join(", "))
+                })
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+words! {
+    /// Where a run stands. The first three are open, the others are verdicts.
+    RunStatus {
+        /// Claimed by its home and kept in memory until it is due or an executor is free.
+        Pending = "pending",
+        /// Due later (a retry, a delay): the scan takes it up again near its `due_at`.
+        Waiting = "waiting",
+        /// Known to be held by an executor. Runs that end within about a second never pass through here.
+        Running = "running",
+        /// The handler returned well.
+        Succeeded = "succeeded",
+        /// The handler failed, and no retry is left.
+        Failed = "failed",
+        /// The handler was stopped at its deadline.
+        TimedOut = "timed_out",
+        /// Somebody cancelled it.
+        Cancelled = "cancelled",
+        /// It was sent to an executor that was lost, and the job is at-most-once: nobody can tell.
+        Unknown = "unknown",
+        /// It never began; the reason says why.
+        Skipped = "skipped",
+    }
+}
+
+impl RunStatus {
+    /// Whether this is a verdict.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        !matches!(self, Self::Pending | Self::Waiting | Self::Running)
+    }
+}
+
+words! {
+    /// Why a run exists.
+    Trigger {
+        /// A cron schedule.
+        Cron = "cron",
+        /// A fixed interval.
+        Interval = "interval",
+        /// A single instant.
+        Once = "once",
+        /// A person, by console or command line.
+        Manual = "manual",
+        /// A program, by the API.
+        Api = "api",
+        /// A parent job's run.
+        Parent = "parent",
+        /// A person asked for fires of the past.
+        Backfill = "backfill",
+        /// A missed fire that the misfire policy runs late.
+        Misfire = "misfire",
+    }
+}
+
+words! {
+    /// Why a run stands where it stands, where the status alone does not say it.
+    Reason {
+        /// The fire was missed (outage, pause of the node) and the job's policy passes it over.
+        Misfire = "misfire",
+        /// The overlap policy passed it over.
+        Overlap = "overlap",
+        /// A calendar removed it.
+        Calendar = "calendar",
+        /// The job was paused.
+        Paused = "paused",
+        /// The job was changed and its new definition does not fire at this instant.
+        Changed = "changed",
+        /// The job was deleted.
+        Deleted = "deleted",
+        /// Nobody was online to run it until the queue timeout.
+        NoExecutor = "no_executor",
+        /// Every fit executor was busy until the queue timeout.
+        Expired = "expired",
+        /// The attempt before failed, and the job's retry policy gave another.
+        Retry = "retry",
+        /// The executor was lost with the attempt before.
+        ExecutorLost = "executor_lost",
+        /// The trigger never reached the executor, or the executor never knew of it.
+        NotReceived = "not_received",
+        /// The executors refused it.
+        Refused = "refused",
+        /// Somebody asked for it.
+        Requested = "requested",
+    }
+}
+
+/// The shard of the row that stands for a whole broadcast: it counts its shards and is never sent itself.
+pub const BROADCAST: i32 = -1;
+
+/// A row of the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Made by the node that claimed it; rises with time.
+    pub id: RunId,
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// The job.
+    pub job: JobId,
+    /// The definition that it runs under.
+    pub job_version: i64,
+    /// Where its executors are.
+    pub app: AppId,
+    /// The planned instant: half of the key.
+    pub fire_at: Timestamp,
+    /// 0 for the schedule, else the id of the request, backfill or root run: the other half.
+    pub cause: i64,
+    /// Index of the shard, 0 for an unsharded run, [`BROADCAST`] for the row that stands for all.
+    pub shard_index: i32,
+    /// Number of shards; `None` while a broadcast has not been expanded.
+    pub shard_total: Option<i32>,
+    /// Why it exists.
+    pub trigger: Trigger,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// Why it stands there.
+    pub reason: Option<Reason>,
+    /// Counts from 1.
+    pub attempt: i32,
+    /// When it may start: `fire_at`, or later by jitter, backoff or queueing.
+    pub due_at: Timestamp,
+    /// The node that owns it while it is open …
+    pub node: NodeId,
+    /// … and the epoch under which it does.
+    pub node_epoch: i64,
+    /// Parameters of this run alone, as JSON text; `None` stands for the job's.
+    pub params: Option<String>,
+    /// Stable name of the executor that has or had it.
+    pub executor: Option<String>,
+    /// Incarnation of that executor.
+    pub executor_id: Option<ExecutorId>,
+    /// Set durably before an at-most-once run is sent.
+    pub marked_at: Option<Timestamp>,
+    /// When the handler began, by the server's clock.
+    pub started_at: Option<Timestamp>,
+    /// When the verdict was made.
+    pub finished_at: Option<Timestamp>,
+    /// One line for people: the error, or the handler's summary.
+    pub message: Option<String>,
+    /// What the handler returned, as JSON text.
+    pub result: Option<String>,
+    /// How often an executor was lost with it: counted apart from retries.
+    pub lost_count: i32,
+    /// Shards that have no verdict yet; only on the row that stands for a broadcast.
+    pub open_shards: Option<i32>,
+    /// The run that this one follows from: the broadcast's row, a parent, a run retried by hand.
+    pub parent: Option<RunId>,
+    /// Somebody asked to cancel it: who.
+    pub cancel_by: Option<String>,
+    /// For a row that stands for a span of skipped fires: the last of them …
+    pub span_end_at: Option<Timestamp>,
+    /// … and how many they are.
+    pub span_count: i64,
+}
+
+impl Run {
+    /// Whether this row stands for a whole broadcast.
+    #[must_use]
+    pub const fn is_root(&self) -> bool {
+        self.shard_index == BROADCAST
+    }
+}
+
+/// An attempt that is over because another one followed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// Counts from 1.
+    pub attempt: i32,
+    /// How it ended.
+    pub status: RunStatus,
+    /// Why the next one exists.
+    pub reason: Option<Reason>,
+    /// Who had it.
+    pub executor: Option<String>,
+    /// When its handler began.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+    /// Its error.
+    pub message: Option<String>,
+}
