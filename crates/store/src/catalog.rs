@@ -1,0 +1,218 @@
+//! Namespaces, apps, jobs with their versions, API tokens.
+
+use async_trait::async_trait;
+use rondel_core::{AppId, Job, JobId, JobSpec, NamespaceId, Run, Timestamp, TokenId};
+
+use crate::Result;
+
+/// A tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its id.
+    pub id: NamespaceId,
+    /// Its name.
+    pub name: String,
+}
+
+/// A group of executors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct App {
+    /// Its id.
+    pub id: AppId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// Its name.
+    pub name: String,
+}
+
+/// A job with its newest definition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobRecord {
+    /// Its id.
+    pub id: JobId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// Its app.
+    pub app: AppId,
+    /// Counts its definitions from 1: what `If-Match` guards.
+    pub version: i64,
+    /// The definition.
+    pub spec: JobSpec,
+    /// What fixed rates count from.
+    pub anchor: Timestamp,
+    /// The first fire that has no row yet; `None` where it will not fire.
+    pub next_fire_at: Option<Timestamp>,
+    /// When the first definition was saved.
+    pub created_at: Timestamp,
+    /// When this definition was saved.
+    pub updated_at: Timestamp,
+}
+
+/// A definition as the engine needs it, whatever its age: even a deleted job's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Definition {
+    /// The job.
+    pub job: JobId,
+    /// Which of its definitions.
+    pub version: i64,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// Name of its tenant.
+    pub namespace_name: String,
+    /// Its app.
+    pub app: AppId,
+    /// The definition.
+    pub spec: JobSpec,
+    /// What fixed rates count from.
+    pub anchor: Timestamp,
+}
+
+/// A job to be created.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// Its id.
+    pub id: JobId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// Its app, which exists.
+    pub app: AppId,
+    /// Its definition, checked.
+    pub spec: JobSpec,
+    /// What fixed rates count from: the creation instant rounded up to a second.
+    pub anchor: Timestamp,
+    /// Its first fire.
+    pub next_fire_at: Option<Timestamp>,
+    /// Who creates it.
+    pub author: String,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// A change of a job's definition.
+#[derive(Clone, Debug)]
+pub struct JobChange<'a> {
+    /// The job.
+    pub id: JobId,
+    /// The version that the author saw; `None` to change whatever is there.
+    pub expected_version: Option<i64>,
+    /// The new definition; its name may differ.
+    pub spec: &'a JobSpec,
+    /// The same, compiled.
+    pub job: &'a Job,
+    /// Its app, which exists.
+    pub app: AppId,
+    /// Who changes it.
+    pub author: &'a str,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// What a change of a job did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Changed {
+    /// It is saved. The runs are those whose instant is ahead and that became open again: their home must hear of it.
+    Saved(Box<JobRecord>, Vec<Run>),
+    /// Somebody else changed it first; its version now.
+    Conflict(i64),
+    /// Another job of the namespace has the new name.
+    NameTaken,
+    /// There is no such job.
+    NotFound,
+}
+
+/// A page of jobs by name.
+#[derive(Clone, Debug, Default)]
+pub struct JobQuery {
+    /// Only jobs of this app.
+    pub app: Option<AppId>,
+    /// Only jobs whose name contains this.
+    pub name_contains: Option<String>,
+    /// Only jobs whose name comes after this one.
+    pub after_name: Option<String>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// What a token may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// The API, everything.
+    Admin,
+    /// Opening an executor's session, nothing else.
+    Executor,
+}
+
+/// An API token; only its hash is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRecord {
+    /// Its id.
+    pub id: TokenId,
+    /// What it may be used for.
+    pub kind: TokenKind,
+    /// For people.
+    pub name: String,
+    /// The namespace that requests without one mean; `None` stands for `default`.
+    pub namespace: Option<NamespaceId>,
+    /// SHA-256 of the token, in hex: the token itself is 256 random bits, so nothing slower is needed.
+    pub hash: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Namespaces, apps, jobs, tokens.
+#[async_trait]
+pub trait Catalog {
+    /// A namespace by its name. `default` exists from the start.
+    async fn namespace(&self, name: &str) -> Result<Option<Namespace>>;
+
+    /// Every namespace, by name.
+    async fn namespaces(&self) -> Result<Vec<Namespace>>;
+
+    /// An app by its name.
+    async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>>;
+
+    /// Every app of a namespace, by name.
+    async fn apps(&self, namespace: NamespaceId) -> Result<Vec<App>>;
+
+    /// The app with this name, made with this id if there is none yet.
+    async fn ensure_app(&self, id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<App>;
+
+    /// Creates a job with version 1; `None` where the name is taken.
+    async fn create_job(&self, job: NewJob) -> Result<Option<JobRecord>>;
+
+    /// A job by its name.
+    async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
+
+    /// A page of jobs, by name.
+    async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;
+
+    /// Names of these jobs, deleted ones too.
+    async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>>;
+
+    /// Definitions by job and version, for the engine; those that do not exist are left out.
+    async fn definitions(&self, keys: &[(JobId, i64)]) -> Result<Vec<Definition>>;
+
+    /// Saves a new definition, and in the same transaction makes the job's unsent rows agree with it as
+    /// [`rondel_core::edit::plan_edit`] says.
+    async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
+
+    /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay. `Ok(Err(version))`
+    /// where it was changed meanwhile. Deleting what does not exist is `Ok(Ok(false))`.
+    async fn delete_job(
+        &self,
+        id: JobId,
+        expected_version: Option<i64>,
+        now: Timestamp,
+    ) -> Result<std::result::Result<bool, i64>>;
+
+    /// Remembers a token; does nothing where its hash is known.
+    async fn add_token(&self, token: &TokenRecord) -> Result<()>;
+
+    /// The token with this hash.
+    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>>;
+
+    /// Whether any admin token exists.
+    async fn has_admin_token(&self) -> Result<bool>;
+}

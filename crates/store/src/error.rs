@@ -1,0 +1,90 @@
+//! What callers of the store can do about a failure.
+
+/// A statement or transaction failed; nothing of it is kept.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database did not answer, or answered that it cannot now. The same call may succeed later.
+    #[error("the database is not available ({operation})")]
+    Unavailable {
+        /// What was tried.
+        operation: &'static str,
+        /// What the driver said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The statement itself was refused; trying again is of no use.
+    #[error("query {operation} failed")]
+    Query {
+        /// What was tried.
+        operation: &'static str,
+        /// What the driver said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A row holds something that no version of this program writes.
+    #[error("row {id} of table {table} has an unreadable {column}: {message}")]
+    Corrupt {
+        /// The table.
+        table: &'static str,
+        /// The column.
+        column: &'static str,
+        /// The row.
+        id: i64,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+}
+
+/// A database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL is not one that Rondel knows.
+    #[error("{url:?} is not a database URL: use sqlite:///path/file.db, postgres://… or mysql://…")]
+    Url {
+        /// What was given, without its password.
+        url: String,
+    },
+    /// Nobody answers there.
+    #[error("cannot reach the database {url}")]
+    Unreachable {
+        /// Which, without its password.
+        url: String,
+        /// What the driver said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// Another server has the file.
+    #[error("{path} is in use by another rondel server; SQLite is for one server, use PostgreSQL or MySQL for several")]
+    InUse {
+        /// The database file.
+        path: String,
+    },
+    /// The file or its folder cannot be used.
+    #[error("cannot use {path}")]
+    File {
+        /// The database file.
+        path: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A newer server has changed the schema beyond what this one understands.
+    #[error("the database needs rondel {min_server} or newer, this is {this}")]
+    TooNew {
+        /// The oldest server that the schema carries.
+        min_server: String,
+        /// This server.
+        this: String,
+    },
+    /// A migration failed.
+    #[error("migrating the database failed")]
+    Migrate(#[source] sqlx::Error),
+}

@@ -1,0 +1,227 @@
+//! Due jobs and runs, from claim to verdict.
+
+use async_trait::async_trait;
+use rondel_core::outcome::{After, AfterPolicy, Outcome};
+use rondel_core::run::Attempt;
+use rondel_core::{ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+
+use crate::Result;
+use crate::cluster::LeaseToken;
+
+/// A row of the narrow table that the scan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueJob {
+    /// The job.
+    pub job: JobId,
+    /// The first fire without a row.
+    pub next_fire_at: Timestamp,
+    /// The definition that it comes from.
+    pub version: i64,
+    /// The node that owns the job's open runs; 0 for none yet.
+    pub home: NodeId,
+    /// Rises at each change of home.
+    pub term: i64,
+}
+
+/// Which due jobs to read.
+#[derive(Clone, Copy, Debug)]
+pub struct DueRange {
+    /// Fires at or after this …
+    pub from: Timestamp,
+    /// … and at or before this.
+    pub to: Timestamp,
+    /// At most so many, the earliest first.
+    pub limit: u32,
+}
+
+/// What one job gets in a claim.
+#[derive(Clone, Debug)]
+pub struct ClaimJob {
+    /// The row as the scan read it: whoever finds it changed has lost.
+    pub seen: DueJob,
+    /// Where `next_fire_at` moves to.
+    pub next_fire_at: Option<Timestamp>,
+    /// The rows of its fires, verdicts of missed spans among them.
+    pub runs: Vec<Run>,
+}
+
+/// What a claim won.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Claimed {
+    /// Jobs that this node has now, with their term.
+    pub jobs: Vec<(JobId, i64)>,
+    /// Runs of those jobs that were not inserted because a row with their key exists already.
+    pub existing: Vec<RunId>,
+}
+
+/// An open run that came to this node from a lease that is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopted {
+    /// The run, with its new owner.
+    pub run: Run,
+    /// Whose it was.
+    pub from: LeaseToken,
+    /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] where nobody can tell.
+    pub from_ended_at: Timestamp,
+}
+
+/// What the tick reads about a run just before it is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunCheck {
+    /// The run.
+    pub id: RunId,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// Its attempt.
+    pub attempt: i32,
+    /// The definition that it runs under.
+    pub job_version: i64,
+    /// Its owner.
+    pub owner: LeaseToken,
+    /// Whether somebody asked to cancel it.
+    pub cancel_asked: bool,
+}
+
+/// A run that is known to be in an executor's hands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InHand {
+    /// The run.
+    pub run: RunId,
+    /// Its attempt.
+    pub attempt: i32,
+    /// The executor's incarnation.
+    pub executor_id: ExecutorId,
+    /// The executor's stable name.
+    pub executor: String,
+    /// When the handler began, or when the run was sent.
+    pub at: Timestamp,
+}
+
+/// The end of an attempt, from whatever side it comes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// The run.
+    pub run: RunId,
+    /// The job: rows are locked in the order of their ids, results are written in the job's lane.
+    pub job: JobId,
+    /// The attempt that ended.
+    pub attempt: i32,
+    /// How.
+    pub outcome: Outcome,
+    /// What the job's definition says about what follows.
+    pub policy: AfterPolicy,
+    /// The executor, where one had it.
+    pub executor: Option<(ExecutorId, String)>,
+    /// When the handler began.
+    pub started_at: Option<Timestamp>,
+    /// When the attempt ended.
+    pub finished_at: Timestamp,
+    /// One line for people.
+    pub message: Option<String>,
+    /// What the handler returned, as JSON text.
+    pub result: Option<String>,
+    /// A number from 0 to 1 that spreads the retry.
+    pub jitter: f64,
+}
+
+/// What became of a [`Finish`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finished {
+    /// It is durable, and so is what follows. With another attempt, the run as it waits now.
+    Stored(After, Option<Box<Run>>),
+    /// It was durable already.
+    Duplicate,
+    /// A later attempt exists; this one is kept beside it.
+    Superseded,
+    /// The verdict was `unknown`, and is the true one now.
+    Late,
+    /// There is no such run.
+    NoSuchRun,
+    /// The row cannot be written (a data error that is this row's own); the run is marked failed.
+    Unwritable,
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CancelAsked {
+    /// The request is durable; the owner of the run must hear of it.
+    Noted(Box<Run>),
+    /// The run has a verdict already.
+    Over(RunStatus),
+    /// There is no such run.
+    NotFound,
+}
+
+/// A page of runs, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct RunQuery {
+    /// Only runs of this job.
+    pub job: Option<JobId>,
+    /// Only runs with one of these; empty for all.
+    pub statuses: Vec<RunStatus>,
+    /// Only runs of this broadcast.
+    pub parent: Option<RunId>,
+    /// Only runs after this one in the order of the page.
+    pub after: Option<RunId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Due jobs and runs.
+#[async_trait]
+pub trait Ledger {
+    /// Jobs of these homes (0 among them for jobs without one) whose next fire is in the range, the earliest first.
+    async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
+
+    /// Claims in one transaction: the lease must hold, each job must still be as it was seen; its `next_fire_at` moves
+    /// on, its home becomes this node, its runs are inserted. What another node took drops out.
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
+
+    /// Inserts a run that somebody asked for, owned by the living home of its job, else by `token`, which becomes the
+    /// home. Answers the run as it is stored; the one that is there already where its key exists.
+    async fn request_run(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run>;
+
+    /// Own waiting runs due until `until` become pending; answers them, the earliest first.
+    async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
+
+    /// Own pending runs that were due before `before`, the earliest first.
+    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>>;
+
+    /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
+    /// `dead` nodes. The oldest first, at most `limit`; each by an UPDATE guarded by its old owner.
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>>;
+
+    /// Reads what the tick must know of these runs; those that do not exist are left out.
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
+
+    /// Runs by id; those that do not exist are left out.
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>>;
+
+    /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Answers those won.
+    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>>;
+
+    /// Takes the mark off runs that are known not to have been received.
+    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
+
+    /// Notes that these runs are in an executor's hands: `pending` becomes `running`.
+    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()>;
+
+    /// Fixes the total of a broadcast and inserts its shards, all or nothing; false where it was expanded already.
+    async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool>;
+
+    /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the
+    /// attempts), the broadcast's count and verdict, the outbox. Answers one [`Finished`] for each, in order.
+    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>>;
+
+    /// Notes that somebody wants an open run cancelled.
+    async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked>;
+
+    /// Own open runs that somebody asked to cancel, with who; each is answered until the run is over.
+    async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
+
+    /// A page of a namespace's runs, newest first.
+    async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
+
+    /// The attempts of a run that are over, by number.
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
+}

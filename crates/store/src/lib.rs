@@ -1,0 +1,36 @@
+//! What Rondel remembers: one trait in four parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
+//!
+//! - [`Catalog`]: namespaces, apps, jobs with their versions, API tokens;
+//! - [`Ledger`]: due jobs and runs, from claim to verdict;
+//! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
+//! - [`Logs`]: what runs wrote.
+//!
+//! Every transition states its old state and says who won; a lost race is a value, not an error. Batches lock first,
+//! then write. All SQL of the product is in this crate.
+
+pub mod catalog;
+pub mod cluster;
+pub mod conformance;
+mod error;
+pub mod ledger;
+mod log_codec;
+pub mod logs;
+mod mem;
+mod settle;
+mod sql;
+
+pub use catalog::Catalog;
+pub use cluster::{Cluster, LeaseToken};
+pub use error::{OpenError, StoreError};
+pub use ledger::Ledger;
+pub use logs::Logs;
+pub use mem::MemStore;
+pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
+
+/// Everything that is remembered.
+pub trait Store: Catalog + Ledger + Cluster + Logs + std::fmt::Debug + Send + Sync + 'static {}
+
+impl<T: Catalog + Ledger + Cluster + Logs + std::fmt::Debug + Send + Sync + 'static> Store for T {}
+
+/// What the methods of the store's traits answer.
+pub type Result<T> = std::result::Result<T, StoreError>;

@@ -1,0 +1,129 @@
+//! The clock, nodes, executors.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::{ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
+
+use super::{MemStore, StoredNode};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
+use crate::settle::clean_name;
+use crate::{Cluster, LeaseToken, Result};
+
+#[async_trait]
+impl Cluster for MemStore {
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.now())
+    }
+
+    fn is_single_server(&self) -> bool {
+        false
+    }
+
+    async fn join(&self, request: &JoinRequest) -> Result<Join> {
+        let now = self.now();
+        let mut state = self.state();
+        let name = clean_name(&request.name);
+        let known = state.nodes.values().find(|held| held.node.name == name).map(|held| held.node.clone());
+        if let Some(node) = known.as_ref().filter(|node| node.is_living(now) && !request.take_over) {
+            return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch });
+        }
+        let next = state.nodes.keys().last().map_or(1, |node| node.get() + 1);
+        let (id, epoch, prior) = match &known {
+            Some(node) => (node.id, node.epoch + 1, node.lease_until.min(now)),
+            None => (NodeId::new(next), 1, Timestamp::EPOCH),
+        };
+        let own = state.nodes.get(&id).map(|held| held.ordinal);
+        let others = || state.nodes.values().filter(|held| held.node.id != id);
+        let is_taken = |ordinal| others().any(|held| held.ordinal == ordinal && held.node.is_living(now));
+        let unused = || (0..IdGen::ORDINAL_COUNT).find(|ordinal| others().all(|held| held.ordinal != *ordinal));
+        let ordinal = own.filter(|ordinal| !is_taken(*ordinal)).or_else(unused).unwrap_or_default();
+        let node = Node {
+            id,
+            name: name.into_owned(),
+            epoch,
+            lease_until: now + request.lease,
+            advertise_url: request.advertise_url.clone(),
+            server_version: request.server_version.clone(),
+            started_at: now,
+        };
+        state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior });
+        Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal })
+    }
+
+    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>> {
+        let now = self.now();
+        let mut state = self.state();
+        let held = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch);
+        Ok(held.map(|held| {
+            held.node.lease_until = now + lease;
+            now
+        }))
+    }
+
+    async fn release(&self, token: LeaseToken) -> Result<()> {
+        let now = self.now();
+        let mut state = self.state();
+        if let Some(held) = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch) {
+            held.node.lease_until = held.node.lease_until.min(now);
+        }
+        Ok(())
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>> {
+        Ok(self.state().nodes.values().map(|held| held.node.clone()).collect())
+    }
+
+    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()> {
+        let now = self.now();
+        let mut state = self.state();
+        let mut record = executor.clone();
+        record.name = clean_name(&executor.name).into_owned();
+        if let Some(known) = state.executors.get(&executor.id) {
+            record.first_seen_at = known.first_seen_at;
+        }
+        state.executors.insert(executor.id, record);
+        let session = Session { token, executor: executor.id, app: executor.app, last_seen_at: now, open: true };
+        state.sessions.insert((token.node, executor.id), session);
+        Ok(())
+    }
+
+    async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()> {
+        let now = self.now();
+        let mut state = self.state();
+        for executor in executors {
+            let session = state.sessions.get_mut(&(token.node, *executor));
+            if let Some(session) = session.filter(|session| session.token == token) {
+                session.last_seen_at = now;
+            }
+        }
+        Ok(())
+    }
+
+    async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
+        let mut state = self.state();
+        let session = state.sessions.get_mut(&(token.node, executor));
+        if let Some(session) = session.filter(|session| session.token == token) {
+            session.open = false;
+        }
+        Ok(())
+    }
+
+    async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>> {
+        let state = self.state();
+        Ok(state.sessions.values().filter(|session| session.last_seen_at >= since).copied().collect())
+    }
+
+    async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
+        let state = self.state();
+        let seen = |executor: &ExecutorRecord| {
+            let sessions = state.sessions.values().filter(|session| session.executor == executor.id);
+            let last_seen_at = sessions.map(|session| session.last_seen_at).max().filter(|at| *at >= since)?;
+            Some(ExecutorRecord { last_seen_at, ..executor.clone() })
+        };
+        let all = state.executors.values().filter(|executor| executor.namespace == namespace);
+        let mut executors: Vec<ExecutorRecord> = all.filter_map(seen).collect();
+        executors.sort_by(|a, b| (a.app, &a.name, a.id).cmp(&(b.app, &b.name, b.id)));
+        Ok(executors)
+    }
+}

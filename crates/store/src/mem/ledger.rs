@@ -1,0 +1,296 @@
+//! Due jobs and runs.
+
+use async_trait::async_trait;
+use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::{NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+
+use super::{MemStore, State, key, size};
+use crate::ledger::{
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
+};
+use crate::settle::clean_name;
+use crate::{LeaseToken, Ledger, Result};
+
+#[async_trait]
+impl Ledger for MemStore {
+    async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
+        let state = self.state();
+        let mut due: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
+        due.retain(|job| {
+            homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at)
+        });
+        due.sort_by_key(|job| (job.next_fire_at, job.job));
+        due.truncate(size(range.limit));
+        Ok(due)
+    }
+
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        let now = self.now();
+        let mut state = self.state();
+        let mut claimed = Claimed::default();
+        if !state.holds(token, now) {
+            return Ok(claimed);
+        }
+        for job in jobs {
+            if state.due_job(job.seen.job) != Some(job.seen) {
+                continue;
+            }
+            let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
+            due.next_fire_at = job.next_fire_at;
+            due.term += i64::from(due.home != token.node);
+            due.home = token.node;
+            claimed.jobs.push((job.seen.job, due.term));
+            for run in &job.runs {
+                if !state.insert(run.clone()) {
+                    claimed.existing.push(run.id);
+                }
+            }
+        }
+        Ok(claimed)
+    }
+
+    async fn request_run(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run> {
+        let mut state = self.state();
+        let owner = state.home_of(token, &run, now);
+        let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
+        if state.insert(run.clone()) {
+            return Ok(run);
+        }
+        let existing = state.keys.get(&key(&run)).and_then(|id| state.runs.get(id)).cloned();
+        Ok(existing.unwrap_or(run))
+    }
+
+    async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let mut state = self.state();
+        let mut waiting = state.open_of(|run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status == RunStatus::Waiting
+                && run.due_at <= until
+        });
+        waiting.truncate(size(limit));
+        for run in &mut waiting {
+            run.status = RunStatus::Pending;
+            state.runs.insert(run.id, run.clone());
+        }
+        Ok(waiting)
+    }
+
+    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let mut overdue = self.state().open_of(|run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status == RunStatus::Pending
+                && run.due_at < before
+        });
+        overdue.truncate(size(limit));
+        Ok(overdue)
+    }
+
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
+        let now = self.now();
+        let mut state = self.state();
+        if !state.holds(token, now) {
+            return Ok(Vec::new());
+        }
+        Ok(state.adopt(token, dead, limit, now))
+    }
+
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+        let state = self.state();
+        let check = |run: &Run| RunCheck {
+            id: run.id,
+            status: run.status,
+            attempt: run.attempt,
+            job_version: run.job_version,
+            owner: LeaseToken { node: run.node, epoch: run.node_epoch },
+            cancel_asked: run.cancel_by.is_some(),
+        };
+        Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(check).collect())
+    }
+
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
+        let state = self.state();
+        Ok(ids.iter().filter_map(|id| state.runs.get(id)).cloned().collect())
+    }
+
+    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
+        let mut state = self.state();
+        let mut won = Vec::new();
+        for hand in runs {
+            if let Some(run) = state.pending(token, hand.run, hand.attempt).filter(|run| run.marked_at.is_none()) {
+                run.executor = Some(clean_name(&hand.executor).into_owned());
+                (run.executor_id, run.marked_at) = (Some(hand.executor_id), Some(hand.at));
+                won.push(hand.run);
+            }
+        }
+        Ok(won)
+    }
+
+    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
+        let mut state = self.state();
+        for (id, attempt) in runs {
+            if let Some(run) = state.pending(token, *id, *attempt).filter(|run| run.marked_at.is_some()) {
+                (run.executor, run.executor_id, run.marked_at) = (None, None, None);
+            }
+        }
+        Ok(())
+    }
+
+    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        let mut state = self.state();
+        for hand in runs {
+            if let Some(run) = state.pending(token, hand.run, hand.attempt) {
+                run.status = RunStatus::Running;
+                run.executor = Some(clean_name(&hand.executor).into_owned());
+                (run.executor_id, run.started_at) = (Some(hand.executor_id), Some(hand.at));
+            }
+        }
+        Ok(())
+    }
+
+    async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
+        let now = self.now();
+        let mut state = self.state();
+        let total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
+        let Some(broadcast) = state.own(token, run) else { return Ok(false) };
+        let is_whole = broadcast.shard_index == BROADCAST && broadcast.shard_total.is_none();
+        if !is_whole || broadcast.status != RunStatus::Pending || total == 0 {
+            return Ok(false);
+        }
+        (broadcast.shard_total, broadcast.open_shards) = (Some(total), Some(total));
+        (broadcast.status, broadcast.started_at) = (RunStatus::Running, Some(now));
+        for shard in shards {
+            state.insert(shard.clone());
+        }
+        Ok(true)
+    }
+
+    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
+        let mut state = self.state();
+        Ok(batch.iter().map(|finish| state.finish(finish)).collect())
+    }
+
+    async fn ask_cancel(&self, run: RunId, by: &str, _now: Timestamp) -> Result<CancelAsked> {
+        let mut state = self.state();
+        let Some(found) = state.runs.get_mut(&run) else { return Ok(CancelAsked::NotFound) };
+        if found.status.is_terminal() {
+            return Ok(CancelAsked::Over(found.status));
+        }
+        found.cancel_by.get_or_insert_with(|| clean_name(by).into_owned());
+        let found = found.clone();
+        state.cancels.insert(run);
+        Ok(CancelAsked::Noted(Box::new(found)))
+    }
+
+    async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
+        let mut state = self.state();
+        let asked: Vec<RunId> = state.cancels.iter().copied().collect();
+        let who = |id: RunId| state.own(token, id)?.cancel_by.clone().map(|by| (id, by));
+        Ok(asked.into_iter().filter_map(who).collect())
+    }
+
+    async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
+        Ok(self.state().page(namespace, query))
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        let state = self.state();
+        Ok(state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).map(|(_, attempt)| attempt.clone()).collect())
+    }
+}
+
+impl State {
+    fn due_job(&self, job: rondel_core::JobId) -> Option<DueJob> {
+        let due = self.due.get(&job)?;
+        let next_fire_at = due.next_fire_at?;
+        Some(DueJob { job, next_fire_at, version: due.version, home: due.home, term: due.term })
+    }
+
+    fn home_of(&mut self, token: LeaseToken, run: &Run, now: Timestamp) -> LeaseToken {
+        let Some(due) = self.due.get_mut(&run.job) else { return token };
+        if due.home == token.node {
+            return token;
+        }
+        if let Some(home) = self.nodes.get(&due.home).filter(|held| held.node.is_living(now)) {
+            return home.node.token();
+        }
+        (due.home, due.term) = (token.node, due.term + 1);
+        token
+    }
+
+    /// Open runs that match, the earliest first.
+    fn open_of(&self, matches: impl Fn(&Run) -> bool) -> Vec<Run> {
+        let open = self.runs.values().filter(|run| !run.status.is_terminal() && matches(run));
+        let mut open: Vec<Run> = open.cloned().collect();
+        open.sort_by_key(|run| (run.due_at, run.id));
+        open
+    }
+
+    fn pending(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
+        self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
+    }
+
+    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], limit: u32, now: Timestamp) -> Vec<Adopted> {
+        let mut over = Vec::new();
+        for node in dead.iter().filter(|node| **node != token.node) {
+            let Some(held) = self.nodes.get_mut(node).filter(|held| !held.node.is_living(now)) else { continue };
+            if held.prior_lease_until != held.node.lease_until {
+                held.node.epoch += 1;
+                held.prior_lease_until = held.node.lease_until;
+            }
+            over.push((*node, held.node.epoch, held.node.lease_until));
+        }
+        if let Some(own) = self.nodes.get(&token.node) {
+            over.push((token.node, token.epoch, own.prior_lease_until));
+        }
+        let lease_of = |run: &Run| over.iter().find(|(node, epoch, _)| *node == run.node && run.node_epoch < *epoch);
+        let mut orphans = self.open_of(|run| lease_of(run).is_some());
+        orphans.truncate(size(limit));
+        let mut adopted = Vec::with_capacity(orphans.len());
+        for run in orphans {
+            let Some((_, _, ended_at)) = lease_of(&run) else { continue };
+            let from = LeaseToken { node: run.node, epoch: run.node_epoch };
+            if let Some(due) = self.due.get_mut(&run.job)
+                && due.home != token.node
+                && over.iter().any(|(node, ..)| *node == due.home)
+            {
+                (due.home, due.term) = (token.node, due.term + 1);
+            }
+            let run = Run { node: token.node, node_epoch: token.epoch, ..run };
+            self.runs.insert(run.id, run.clone());
+            adopted.push(Adopted { run, from, from_ended_at: *ended_at });
+        }
+        adopted
+    }
+
+    fn page(&self, namespace: NamespaceId, query: &RunQuery) -> Vec<Run> {
+        let after = query.after.and_then(|id| self.runs.get(&id));
+        let of_job = query.job.is_some() && query.parent.is_none();
+        if of_job && query.after.is_some() && after.is_none() {
+            return Vec::new();
+        }
+        let is_after = |run: &Run| match (query.after, after) {
+            (Some(_), Some(after)) if of_job => key(run) < key(after),
+            (Some(after), _) => run.id < after,
+            (None, _) => true,
+        };
+        let parent = query.parent.and_then(|id| self.runs.get(&id));
+        let is_shard = |run: &Run, parent: &Run| {
+            run.parent == Some(parent.id)
+                && run.shard_index != BROADCAST
+                && (run.job, run.fire_at, run.cause) == (parent.job, parent.fire_at, parent.cause)
+        };
+        let mut page: Vec<&Run> = self.runs.values().collect();
+        page.retain(|run| {
+            run.namespace == namespace
+                && query.job.is_none_or(|job| run.job == job)
+                && (query.statuses.is_empty() || query.statuses.contains(&run.status))
+                && (query.parent.is_none() || parent.is_some_and(|parent| is_shard(run, parent)))
+                && is_after(run)
+        });
+        match of_job {
+            true => page.sort_by_key(|run| std::cmp::Reverse(key(run))),
+            false => page.sort_by_key(|run| std::cmp::Reverse(run.id)),
+        }
+        page.into_iter().take(size(query.limit)).cloned().collect()
+    }
+}

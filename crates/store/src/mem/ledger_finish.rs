@@ -1,0 +1,119 @@
+//! The end of attempts.
+
+use rondel_core::outcome::After;
+use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
+
+use super::State;
+use crate::ledger::{Finish, Finished};
+use crate::settle::{self, CleanFinish, Judgement, Standing};
+
+impl State {
+    pub(super) fn finish(&mut self, finish: &Finish) -> Finished {
+        let clean = CleanFinish::new(finish);
+        let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
+        let standing = Standing {
+            attempt: run.attempt,
+            status: run.status,
+            lost_count: run.lost_count,
+            marked: run.marked_at.is_some(),
+            cancel_asked: run.cancel_by.is_some(),
+        };
+        match settle::judge(standing, finish) {
+            Judgement::NoSuchRun => Finished::NoSuchRun,
+            Judgement::Duplicate => Finished::Duplicate,
+            Judgement::Superseded => {
+                self.keep_superseded(&clean);
+                Finished::Superseded
+            }
+            Judgement::Late(status, reason) => {
+                self.end(&clean, status, reason);
+                self.count_shards(finish.run, 0);
+                Finished::Late
+            }
+            Judgement::Ends(then @ After::Verdict { status, reason }) => {
+                self.end(&clean, status, reason);
+                self.count_shards(finish.run, 1);
+                Finished::Stored(then, None)
+            }
+            Judgement::Ends(then @ After::Again { due_at, reason, lost_count }) => {
+                let run = self.retry(&clean, due_at, reason, lost_count);
+                Finished::Stored(then, run.map(Box::new))
+            }
+        }
+    }
+
+    fn end(&mut self, clean: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {
+        self.cancels.remove(&clean.finish.run);
+        let Some(run) = self.runs.get_mut(&clean.finish.run) else { return };
+        (run.status, run.reason) = (status, reason);
+        if let Some(name) = &clean.executor {
+            (run.executor, run.executor_id) = (Some(name.clone().into_owned()), clean.executor_id);
+        }
+        run.started_at = clean.started_at.or(run.started_at);
+        run.finished_at = Some(clean.finish.finished_at);
+        run.message = clean.message.clone().map(std::borrow::Cow::into_owned);
+        run.result = clean.result.clone().map(std::borrow::Cow::into_owned);
+    }
+
+    fn retry(
+        &mut self,
+        clean: &CleanFinish<'_>,
+        due_at: Timestamp,
+        reason: Reason,
+        lost_count: i32,
+    ) -> Option<Run> {
+        let run = self.runs.get_mut(&clean.finish.run)?;
+        let executor = clean.executor.clone().map(std::borrow::Cow::into_owned);
+        let ended = Attempt {
+            attempt: run.attempt,
+            status: settle::attempt_status(clean.finish.outcome),
+            reason: Some(reason),
+            executor: executor.or(run.executor.take()),
+            started_at: clean.started_at.or(run.started_at),
+            finished_at: Some(clean.finish.finished_at),
+            message: clean.message.clone().map(std::borrow::Cow::into_owned),
+        };
+        self.attempts.entry((run.id, run.attempt)).or_insert(ended);
+        (run.status, run.reason, run.lost_count) = (RunStatus::Waiting, Some(reason), lost_count);
+        (run.attempt, run.due_at) = (run.attempt + 1, due_at);
+        (run.executor, run.executor_id, run.marked_at) = (None, None::<ExecutorId>, None);
+        (run.started_at, run.message) = (None, None);
+        Some(run.clone())
+    }
+
+    fn keep_superseded(&mut self, clean: &CleanFinish<'_>) {
+        let kept = Attempt {
+            attempt: clean.finish.attempt,
+            status: settle::attempt_status(clean.finish.outcome),
+            reason: None,
+            executor: clean.executor.clone().map(std::borrow::Cow::into_owned),
+            started_at: clean.started_at,
+            finished_at: Some(clean.finish.finished_at),
+            message: clean.message.clone().map(std::borrow::Cow::into_owned),
+        };
+        let known = self.attempts.entry((clean.finish.run, clean.finish.attempt)).or_insert_with(|| kept.clone());
+        if known.status == RunStatus::Unknown {
+            *known = Attempt { reason: known.reason, ..kept };
+        }
+    }
+
+    /// Counts the broadcast of a shard down, and gives it a verdict if this was its last one.
+    fn count_shards(&mut self, shard: RunId, closed_count: i32) {
+        let Some(shard) = self.runs.get(&shard).filter(|run| run.shard_index != BROADCAST).cloned() else { return };
+        let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
+        let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != BROADCAST);
+        let (statuses, ends): (Vec<RunStatus>, Vec<Option<Timestamp>>) =
+            shards.map(|run| (run.status, run.finished_at)).unzip();
+        let parent = shard.parent.and_then(|parent| self.runs.get_mut(&parent));
+        let is_broadcast = |run: &&mut Run| run.shard_index == BROADCAST && is_sibling(&&**run);
+        let Some(broadcast) = parent.filter(is_broadcast) else { return };
+        let Some(open_shards) = &mut broadcast.open_shards else { return };
+        *open_shards = (*open_shards - closed_count).max(0);
+        if *open_shards == 0 && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown) {
+            (broadcast.status, broadcast.message) = settle::fold(&statuses);
+            broadcast.finished_at = ends.into_iter().flatten().max();
+            self.cancels.remove(&broadcast.id);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The store in memory: the same answers as a database gives, for the tests of those who use a store.
+//!
+//! Simple rather than fast: every call looks at everything under one lock.
+
+mod catalog;
+mod cluster;
+mod ledger;
+mod ledger_finish;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use rondel_core::run::Attempt;
+use rondel_core::{AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, Timestamp};
+
+use crate::catalog::{App, JobRecord, Namespace, TokenRecord};
+use crate::cluster::{ExecutorRecord, Node, Session};
+use crate::logs::{LogChunk, LogLine};
+use crate::{LeaseToken, Logs, Result};
+
+/// What time it is.
+type Clock = dyn Fn() -> Timestamp + Send + Sync;
+
+/// The store in memory, with a clock that tests set.
+pub struct MemStore {
+    clock: Arc<Clock>,
+    state: Mutex<State>,
+}
+
+impl MemStore {
+    /// An empty store; `clock` stands for the database's.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Fn() -> Timestamp + Send + Sync>) -> Self {
+        let default = Namespace { id: NamespaceId::new(1), name: "default".to_owned() };
+        let state = State { namespaces: vec![default], ..State::default() };
+        Self { clock, state: Mutex::new(state) }
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for MemStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("MemStore").field("jobs", &state.jobs.len()).field("runs", &state.runs.len()).finish()
+    }
+}
+
+/// Half of a run's key is its job.
+type RunKey = (JobId, Timestamp, i64, i32);
+
+fn key(run: &Run) -> RunKey {
+    (run.job, run.fire_at, run.cause, run.shard_index)
+}
+
+#[derive(Default)]
+struct State {
+    namespaces: Vec<Namespace>,
+    apps: BTreeMap<AppId, App>,
+    jobs: BTreeMap<JobId, StoredJob>,
+    due: BTreeMap<JobId, Due>,
+    tokens: Vec<TokenRecord>,
+    nodes: BTreeMap<NodeId, StoredNode>,
+    executors: BTreeMap<ExecutorId, ExecutorRecord>,
+    sessions: BTreeMap<(NodeId, ExecutorId), Session>,
+    runs: BTreeMap<RunId, Run>,
+    keys: HashMap<RunKey, RunId>,
+    attempts: BTreeMap<(RunId, i32), Attempt>,
+    cancels: BTreeSet<RunId>,
+    logs: BTreeMap<(RunId, i32, i64), Vec<LogLine>>,
+}
+
+struct StoredJob {
+    record: JobRecord,
+    is_deleted: bool,
+    versions: BTreeMap<i64, (AppId, JobSpec)>,
+}
+
+/// A row of `job_due`.
+#[derive(Clone, Copy)]
+struct Due {
+    next_fire_at: Option<Timestamp>,
+    version: i64,
+    home: NodeId,
+    term: i64,
+}
+
+struct StoredNode {
+    node: Node,
+    ordinal: i64,
+    prior_lease_until: Timestamp,
+}
+
+impl State {
+    fn holds(&self, token: LeaseToken, now: Timestamp) -> bool {
+        self.nodes.get(&token.node).is_some_and(|held| held.node.epoch == token.epoch && held.node.is_living(now))
+    }
+
+    /// Inserts a run unless its key or id exists.
+    fn insert(&mut self, run: Run) -> bool {
+        if self.keys.contains_key(&key(&run)) || self.runs.contains_key(&run.id) {
+            return false;
+        }
+        self.keys.insert(key(&run), run.id);
+        self.runs.insert(run.id, run);
+        true
+    }
+
+    /// An open run in these hands.
+    fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
+        let run = self.runs.get_mut(&id)?;
+        (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)
+    }
+}
+
+#[async_trait]
+impl Logs for MemStore {
+    async fn append_logs(&self, chunks: &[LogChunk]) -> Result<()> {
+        let mut state = self.state();
+        for chunk in chunks {
+            if state.runs.contains_key(&chunk.run) {
+                let key = (chunk.run, chunk.attempt, chunk.sequence);
+                state.logs.entry(key).or_insert_with(|| chunk.lines.clone());
+            }
+        }
+        Ok(())
+    }
+
+    async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>> {
+        let state = self.state();
+        let from = (run, attempt, after_sequence.saturating_add(1));
+        let found = state.logs.range(from..=(run, attempt, i64::MAX)).take(size(limit));
+        let chunk = |(&(run, attempt, sequence), lines): (&(RunId, i32, i64), &Vec<LogLine>)| LogChunk {
+            run,
+            attempt,
+            sequence,
+            lines: lines.clone(),
+        };
+        Ok(found.map(chunk).collect())
+    }
+}
+
+fn size(limit: u32) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,177 @@
+//! What a result means for the row that it is about: the same decision for every store.
+
+use std::borrow::Cow;
+
+use rondel_core::outcome::{After, Ended, Outcome, after, fold_shards};
+use rondel_core::run::BROADCAST;
+use rondel_core::{ExecutorId, Reason, Route, RunStatus, Timestamp};
+
+use crate::ledger::Finish;
+
+/// The longest message that is kept, in bytes.
+pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024;
+/// The longest result that is kept, in bytes.
+pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024;
+/// The longest name that a column holds, in characters.
+pub(crate) const NAME_LEN_MAX: usize = 255;
+
+/// What the store knows about a run when a result arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) attempt: i32,
+    pub(crate) status: RunStatus,
+    pub(crate) lost_count: i32,
+    pub(crate) marked: bool,
+    pub(crate) cancel_asked: bool,
+}
+
+/// What a result does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Judgement {
+    /// No such attempt was ever begun.
+    NoSuchRun,
+    /// The attempt has its end already.
+    Duplicate,
+    /// A later attempt exists.
+    Superseded,
+    /// The verdict was `unknown`; this is the true one.
+    Late(RunStatus, Option<Reason>),
+    /// The attempt ends, and this follows.
+    Ends(After),
+}
+
+/// Judges a result.
+pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
+    if finish.attempt > standing.attempt {
+        return Judgement::NoSuchRun;
+    }
+    if finish.attempt < standing.attempt {
+        return Judgement::Superseded;
+    }
+    if standing.status == RunStatus::Unknown {
+        return match true_verdict(finish.outcome) {
+            Some((status, reason)) => Judgement::Late(status, reason),
+            None => Judgement::Duplicate,
+        };
+    }
+    if standing.status.is_terminal() {
+        return Judgement::Duplicate;
+    }
+    let ended = Ended {
+        attempt: standing.attempt,
+        lost_count: standing.lost_count,
+        marked: standing.marked,
+        cancel_asked: standing.cancel_asked,
+    };
+    Judgement::Ends(after(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter))
+}
+
+/// The verdict that an outcome is by itself; nothing where nobody can tell.
+fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
+    match outcome {
+        Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
+        Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
+        Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
+        Outcome::Cancelled => Some((RunStatus::Cancelled, Some(Reason::Requested))),
+        Outcome::Skipped(reason) => Some((RunStatus::Skipped, Some(reason))),
+        Outcome::Lost(_) => None,
+    }
+}
+
+/// How an attempt ended that is kept beside the newest one.
+pub(crate) fn attempt_status(outcome: Outcome) -> RunStatus {
+    true_verdict(outcome).map_or(RunStatus::Unknown, |(status, _)| status)
+}
+
+/// The verdict of a broadcast over its shards, with a line for people where not all went well.
+pub(crate) fn fold(shards: &[RunStatus]) -> (RunStatus, Option<String>) {
+    let verdict = fold_shards(shards.iter().copied());
+    let count = shards.iter().filter(|status| **status == verdict).count();
+    let what = match verdict {
+        RunStatus::Failed => "failed",
+        RunStatus::TimedOut => "timed out",
+        RunStatus::Cancelled => "were cancelled",
+        RunStatus::Unknown => "have an unknown outcome",
+        RunStatus::Skipped => "were skipped",
+        RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => return (verdict, None),
+    };
+    (verdict, Some(format!("{count} of {} shards {what}", shards.len())))
+}
+
+/// The shard of a row that has not been sent, under this route, and the total.
+pub(crate) fn shard_of(route: Route) -> (i32, Option<i32>) {
+    if route == Route::Broadcast { (BROADCAST, None) } else { (0, Some(1)) }
+}
+
+/// A result whose text every database can hold.
+#[derive(Clone, Debug)]
+pub(crate) struct CleanFinish<'f> {
+    pub(crate) finish: &'f Finish,
+    pub(crate) executor_id: Option<ExecutorId>,
+    pub(crate) executor: Option<Cow<'f, str>>,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) message: Option<Cow<'f, str>>,
+    pub(crate) result: Option<Cow<'f, str>>,
+}
+
+impl<'f> CleanFinish<'f> {
+    pub(crate) fn new(finish: &'f Finish) -> Self {
+        Self {
+            finish,
+            executor_id: finish.executor.as_ref().map(|(id, _)| *id),
+            executor: finish.executor.as_ref().map(|(_, name)| clean_name(name)),
+            started_at: finish.started_at,
+            message: finish.message.as_deref().map(|text| clean(text, MESSAGE_LEN_MAX)),
+            result: finish.result.as_deref().map(|text| clean(text, RESULT_LEN_MAX)),
+        }
+    }
+}
+
+/// The text without NUL, which PostgreSQL refuses, and cut to `len_max` bytes with a mark where it was cut.
+pub(crate) fn clean(text: &str, len_max: usize) -> Cow<'_, str> {
+    const CUT: char = '…';
+    let text = without_nul(text);
+    if text.len() <= len_max {
+        return text;
+    }
+    let end = text.floor_char_boundary(len_max - CUT.len_utf8());
+    let mut text = text[..end].to_owned();
+    text.push(CUT);
+    Cow::Owned(text)
+}
+
+/// The text without NUL, cut to what a column for names holds.
+pub(crate) fn clean_name(text: &str) -> Cow<'_, str> {
+    let text = without_nul(text);
+    match text.char_indices().nth(NAME_LEN_MAX) {
+        Some((end, _)) => Cow::Owned(text[..end].to_owned()),
+        None => text,
+    }
+}
+
+fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_between_characters_and_says_so() {
+        assert_eq!(clean("short", 10), "short");
+        assert_eq!(clean("ab\0c", 10), "ab\u{fffd}c");
+        assert_eq!(clean("日日日日", 9), "日日…");
+        assert_eq!(clean("日日日日", 10), "日日…");
+        assert_eq!(clean(&"x".repeat(100), 10), "xxxxxxx…");
+        assert_eq!(clean_name(&"日".repeat(300)).chars().count(), 255);
+    }
+
+    #[test]
+    fn a_fold_says_what_went_wrong() {
+        use RunStatus::{Failed, Succeeded, TimedOut};
+        assert_eq!(fold(&[Succeeded, Succeeded]), (Succeeded, None));
+        let (verdict, message) = fold(&[Failed, Succeeded, Failed, TimedOut]);
+        assert_eq!((verdict, message.as_deref()), (Failed, Some("2 of 4 shards failed")));
+    }
+}

@@ -1,0 +1,213 @@
+//! Edits of a job: its definition and its unsent rows change in one transaction.
+
+use rondel_core::edit::{EditPlan, FutureRow, plan_edit};
+use rondel_core::{Job, JobId, Reason, Run, RunId, Timestamp};
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows;
+use super::{SqlStore, Tx, is_duplicate, transact};
+use crate::catalog::{Changed, JobChange, JobRecord};
+use crate::settle::shard_of;
+use crate::{Result, StoreError};
+
+const READ_EPOCH: Statement =
+    Statement { name: "read_epoch", text: "SELECT id, epoch FROM node WHERE id = ?" };
+const FIND_OTHER_JOB: Statement = Statement {
+    name: "find_other_job",
+    text: "SELECT id FROM job WHERE namespace_id = ? AND name = ? AND retired = 0 AND id <> ?",
+};
+const UPDATE_JOB: Statement = Statement {
+    name: "update_job",
+    text: "UPDATE job SET name = ?, app_id = ?, version = ?, updated_at_ms = ? WHERE id = ? AND version = ? \
+           AND retired = 0",
+};
+const RETIRE_JOB: Statement = Statement {
+    name: "retire_job",
+    text: "UPDATE job SET retired = id, updated_at_ms = ? WHERE id = ? AND version = ? AND retired = 0",
+};
+const DELETE_DUE: Statement = Statement { name: "delete_due", text: "DELETE FROM job_due WHERE job_id = ?" };
+const UPDATE_DUE: Statement = Statement {
+    name: "update_due",
+    text: "UPDATE job_due SET next_fire_at_ms = ?, version = ? WHERE job_id = ?",
+};
+/// A marked row may have been sent.
+const LOCK_FUTURE: Statement = Statement {
+    name: "lock_future",
+    text: "SELECT id, fire_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? AND cause = 0 \
+           AND shard_index IN (0, -1) AND marked_at_ms IS NULL AND (status IN ('pending', 'waiting') \
+           OR (status = 'skipped' AND reason IN ('changed', 'paused'))) ORDER BY id {for_update}",
+};
+const SETTLE_FUTURE: Statement = Statement {
+    name: "settle_future",
+    text: "UPDATE run SET status = 'skipped', reason = ?, finished_at_ms = ? WHERE id IN ({list}) \
+           AND status IN ('pending', 'waiting')",
+};
+const KEEP_FUTURE: Statement = Statement {
+    name: "keep_future",
+    text: "UPDATE run SET job_version = ?, app_id = ?, shard_index = ?, shard_total = ? WHERE id IN ({list}) \
+           AND status IN ('pending', 'waiting')",
+};
+const REOPEN_FUTURE: Statement = Statement {
+    name: "reopen_future",
+    text: "UPDATE run SET job_version = ?, app_id = ?, shard_index = ?, shard_total = ?, status = 'pending', \
+           reason = NULL, finished_at_ms = NULL, due_at_ms = fire_at_ms, cancel_by = NULL WHERE id IN ({list}) \
+           AND status = 'skipped'",
+};
+const HAND_TO_HOME: Statement = Statement {
+    name: "hand_to_home",
+    text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id IN ({list}) AND status = 'pending'",
+};
+
+impl SqlStore {
+    pub(super) async fn save_change(&self, change: JobChange<'_>) -> Result<Changed> {
+        let saved = transact!(self, "change_job", |tx| tx.change_job(&change).await);
+        match saved {
+            // Somebody took the name between the look and the update.
+            Err(error) if is_duplicate(&error) && names_a_job(&error) => Ok(Changed::NameTaken),
+            other => other,
+        }
+    }
+
+    pub(super) async fn retire_job(
+        &self,
+        id: JobId,
+        expected_version: Option<i64>,
+        now: Timestamp,
+    ) -> Result<std::result::Result<bool, i64>> {
+        transact!(self, "delete_job", |tx| {
+            let Some((record, _)) = tx.lock_job(id).await? else { return Ok(Ok(false)) };
+            if expected_version.is_some_and(|version| version != record.version) {
+                return Ok(Err(record.version));
+            }
+            let plan = tx.plan(id, None, record.anchor, now).await?;
+            tx.settle(&plan.settle, plan.reason, now).await?;
+            tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
+            tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
+            Ok(Ok(true))
+        })
+    }
+}
+
+fn names_a_job(error: &StoreError) -> bool {
+    matches!(error, StoreError::Query { operation: "update_job", .. })
+}
+
+impl Tx<'_> {
+    /// Locks a job that is not deleted; answers it and its home.
+    async fn lock_job(&mut self, id: JobId) -> Result<Option<(JobRecord, i64)>> {
+        let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(id.get())).await? else { return Ok(None) };
+        let mut columns = Reader::new(&row, "job_due");
+        columns.int("job_id")?;
+        let home = columns.int("home")?;
+        Ok(self.job_by_id(id).await?.map(|record| (record, home)))
+    }
+
+    async fn change_job(&mut self, change: &JobChange<'_>) -> Result<Changed> {
+        let Some((record, home)) = self.lock_job(change.id).await? else { return Ok(Changed::NotFound) };
+        if change.expected_version.is_some_and(|version| version != record.version) {
+            return Ok(Changed::Conflict(record.version));
+        }
+        if change.spec.name != record.spec.name {
+            let other = Query::new(&FIND_OTHER_JOB)
+                .int(record.namespace.get())
+                .text(&change.spec.name)
+                .int(change.id.get());
+            if self.row(other).await?.is_some() {
+                return Ok(Changed::NameTaken);
+            }
+        }
+        let version = record.version + 1;
+        let update = Query::new(&UPDATE_JOB)
+            .text(&change.spec.name)
+            .int(change.app.get())
+            .int(version)
+            .at(change.now)
+            .int(change.id.get())
+            .int(record.version);
+        self.execute_all(update, 1).await?;
+        self.insert_version(change.id, version, change.app, change.spec, (change.author, change.now)).await?;
+
+        let plan = self.plan(change.id, Some(change.job), record.anchor, change.now).await?;
+        self.settle(&plan.settle, plan.reason, change.now).await?;
+        self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
+        self.follow(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
+        self.hand_to_home(&plan.reopen, home).await?;
+        let due =
+            Query::new(&UPDATE_DUE).opt_at(plan.next_fire_at).int(version).int(change.id.get());
+        self.execute_all(due, 1).await?;
+
+        let mut reopened = self.runs_of(&plan.reopen).await?;
+        reopened.sort_by_key(|run| (run.due_at, run.id));
+        match self.job_by_id(change.id).await? {
+            Some(saved) => Ok(Changed::Saved(Box::new(saved), reopened)),
+            None => Ok(Changed::NotFound),
+        }
+    }
+
+    /// Locks the rows that an edit is about, and plans it.
+    async fn plan(&mut self, id: JobId, job: Option<&Job>, anchor: Timestamp, now: Timestamp) -> Result<EditPlan> {
+        let mut future = Vec::new();
+        for row in self.rows(Query::new(&LOCK_FUTURE).int(id.get()).at(now)).await? {
+            let mut columns = Reader::new(&row, "run");
+            let (id, fire_at) = (RunId::new(columns.int("id")?), columns.at("fire_at_ms")?);
+            future.push(FutureRow { id, fire_at, status: columns.word("status")? });
+        }
+        Ok(plan_edit(job, anchor, now, &future))
+    }
+
+    async fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let ids = || chunk.iter().map(|run| run.get());
+            let query = Query::new(&SETTLE_FUTURE).text(reason.as_str()).at(now).list(ids());
+            self.execute_all(query, chunk.len()).await?;
+            self.execute(Query::new(&rows::DELETE_CANCELS).list(ids())).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves rows to the new definition.
+    async fn follow(
+        &mut self,
+        statement: &'static Statement,
+        runs: &[RunId],
+        change: &JobChange<'_>,
+        version: i64,
+    ) -> Result<()> {
+        let (shard_index, shard_total) = shard_of(change.job.route);
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let query = Query::new(statement)
+                .int(version)
+                .int(change.app.get())
+                .int(shard_index.into())
+                .opt_int(shard_total.map(i64::from))
+                .list(chunk.iter().map(|run| run.get()));
+            self.execute_all(query, chunk.len()).await?;
+        }
+        Ok(())
+    }
+
+    /// Whoever had reopened rows may be gone: the job's home has them now.
+    async fn hand_to_home(&mut self, runs: &[RunId], home: i64) -> Result<()> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { return Ok(()) };
+        let mut columns = Reader::new(&row, "node");
+        let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let query =
+                Query::new(&HAND_TO_HOME).int(node).int(epoch).list(chunk.iter().map(|run| run.get()));
+            self.execute_all(query, chunk.len()).await?;
+        }
+        Ok(())
+    }
+
+    async fn runs_of(&mut self, ids: &[RunId]) -> Result<Vec<Run>> {
+        let mut runs = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|run| run.get()))).await?;
+            runs.append(&mut rows::runs(&rows)?);
+        }
+        Ok(runs)
+    }
+}

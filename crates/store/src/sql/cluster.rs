@@ -1,0 +1,331 @@
+//! The clock, nodes with their leases, executors with their sessions.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::{AppId, ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::dialect::Dialect;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::{SqlStore, Tx, failure, transact};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
+use crate::settle::clean_name;
+use crate::{Cluster, LeaseToken, Result};
+
+const READ_NOW: Statement = Statement { name: "read_now", text: "SELECT {now}" };
+/// One row that every join goes through, so that no two pick the same id or ordinal.
+const LOCK_JOINS: Statement =
+    Statement { name: "lock_joins", text: "SELECT id FROM schema_compat WHERE id = 1 {for_update}" };
+const READ_NODES: Statement = Statement {
+    name: "read_nodes",
+    text: "SELECT id, name, epoch, lease_until_ms, advertise_url, server_version, started_at_ms FROM node ORDER BY id",
+};
+const LOCK_NODES: Statement = Statement {
+    name: "lock_nodes",
+    text: "SELECT id, name, ordinal, epoch, lease_until_ms FROM node ORDER BY id {for_update}",
+};
+const INSERT_NODE: Statement = Statement {
+    name: "insert_node",
+    text: "INSERT INTO node (id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms, advertise_url, \
+           server_version, started_at_ms) VALUES (?, ?, ?, 1, ?, 0, ?, ?, ?)",
+};
+const TAKE_LEASE: Statement = Statement {
+    name: "take_lease",
+    text: "UPDATE node SET epoch = epoch + 1, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
+           advertise_url = ?, server_version = ?, started_at_ms = ? WHERE id = ? AND epoch = ?",
+};
+const RENEW_LEASE: Statement =
+    Statement { name: "renew_lease", text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ?" };
+const END_LEASE: Statement = Statement {
+    name: "end_lease",
+    text: "UPDATE node SET lease_until_ms = {now} WHERE id = ? AND epoch = ? AND lease_until_ms > {now}",
+};
+const INSERT_EXECUTOR: Statement = Statement {
+    name: "insert_executor",
+    text: "INSERT {ignore} INTO executor (id, namespace_id, app_id, name, predecessor_id, sdk_version, labels, weight, \
+           slots, handlers, first_seen_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+};
+const UPDATE_EXECUTOR: Statement = Statement {
+    name: "update_executor",
+    text: "UPDATE executor SET namespace_id = ?, app_id = ?, name = ?, predecessor_id = ?, sdk_version = ?, labels = ?, \
+           weight = ?, slots = ?, handlers = ? WHERE id = ?",
+};
+const INSERT_SESSION: Statement = Statement {
+    name: "insert_session",
+    text: "INSERT {ignore} INTO executor_session (node_id, executor_id, node_epoch, app_id, connected_at_ms, \
+           last_seen_at_ms, is_open) VALUES (?, ?, ?, ?, ?, ?, 1) {or_ignore}",
+};
+const REOPEN_SESSION: Statement = Statement {
+    name: "reopen_session",
+    text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, is_open = 1 \
+           WHERE node_id = ? AND executor_id = ?",
+};
+const BEAT_SESSIONS: Statement = Statement {
+    name: "beat_sessions",
+    text: "UPDATE executor_session SET last_seen_at_ms = {now} WHERE node_id = ? AND node_epoch = ? \
+           AND executor_id IN ({list})",
+};
+const CLOSE_SESSION: Statement = Statement {
+    name: "close_session",
+    text: "UPDATE executor_session SET is_open = 0 WHERE node_id = ? AND node_epoch = ? AND executor_id = ?",
+};
+const READ_SESSIONS: Statement = Statement {
+    name: "read_sessions",
+    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, is_open FROM executor_session \
+           WHERE last_seen_at_ms >= ? ORDER BY node_id, executor_id",
+};
+const READ_EXECUTORS: Statement = Statement {
+    name: "read_executors",
+    text: "SELECT executor.id, executor.namespace_id, executor.app_id, executor.name, executor.predecessor_id, \
+           executor.sdk_version, executor.labels, executor.weight, executor.slots, executor.handlers, \
+           executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
+           FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
+           JOIN executor ON executor.id = seen.executor_id WHERE executor.namespace_id = ? \
+           ORDER BY executor.app_id, executor.name, executor.id",
+};
+
+#[async_trait]
+impl Cluster for SqlStore {
+    async fn now(&self) -> Result<Timestamp> {
+        now_of(self.row(Query::new(&READ_NOW)).await?.as_ref())
+    }
+
+    fn is_single_server(&self) -> bool {
+        self.texts.dialect() == Dialect::Sqlite
+    }
+
+    async fn join(&self, request: &JoinRequest) -> Result<Join> {
+        transact!(self, "join", |tx| tx.join(request).await)
+    }
+
+    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>> {
+        // Read before it is written: the lease ends too early rather than too late.
+        let now = self.now().await?;
+        let query = Query::new(&RENEW_LEASE).at(now + lease).int(token.node.get()).int(token.epoch);
+        Ok((self.execute(query).await? == 1).then_some(now))
+    }
+
+    async fn release(&self, token: LeaseToken) -> Result<()> {
+        self.execute(Query::new(&END_LEASE).int(token.node.get()).int(token.epoch)).await?;
+        Ok(())
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>> {
+        self.rows(Query::new(&READ_NODES)).await?.iter().map(node).collect()
+    }
+
+    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()> {
+        transact!(self, "open_session", |tx| {
+            let now = tx.now().await?;
+            if tx.execute(insert_executor(executor)).await? == 0 {
+                tx.execute(update_executor(executor)).await?;
+            }
+            let insert = Query::new(&INSERT_SESSION)
+                .int(token.node.get())
+                .int(executor.id.get())
+                .int(token.epoch)
+                .int(executor.app.get())
+                .at(now)
+                .at(now);
+            if tx.execute(insert).await? == 0 {
+                let reopen = Query::new(&REOPEN_SESSION)
+                    .int(token.epoch)
+                    .int(executor.app.get())
+                    .at(now)
+                    .at(now)
+                    .int(token.node.get())
+                    .int(executor.id.get());
+                tx.execute_all(reopen, 1).await?;
+            }
+            Ok(())
+        })
+    }
+
+    async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()> {
+        let mut ids: Vec<i64> = executors.iter().map(|executor| executor.get()).collect();
+        ids.sort_unstable();
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let query = Query::new(&BEAT_SESSIONS)
+                .int(token.node.get())
+                .int(token.epoch)
+                .list(chunk.iter().copied());
+            self.execute(query).await?;
+        }
+        Ok(())
+    }
+
+    async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
+        let query = Query::new(&CLOSE_SESSION).int(token.node.get()).int(token.epoch).int(executor.get());
+        self.execute(query).await?;
+        Ok(())
+    }
+
+    async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>> {
+        self.rows(Query::new(&READ_SESSIONS).at(since)).await?.iter().map(session).collect()
+    }
+
+    async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
+        let query = Query::new(&READ_EXECUTORS).at(since).int(namespace.get());
+        self.rows(query).await?.iter().map(executor).collect()
+    }
+}
+
+/// A node's row, for a join.
+struct Seat {
+    id: i64,
+    name: String,
+    ordinal: i64,
+    epoch: i64,
+    lease_until: Timestamp,
+}
+
+impl Tx<'_> {
+    pub(super) async fn now(&mut self) -> Result<Timestamp> {
+        now_of(self.row(Query::new(&READ_NOW)).await?.as_ref())
+    }
+
+    async fn join(&mut self, request: &JoinRequest) -> Result<Join> {
+        self.row(Query::new(&LOCK_JOINS)).await?;
+        let mut seats = Vec::new();
+        for row in self.rows(Query::new(&LOCK_NODES)).await? {
+            let mut columns = Reader::new(&row, "node");
+            seats.push(Seat {
+                id: columns.int("id")?,
+                name: columns.text("name")?,
+                ordinal: columns.int("ordinal")?,
+                epoch: columns.int("epoch")?,
+                lease_until: columns.at("lease_until_ms")?,
+            });
+        }
+        let now = self.now().await?;
+        let (name, version) = (clean_name(&request.name), clean_name(&request.server_version));
+        let url = request.advertise_url.as_deref();
+        let Some(seat) = seats.iter().find(|seat| seat.name == name) else {
+            let id = seats.last().map_or(1, |seat| seat.id + 1);
+            let ordinal = free_ordinal(&seats, None, now);
+            let insert = Query::new(&INSERT_NODE)
+                .int(id)
+                .text(&name)
+                .int(ordinal)
+                .at(now + request.lease)
+                .opt_text(url)
+                .text(&version)
+                .at(now);
+            self.execute_all(insert, 1).await?;
+            return Ok(Join::Joined { token: LeaseToken { node: NodeId::new(id), epoch: 1 }, ordinal });
+        };
+        if seat.lease_until > now && !request.take_over {
+            return Ok(Join::Living { lease_until: seat.lease_until, epoch: seat.epoch });
+        }
+        let ordinal = free_ordinal(&seats, Some(seat), now);
+        let take = Query::new(&TAKE_LEASE)
+            .int(ordinal)
+            .at(now + request.lease)
+            .at(seat.lease_until.min(now))
+            .opt_text(url)
+            .text(&version)
+            .at(now)
+            .int(seat.id)
+            .int(seat.epoch);
+        self.execute_all(take, 1).await?;
+        Ok(Join::Joined { token: LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch + 1 }, ordinal })
+    }
+}
+
+/// The node's own ordinal if no living node has it, else the first that no node has, else that of the node that has
+/// been dead for longest.
+fn free_ordinal(seats: &[Seat], own: Option<&Seat>, now: Timestamp) -> i64 {
+    let others = || seats.iter().filter(|seat| own.is_none_or(|own| own.id != seat.id));
+    if let Some(own) = own
+        && !others().any(|seat| seat.ordinal == own.ordinal && seat.lease_until > now)
+    {
+        return own.ordinal;
+    }
+    let taken: HashSet<i64> = others().map(|seat| seat.ordinal).collect();
+    let unused = (0..IdGen::ORDINAL_COUNT).find(|ordinal| !taken.contains(ordinal));
+    unused.or_else(|| others().min_by_key(|seat| seat.lease_until).map(|seat| seat.ordinal)).unwrap_or_default()
+}
+
+fn now_of(row: Option<&AnyRow>) -> Result<Timestamp> {
+    match row {
+        Some(row) => Reader::new(row, "clock").at("now"),
+        None => Err(failure::refused("read_now", "the database has no clock")),
+    }
+}
+
+fn insert_executor(executor: &ExecutorRecord) -> Query {
+    Query::new(&INSERT_EXECUTOR)
+        .int(executor.id.get())
+        .int(executor.namespace.get())
+        .int(executor.app.get())
+        .text(&clean_name(&executor.name))
+        .opt_int(executor.predecessor.map(ExecutorId::get))
+        .text(&clean_name(&executor.sdk_version))
+        .text(&executor.labels)
+        .int(executor.weight.into())
+        .int(executor.slots.into())
+        .text(&executor.handlers)
+        .at(executor.first_seen_at)
+}
+
+fn update_executor(executor: &ExecutorRecord) -> Query {
+    Query::new(&UPDATE_EXECUTOR)
+        .int(executor.namespace.get())
+        .int(executor.app.get())
+        .text(&clean_name(&executor.name))
+        .opt_int(executor.predecessor.map(ExecutorId::get))
+        .text(&clean_name(&executor.sdk_version))
+        .text(&executor.labels)
+        .int(executor.weight.into())
+        .int(executor.slots.into())
+        .text(&executor.handlers)
+        .int(executor.id.get())
+}
+
+fn node(row: &AnyRow) -> Result<Node> {
+    let mut columns = Reader::new(row, "node");
+    Ok(Node {
+        id: NodeId::new(columns.int("id")?),
+        name: columns.text("name")?,
+        epoch: columns.int("epoch")?,
+        lease_until: columns.at("lease_until_ms")?,
+        advertise_url: columns.opt_text("advertise_url")?,
+        server_version: columns.text("server_version")?,
+        started_at: columns.at("started_at_ms")?,
+    })
+}
+
+fn session(row: &AnyRow) -> Result<Session> {
+    let mut columns = Reader::new(row, "executor_session");
+    Ok(Session {
+        token: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
+        executor: ExecutorId::new(columns.int("executor_id")?),
+        app: AppId::new(columns.int("app_id")?),
+        last_seen_at: columns.at("last_seen_at_ms")?,
+        open: columns.int("is_open")? != 0,
+    })
+}
+
+fn executor(row: &AnyRow) -> Result<ExecutorRecord> {
+    let mut columns = Reader::new(row, "executor");
+    let count = |columns: &mut Reader<'_>, name| {
+        let value = columns.int(name)?;
+        u32::try_from(value).map_err(|error| columns.corrupt(name, error))
+    };
+    Ok(ExecutorRecord {
+        id: ExecutorId::new(columns.int("id")?),
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        app: AppId::new(columns.int("app_id")?),
+        name: columns.text("name")?,
+        predecessor: columns.opt_int("predecessor_id")?.map(ExecutorId::new),
+        sdk_version: columns.text("sdk_version")?,
+        labels: columns.text("labels")?,
+        weight: count(&mut columns, "weight")?,
+        slots: count(&mut columns, "slots")?,
+        handlers: columns.text("handlers")?,
+        first_seen_at: columns.at("first_seen_at_ms")?,
+        last_seen_at: columns.at("last_seen_at_ms")?,
+    })
+}

@@ -1,0 +1,116 @@
+//! What an error of the driver means for the caller.
+
+use sqlx::Error;
+use sqlx::mysql::MySqlDatabaseError;
+
+use crate::StoreError;
+
+/// What can be done about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Others stood in the way (a deadlock, a lock that took too long): the transaction can be tried again at once.
+    Contention,
+    /// The database is not there, or stops, or is full.
+    Unavailable,
+    /// A row violates a key.
+    Duplicate,
+    /// A value does not fit its column.
+    Data,
+    /// The statement is wrong.
+    Statement,
+}
+
+/// Puts an error into the words of the store.
+pub(super) fn store_error(operation: &'static str, source: Error) -> StoreError {
+    match classify(&source) {
+        Failure::Contention | Failure::Unavailable => StoreError::Unavailable { operation, source },
+        Failure::Duplicate | Failure::Data | Failure::Statement => StoreError::Query { operation, source },
+    }
+}
+
+/// A count that is not what the locked rows promise: something else than this program writes into the tables.
+pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: u64) -> StoreError {
+    let message = format!("{found} rows were written where {expected} are locked");
+    StoreError::Query { operation, source: Error::Protocol(message) }
+}
+
+/// What the error of a transaction means, as [`store_error`] kept it.
+pub(super) fn of(error: &StoreError) -> Failure {
+    match error {
+        StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => classify(source),
+        StoreError::Corrupt { .. } => Failure::Statement,
+    }
+}
+
+pub(super) fn classify(error: &Error) -> Failure {
+    match error {
+        Error::Io(_) | Error::Tls(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed => {
+            Failure::Unavailable
+        }
+        Error::Encode(_) => Failure::Data,
+        Error::Database(database) => {
+            if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
+                return of_mysql(mysql.number());
+            }
+            let code = database.code();
+            match code.as_deref() {
+                Some(code) if database.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() => of_sqlite(code),
+                Some(code) => of_postgres(code),
+                None => Failure::Statement,
+            }
+        }
+        _ => Failure::Statement,
+    }
+}
+
+/// By SQLSTATE.
+fn of_postgres(code: &str) -> Failure {
+    match code {
+        // serialization failure, deadlock, lock not available
+        "40001" | "40P01" | "55P03" => Failure::Contention,
+        "23505" => Failure::Duplicate,
+        // query cancelled (statement timeout), idle in transaction; classes: connection, resources, operator
+        "57014" | "25P03" => Failure::Unavailable,
+        _ if ["08", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => Failure::Unavailable,
+        _ if ["22", "23"].iter().any(|class| code.starts_with(class)) => Failure::Data,
+        _ => Failure::Statement,
+    }
+}
+
+/// By the server's own numbers: many share one SQLSTATE.
+fn of_mysql(number: u16) -> Failure {
+    match number {
+        // lock wait timeout, deadlock, record has changed since last read
+        1205 | 1213 | 1020 => Failure::Contention,
+        1062 | 1586 => Failure::Duplicate,
+        // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only
+        1040 | 1053 | 1021 | 1114 | 1317 | 1927 | 1969 | 3024 | 1290 | 1836 | 2006 | 2013 => Failure::Unavailable,
+        // null, foreign key, out of range, truncated, wrong value, too long, CHECK (MariaDB, MySQL), packet too large
+        1048 | 1364 | 1452 | 1264 | 1265 | 1292 | 1366 | 1406 | 4025 | 3819 | 1153 => Failure::Data,
+        _ => Failure::Statement,
+    }
+}
+
+/// By the primary result code: the low byte of the extended one.
+fn of_sqlite(code: &str) -> Failure {
+    let code: u32 = code.parse().unwrap_or_default();
+    match code {
+        // unique, primary key
+        2067 | 1555 => return Failure::Duplicate,
+        _ => {}
+    }
+    match code & 0xff {
+        // busy, locked
+        5 | 6 => Failure::Contention,
+        // no memory, read-only, I/O, full, cannot open, protocol
+        7 | 8 | 10 | 13 | 14 | 15 => Failure::Unavailable,
+        // too big, constraint, mismatch
+        18..=20 => Failure::Data,
+        _ => Failure::Statement,
+    }
+}
+
+/// A row that the database left out without an error.
+pub(super) fn refused(operation: &'static str, message: &str) -> StoreError {
+    StoreError::Query { operation, source: Error::Encode(message.into()) }
+}

@@ -1,0 +1,82 @@
+//! The ledger's trait: each method stands in the file of what it does.
+
+use async_trait::async_trait;
+use rondel_core::run::Attempt;
+use rondel_core::{NamespaceId, NodeId, Run, RunId, Timestamp};
+
+use super::SqlStore;
+use crate::ledger::{
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
+};
+use crate::{LeaseToken, Ledger, Result};
+
+#[async_trait]
+impl Ledger for SqlStore {
+    async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
+        self.read_due_jobs(homes, range).await
+    }
+
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        self.claim_jobs(token, jobs).await
+    }
+
+    async fn request_run(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run> {
+        self.insert_requested(token, run, now).await
+    }
+
+    async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        self.wake_waiting(token, until, limit).await
+    }
+
+    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        self.read_overdue(token, before, limit).await
+    }
+
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
+        self.adopt_runs(token, dead, limit).await
+    }
+
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+        self.read_checks(ids).await
+    }
+
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
+        self.read_runs(ids).await
+    }
+
+    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
+        self.mark_runs(token, runs).await
+    }
+
+    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
+        self.unmark_runs(token, runs).await
+    }
+
+    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        self.write_running(token, runs).await
+    }
+
+    async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
+        self.expand_broadcast(token, run, shards).await
+    }
+
+    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
+        self.finish_batch(batch).await
+    }
+
+    async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {
+        self.note_cancel(run, by, now).await
+    }
+
+    async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
+        self.read_cancels(token).await
+    }
+
+    async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
+        self.read_page(namespace, query).await
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        self.read_attempts(run).await
+    }
+}

@@ -1,0 +1,205 @@
+//! Taking over the open runs of leases that are over, and those that stand around.
+
+use std::collections::HashMap;
+
+use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows::{self, run_columns};
+use super::{SqlStore, Tx, transact};
+use crate::ledger::Adopted;
+use crate::{LeaseToken, Result};
+
+const READ_OVERDUE: Statement = Statement {
+    name: "read_overdue",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'pending' AND due_at_ms < ? \
+         ORDER BY due_at_ms LIMIT ?"
+    ),
+};
+const LOCK_DEAD: Statement = Statement {
+    name: "lock_dead",
+    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id IN ({list}) \
+           AND lease_until_ms <= {now} ORDER BY id {for_update}",
+};
+const READ_NODE: Statement = Statement {
+    name: "read_node",
+    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id = ?",
+};
+/// The fence: whoever acted under the old epoch finds it gone.
+const FENCE_NODE: Statement = Statement {
+    name: "fence_node",
+    text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms WHERE id = ? AND epoch = ?",
+};
+const READ_ORPHANS: Statement = Statement {
+    name: "read_orphans",
+    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
+           AND status IN ('pending', 'waiting', 'running') ORDER BY due_at_ms LIMIT ?",
+};
+const LOCK_HOMES: Statement = Statement {
+    name: "lock_homes",
+    text: "SELECT job_id, home FROM job_due WHERE job_id IN ({list}) AND home <> ? ORDER BY job_id {skip_locked}",
+};
+const MOVE_HOMES: Statement = Statement {
+    name: "move_homes",
+    text: "UPDATE job_due {join:iii} SET home = v.column3, term = term + 1 {from:iii} \
+           WHERE job_due.job_id = v.column1 AND job_due.home = v.column2",
+};
+const LOCK_ORPHANS: Statement = Statement {
+    name: "lock_orphans",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE id IN ({list}) AND status IN ('pending', 'waiting', 'running') ORDER BY id {skip_locked}"
+    ),
+};
+const ADOPT_RUNS: Statement = Statement {
+    name: "adopt_runs",
+    text: "UPDATE run {join:iiiii} SET node_id = v.column4, node_epoch = v.column5 {from:iiiii} \
+           WHERE run.id = v.column1 AND run.node_id = v.column2 AND run.node_epoch = v.column3 \
+           AND run.status IN ('pending', 'waiting', 'running')",
+};
+
+/// A lease that is over.
+#[derive(Clone, Copy, Debug)]
+struct Over {
+    /// Epochs below this one are over.
+    epoch: i64,
+    /// When the last of them ended.
+    ended_at: Timestamp,
+}
+
+impl SqlStore {
+    pub(super) async fn read_overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let query = Query::new(&READ_OVERDUE).int(token.node.get()).int(token.epoch).at(before).int(limit.into());
+        rows::runs(&self.rows(query).await?)
+    }
+
+    pub(super) async fn adopt_runs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
+        transact!(self, "adopt", |tx| {
+            if !tx.holds(token).await? {
+                return Ok(Vec::new());
+            }
+            let over = tx.fence(token, dead).await?;
+            let mut orphans = Vec::new();
+            for (node, lease) in &over {
+                orphans.extend(tx.read_orphans(*node, lease.epoch, limit).await?);
+            }
+            orphans.sort_unstable();
+            orphans.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+            let mut adopted = Vec::with_capacity(orphans.len());
+            for chunk in orphans.chunks(CHUNK_MAX) {
+                let mut jobs: Vec<i64> = chunk.iter().map(|orphan| orphan.job).collect();
+                jobs.sort_unstable();
+                jobs.dedup();
+                tx.move_homes(token, &jobs, &over).await?;
+                let mut ids: Vec<i64> = chunk.iter().map(|orphan| orphan.id).collect();
+                ids.sort_unstable();
+                adopted.extend(tx.take_orphans(token, &ids, &over).await?);
+            }
+            adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
+            Ok(adopted)
+        })
+    }
+}
+
+/// A run of a lease that is over; the order is that of taking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Orphan {
+    due_at: i64,
+    id: i64,
+    job: i64,
+}
+
+impl Tx<'_> {
+    /// Which epochs of which nodes are over: this node's earlier ones, and all of the dead nodes, which are fenced here.
+    async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<HashMap<NodeId, Over>> {
+        let mut over = HashMap::with_capacity(dead.len() + 1);
+        if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
+            let mut columns = Reader::new(&row, "node");
+            columns.int("id")?;
+            columns.int("epoch")?;
+            columns.int("lease_until_ms")?;
+            over.insert(token.node, Over { epoch: token.epoch, ended_at: columns.at("prior_lease_until_ms")? });
+        }
+        let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&LOCK_DEAD).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "node");
+                let node = NodeId::new(columns.int("id")?);
+                let mut epoch = columns.int("epoch")?;
+                let ended_at = columns.at("lease_until_ms")?;
+                if columns.at("prior_lease_until_ms")? != ended_at {
+                    self.execute_all(Query::new(&FENCE_NODE).int(node.get()).int(epoch), 1).await?;
+                    epoch += 1;
+                }
+                over.insert(node, Over { epoch, ended_at });
+            }
+        }
+        Ok(over)
+    }
+
+    async fn read_orphans(&mut self, node: NodeId, epoch: i64, limit: u32) -> Result<Vec<Orphan>> {
+        let query = Query::new(&READ_ORPHANS).int(node.get()).int(epoch).int(limit.into());
+        let mut orphans = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run");
+            let (id, job) = (columns.int("id")?, columns.int("job_id")?);
+            orphans.push(Orphan { due_at: columns.int("due_at_ms")?, id, job });
+        }
+        Ok(orphans)
+    }
+
+    /// A job whose runs are taken over comes along, where its home is the dead node.
+    async fn move_homes(&mut self, token: LeaseToken, jobs: &[i64], over: &HashMap<NodeId, Over>) -> Result<()> {
+        let query = Query::new(&LOCK_HOMES).list(jobs.iter().copied()).int(token.node.get());
+        let mut homes = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "job_due");
+            let (job, home) = (JobId::new(columns.int("job_id")?), NodeId::new(columns.int("home")?));
+            if over.contains_key(&home) {
+                homes.push((job, home));
+            }
+        }
+        if homes.is_empty() {
+            return Ok(());
+        }
+        let query = Query::new(&MOVE_HOMES)
+            .rows(&homes, |query, (job, home)| query.int(job.get()).int(home.get()).int(token.node.get()));
+        self.execute_all(query, homes.len()).await
+    }
+
+    async fn take_orphans(
+        &mut self,
+        token: LeaseToken,
+        ids: &[i64],
+        over: &HashMap<NodeId, Over>,
+    ) -> Result<Vec<Adopted>> {
+        let mut taken: Vec<(RunId, LeaseToken)> = Vec::with_capacity(ids.len());
+        let mut adopted = Vec::with_capacity(ids.len());
+        for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
+            let run = rows::run(&row)?;
+            let from = LeaseToken { node: run.node, epoch: run.node_epoch };
+            let Some(lease) = over.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
+            taken.push((run.id, from));
+            let run = Run { node: token.node, node_epoch: token.epoch, ..run };
+            adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
+        }
+        if !taken.is_empty() {
+            let query = Query::new(&ADOPT_RUNS).rows(&taken, |query, (run, from)| {
+                query
+                    .int(run.get())
+                    .int(from.node.get())
+                    .int(from.epoch)
+                    .int(token.node.get())
+                    .int(token.epoch)
+            });
+            self.execute_all(query, taken.len()).await?;
+        }
+        Ok(adopted)
+    }
+}

@@ -1,0 +1,243 @@
+//! Due jobs: reading them, claiming them, and runs that somebody asks for.
+
+use std::collections::{HashMap, HashSet};
+
+use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::failure::{self, Failure};
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows::{self, run_columns};
+use super::{SqlStore, Tx, transact};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
+use crate::{LeaseToken, Result};
+
+const READ_DUE: Statement = Statement {
+    name: "read_due",
+    text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
+           WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
+};
+const READ_LEASE: Statement = Statement {
+    name: "read_lease",
+    text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}",
+};
+const LOCK_DUE: Statement = Statement {
+    name: "lock_due",
+    text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
+           WHERE job_id IN ({list}) AND next_fire_at_ms IS NOT NULL ORDER BY job_id {skip_locked}",
+};
+const MOVE_DUE: Statement = Statement {
+    name: "move_due",
+    text: "UPDATE job_due {join:iiii} SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4 \
+           {from:iiii} WHERE job_due.job_id = v.column1",
+};
+const FIND_RUN_IDS: Statement =
+    Statement { name: "find_run_ids", text: "SELECT id FROM run WHERE id IN ({list})" };
+const FIND_KEYS: Statement = Statement {
+    name: "find_keys",
+    text: "SELECT run.id FROM {rows:iiii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
+           AND run.cause = v.column3 AND run.shard_index = v.column4",
+};
+const READ_LIVING: Statement = Statement {
+    name: "read_living",
+    text: "SELECT id, epoch FROM node WHERE id = ? AND lease_until_ms > ?",
+};
+const MOVE_HOME: Statement = Statement {
+    name: "move_home",
+    text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?",
+};
+const READ_RUN_BY_KEY: Statement = Statement {
+    name: "read_run_by_key",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE job_id = ? AND fire_at_ms = ? AND cause = ? AND shard_index = ?"
+    ),
+};
+
+impl SqlStore {
+    pub(super) async fn read_due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
+        let mut due = Vec::new();
+        // One statement per home, so that each is a walk along the index that ends at the limit.
+        for home in homes {
+            let query =
+                Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
+            for row in self.rows(query).await? {
+                due.push(due_job(&row)?);
+            }
+        }
+        due.sort_by_key(|job| (job.next_fire_at, job.job));
+        due.truncate(usize::try_from(range.limit).unwrap_or(usize::MAX));
+        Ok(due)
+    }
+
+    /// A job whose rows the database refuses does not hold up the others: the batch is halved until it stands alone.
+    pub(super) async fn claim_jobs(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        let mut claimed = Claimed::default();
+        let mut parts = vec![jobs];
+        while let Some(part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            match transact!(self, "claim", |tx| claim(tx, token, part).await) {
+                Ok(won) => {
+                    claimed.jobs.extend(won.jobs);
+                    claimed.existing.extend(won.existing);
+                }
+                Err(error) if !matches!(failure::of(&error), Failure::Data | Failure::Duplicate) => {
+                    if claimed.jobs.is_empty() {
+                        return Err(error);
+                    }
+                    // What is committed is won, and must be told; the rest stays due.
+                    tracing::warn!(%error, "a part of a claim failed");
+                    break;
+                }
+                Err(error) if part.len() == 1 => {
+                    tracing::error!(job = %part[0].seen.job, %error, "the runs of a job cannot be written");
+                }
+                Err(_) => {
+                    let (left, right) = part.split_at(part.len() / 2);
+                    parts.extend([right, left]);
+                }
+            }
+        }
+        Ok(claimed)
+    }
+
+    pub(super) async fn insert_requested(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run> {
+        transact!(self, "request_run", |tx| {
+            let owner = tx.home_of(token, run.job, now).await?;
+            let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
+            let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
+            if tx.execute(insert).await? == 1 {
+                return Ok(run);
+            }
+            let query = Query::new(&READ_RUN_BY_KEY)
+                .int(run.job.get())
+                .at(run.fire_at)
+                .int(run.cause)
+                .int(run.shard_index.into());
+            match tx.row(query).await? {
+                Some(row) => rows::run(&row),
+                None => Err(failure::unexpected_count("request_run", 1, 0)),
+            }
+        })
+    }
+}
+
+impl Tx<'_> {
+    /// Whether the lease holds, by the database's clock.
+    pub(super) async fn holds(&mut self, token: LeaseToken) -> Result<bool> {
+        Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
+    }
+
+    /// The lease of the job's home, which becomes `token` where there is no living one.
+    async fn home_of(&mut self, token: LeaseToken, job: JobId, now: Timestamp) -> Result<LeaseToken> {
+        let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(job.get())).await? else {
+            // A deleted job has no home any more.
+            return Ok(token);
+        };
+        let mut columns = Reader::new(&row, "job_due");
+        columns.int("job_id")?;
+        let home = columns.int("home")?;
+        if home == token.node.get() {
+            return Ok(token);
+        }
+        if let Some(row) = self.row(Query::new(&READ_LIVING).int(home).at(now)).await? {
+            let mut columns = Reader::new(&row, "node");
+            return Ok(LeaseToken { node: NodeId::new(columns.int("id")?), epoch: columns.int("epoch")? });
+        }
+        let query = Query::new(&MOVE_HOME).int(token.node.get()).int(job.get()).int(home);
+        self.execute_all(query, 1).await?;
+        Ok(token)
+    }
+
+    /// Inserts runs and answers those whose key exists.
+    pub(super) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
+        let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
+        let mut existing = Vec::new();
+        for chunk in fresh.chunks(CHUNK_MAX) {
+            let insert =
+                Query::new(&rows::INSERT_FRESH_RUNS).rows(chunk, |query, run| rows::add_fresh_run(query, run));
+            self.insert_chunk(insert, chunk, &mut existing).await?;
+        }
+        for chunk in others.chunks(CHUNK_MAX) {
+            let insert = Query::new(&rows::INSERT_RUNS).rows(chunk, |query, run| rows::add_run(query, run));
+            self.insert_chunk(insert, chunk, &mut existing).await?;
+        }
+        Ok(existing)
+    }
+
+    async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing: &mut Vec<RunId>) -> Result<()> {
+        let inserted = self.execute(insert).await?;
+        if usize::try_from(inserted).is_ok_and(|inserted| inserted == chunk.len()) {
+            return Ok(());
+        }
+        let query = Query::new(&FIND_RUN_IDS).list(chunk.iter().map(|run| run.id.get()));
+        let mut found = HashSet::new();
+        for row in self.rows(query).await? {
+            found.insert(Reader::new(&row, "run").int("id")?);
+        }
+        let missing: Vec<&Run> = chunk.iter().copied().filter(|run| !found.contains(&run.id.get())).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // MySQL's INSERT IGNORE leaves out more than rows whose key exists.
+        let query = Query::new(&FIND_KEYS).rows(&missing, |query, run| {
+            query.int(run.job.get()).at(run.fire_at).int(run.cause).int(run.shard_index.into())
+        });
+        let mut keys = HashSet::new();
+        for row in self.rows(query).await? {
+            keys.insert(Reader::new(&row, "run").int("id")?);
+        }
+        let wanted: HashSet<_> =
+            missing.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
+        if keys.len() != wanted.len() {
+            return Err(failure::refused("insert_runs", "a row was left out although its key is free"));
+        }
+        existing.extend(missing.iter().map(|run| run.id));
+        Ok(())
+    }
+}
+
+async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+    if !tx.holds(token).await? {
+        return Ok(Claimed::default());
+    }
+    let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
+    for job in jobs {
+        wanted.entry(job.seen.job).or_insert(job);
+    }
+    let mut ids: Vec<i64> = wanted.keys().map(|job| job.get()).collect();
+    ids.sort_unstable();
+    let mut won: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
+    for chunk in ids.chunks(CHUNK_MAX) {
+        for row in tx.rows(Query::new(&LOCK_DUE).list(chunk.iter().copied())).await? {
+            let current = due_job(&row)?;
+            won.extend(wanted.get(&current.job).filter(|job| job.seen == current));
+        }
+    }
+    let mut claimed = Claimed::default();
+    let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);
+    for chunk in won.chunks(CHUNK_MAX) {
+        let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
+            query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job))
+        });
+        tx.execute_all(query, chunk.len()).await?;
+        claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
+    }
+    let runs: Vec<&Run> = won.iter().flat_map(|job| &job.runs).collect();
+    claimed.existing = tx.insert_runs(&runs).await?;
+    Ok(claimed)
+}
+
+fn due_job(row: &AnyRow) -> Result<DueJob> {
+    let mut columns = Reader::new(row, "job_due");
+    Ok(DueJob {
+        job: JobId::new(columns.int("job_id")?),
+        next_fire_at: columns.at("next_fire_at_ms")?,
+        version: columns.int("version")?,
+        home: NodeId::new(columns.int("home")?),
+        term: columns.int("term")?,
+    })
+}

@@ -1,0 +1,499 @@
+//! The end of attempts, and all that follows from it, in one transaction per batch.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+use rondel_core::outcome::{After, Outcome};
+use rondel_core::run::BROADCAST;
+use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::failure::{self, Failure};
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows;
+use super::{SqlStore, Tx, transact};
+use crate::ledger::{Finish, Finished};
+use crate::settle::{self, CleanFinish, Judgement, Standing};
+use crate::{Result, StoreError};
+
+const LOCK_RUNS: Statement = Statement {
+    name: "lock_runs",
+    text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, parent_id, job_id, fire_at_ms, cause, \
+           shard_index, executor_id, executor, started_at_ms FROM run WHERE id IN ({list}) ORDER BY id {for_update}",
+};
+const SETTLE_RUNS: Statement = Statement {
+    name: "settle_runs",
+    text: "UPDATE run {join:iittitiitt} SET status = v.column3, reason = v.column4, executor_id = v.column5, \
+           executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
+           result = v.column10 {from:iittitiitt} WHERE run.id = v.column1 AND run.attempt = v.column2 \
+           AND run.status IN ('pending', 'waiting', 'running')",
+};
+/// Late results: the only way out of a verdict.
+const CORRECT_RUNS: Statement = Statement {
+    name: "correct_runs",
+    text: "UPDATE run {join:iittitiitt} SET status = v.column3, reason = v.column4, executor_id = v.column5, \
+           executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
+           result = v.column10 {from:iittitiitt} WHERE run.id = v.column1 AND run.attempt = v.column2 \
+           AND run.status = 'unknown'",
+};
+const RETRY_RUNS: Statement = Statement {
+    name: "retry_runs",
+    text: "UPDATE run {join:iiiti} SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
+           reason = v.column4, lost_count = v.column5, executor = NULL, executor_id = NULL, marked_at_ms = NULL, \
+           started_at_ms = NULL, message = NULL {from:iiiti} WHERE run.id = v.column1 AND run.attempt = v.column2 \
+           AND run.status IN ('pending', 'waiting', 'running')",
+};
+const INSERT_ATTEMPTS: Statement = Statement {
+    name: "insert_attempts",
+    text: "INSERT {ignore} INTO run_attempt (run_id, attempt, status, reason, executor_id, executor, started_at_ms, \
+           finished_at_ms, message) VALUES {values:iittitiit} {or_ignore}",
+};
+/// A result that comes after its attempt was given up says how it ended after all.
+const CORRECT_ATTEMPTS: Statement = Statement {
+    name: "correct_attempts",
+    text: "UPDATE run_attempt {join:iittitiit} SET status = v.column3, executor_id = v.column5, \
+           executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9 \
+           {from:iittitiit} WHERE run_attempt.run_id = v.column1 AND run_attempt.attempt = v.column2 \
+           AND run_attempt.status = 'unknown'",
+};
+const LOCK_BROADCASTS: Statement = Statement {
+    name: "lock_broadcasts",
+    text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, message, cancel_by FROM run \
+           WHERE id IN ({list}) AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
+};
+const READ_SHARDS: Statement = Statement {
+    name: "read_shards",
+    text: "SELECT parent.id, shard.status, shard.finished_at_ms FROM run parent JOIN run shard \
+           ON shard.job_id = parent.job_id AND shard.fire_at_ms = parent.fire_at_ms AND shard.cause = parent.cause \
+           AND shard.shard_index >= 0 WHERE parent.id IN ({list})",
+};
+const COUNT_SHARDS: Statement = Statement {
+    name: "count_shards",
+    text: "UPDATE run {join:iitit} SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
+           message = v.column5 {from:iitit} WHERE run.id = v.column1 AND run.shard_index = -1",
+};
+
+impl SqlStore {
+    /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
+    pub(super) async fn finish_batch(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
+        let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
+        let mut answers = Vec::with_capacity(batch.len());
+        let mut parts = vec![&clean[..]];
+        while let Some(part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            match transact!(self, "finish", |tx| Batch::default().run(tx, part).await) {
+                Ok(part_answers) => answers.extend(part_answers),
+                Err(error) if !matches!(failure::of(&error), Failure::Data | Failure::Duplicate) => {
+                    return Err(error);
+                }
+                Err(error) if part.len() == 1 => answers.push(self.finish_unwritable(part[0].finish, &error).await?),
+                Err(_) => {
+                    let (left, right) = part.split_at(part.len() / 2);
+                    parts.extend([right, left]);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Ends a run whose result the database refuses, without anything of what was refused.
+    async fn finish_unwritable(&self, finish: &Finish, error: &StoreError) -> Result<Finished> {
+        tracing::error!(run = %finish.run, %error, "a result cannot be written");
+        let failed = Finish {
+            outcome: Outcome::Failed { retryable: false },
+            executor: None,
+            started_at: None,
+            message: Some("the result of this run cannot be written to the database".to_owned()),
+            result: None,
+            ..finish.clone()
+        };
+        let part = [CleanFinish::new(&failed)];
+        let answers = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, &part).await)?;
+        Ok(match answers.into_iter().next() {
+            Some(Finished::Stored(..) | Finished::Late) | None => Finished::Unwritable,
+            Some(other) => other,
+        })
+    }
+}
+
+/// A locked row, as the batch sees and changes it.
+#[derive(Clone, Debug)]
+struct Locked {
+    standing: Standing,
+    parent: Option<RunId>,
+    key: FireKey,
+    shard_index: i32,
+    executor_id: Option<ExecutorId>,
+    executor: Option<String>,
+    started_at: Option<Timestamp>,
+    /// A change of this row is collected but not written yet.
+    is_dirty: bool,
+}
+
+/// What a broadcast and its shards have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FireKey {
+    job: i64,
+    fire_at: i64,
+    cause: i64,
+}
+
+struct Verdict<'f> {
+    finish: &'f CleanFinish<'f>,
+    status: RunStatus,
+    reason: Option<Reason>,
+    executor_id: Option<ExecutorId>,
+    executor: Option<Cow<'f, str>>,
+    started_at: Option<Timestamp>,
+}
+
+struct Retry {
+    run: RunId,
+    attempt: i32,
+    due_at: Timestamp,
+    reason: Reason,
+    lost_count: i32,
+    /// Where in the answers the run goes.
+    answer: usize,
+}
+
+struct EndedAttempt<'f> {
+    finish: &'f CleanFinish<'f>,
+    status: RunStatus,
+    reason: Option<Reason>,
+    executor_id: Option<ExecutorId>,
+    executor: Option<Cow<'f, str>>,
+    started_at: Option<Timestamp>,
+}
+
+/// How a broadcast's shards changed.
+struct ShardCount {
+    key: FireKey,
+    closed_count: i32,
+}
+
+/// A batch of results and what is collected to be written for it.
+#[derive(Default)]
+struct Batch<'f> {
+    locked: HashMap<RunId, Locked>,
+    answers: Vec<Finished>,
+    verdicts: Vec<Verdict<'f>>,
+    corrections: Vec<Verdict<'f>>,
+    retries: Vec<Retry>,
+    ended: Vec<EndedAttempt<'f>>,
+    superseded: Vec<EndedAttempt<'f>>,
+    cancels: Vec<i64>,
+    broadcasts: BTreeMap<RunId, ShardCount>,
+}
+
+impl<'f> Batch<'f> {
+    async fn run(mut self, tx: &mut Tx<'_>, part: &'f [CleanFinish<'f>]) -> Result<Vec<Finished>> {
+        let mut ids: Vec<i64> = part.iter().map(|clean| clean.finish.run.get()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        self.locked.reserve(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in tx.rows(Query::new(&LOCK_RUNS).list(chunk.iter().copied())).await? {
+                let (id, locked) = locked(&row)?;
+                self.locked.insert(id, locked);
+            }
+        }
+        for clean in part {
+            // Two results of one run in one batch: the second sees what the first did.
+            if self.locked.get(&clean.finish.run).is_some_and(|locked| locked.is_dirty) {
+                self.write(tx).await?;
+            }
+            self.decide(clean);
+        }
+        self.write(tx).await?;
+        Ok(self.answers)
+    }
+
+    fn decide(&mut self, clean: &'f CleanFinish<'f>) {
+        let finish = clean.finish;
+        let Some(locked) = self.locked.get_mut(&finish.run) else {
+            self.answers.push(Finished::NoSuchRun);
+            return;
+        };
+        let executor = || match &clean.executor {
+            Some(name) => (clean.executor_id, Some(name.clone())),
+            None => (locked.executor_id, locked.executor.clone().map(Cow::Owned)),
+        };
+        match settle::judge(locked.standing, finish) {
+            Judgement::NoSuchRun => self.answers.push(Finished::NoSuchRun),
+            Judgement::Duplicate => self.answers.push(Finished::Duplicate),
+            Judgement::Superseded => {
+                self.superseded.push(EndedAttempt {
+                    finish: clean,
+                    status: settle::attempt_status(finish.outcome),
+                    reason: None,
+                    executor_id: clean.executor_id,
+                    executor: clean.executor.clone(),
+                    started_at: clean.started_at,
+                });
+                self.answers.push(Finished::Superseded);
+            }
+            Judgement::Late(status, reason) => {
+                let (executor_id, executor) = executor();
+                let started_at = clean.started_at.or(locked.started_at);
+                self.corrections.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
+                locked.standing.status = status;
+                locked.is_dirty = true;
+                count_shard(&mut self.broadcasts, locked, 0);
+                self.answers.push(Finished::Late);
+            }
+            Judgement::Ends(then @ After::Verdict { status, reason }) => {
+                let (executor_id, executor) = executor();
+                let started_at = clean.started_at.or(locked.started_at);
+                self.verdicts.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
+                if locked.standing.cancel_asked {
+                    self.cancels.push(finish.run.get());
+                }
+                locked.standing.status = status;
+                locked.is_dirty = true;
+                count_shard(&mut self.broadcasts, locked, 1);
+                self.answers.push(Finished::Stored(then, None));
+            }
+            Judgement::Ends(then @ After::Again { due_at, reason, lost_count }) => {
+                let (executor_id, executor) = executor();
+                self.ended.push(EndedAttempt {
+                    finish: clean,
+                    status: settle::attempt_status(finish.outcome),
+                    reason: Some(reason),
+                    executor_id,
+                    executor,
+                    started_at: clean.started_at.or(locked.started_at),
+                });
+                let (run, attempt, answer) = (finish.run, finish.attempt, self.answers.len());
+                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, answer });
+                locked.standing = Standing {
+                    attempt: attempt + 1,
+                    status: RunStatus::Waiting,
+                    lost_count,
+                    marked: false,
+                    cancel_asked: locked.standing.cancel_asked,
+                };
+                (locked.executor_id, locked.executor, locked.started_at) = (None, None, None);
+                locked.is_dirty = true;
+                self.answers.push(Finished::Stored(then, None));
+            }
+        }
+    }
+
+    /// Writes what is collected.
+    async fn write(&mut self, tx: &mut Tx<'_>) -> Result<()> {
+        for (statement, verdicts) in [(&SETTLE_RUNS, &self.verdicts), (&CORRECT_RUNS, &self.corrections)] {
+            for chunk in verdicts.chunks(CHUNK_MAX) {
+                tx.execute_all(Query::new(statement).rows(chunk, add_verdict), chunk.len()).await?;
+            }
+        }
+        self.verdicts.clear();
+        self.corrections.clear();
+        for chunk in self.ended.chunks(CHUNK_MAX) {
+            tx.execute(Query::new(&INSERT_ATTEMPTS).rows(chunk, add_attempt)).await?;
+        }
+        self.ended.clear();
+        for chunk in self.superseded.chunks(CHUNK_MAX) {
+            tx.execute(Query::new(&CORRECT_ATTEMPTS).rows(chunk, add_attempt)).await?;
+            tx.execute(Query::new(&INSERT_ATTEMPTS).rows(chunk, add_attempt)).await?;
+        }
+        self.superseded.clear();
+        self.write_retries(tx).await?;
+        self.write_broadcasts(tx).await?;
+        for chunk in self.cancels.chunks(CHUNK_MAX) {
+            tx.execute(Query::new(&rows::DELETE_CANCELS).list(chunk.iter().copied())).await?;
+        }
+        self.cancels.clear();
+        Ok(())
+    }
+
+    async fn write_retries(&mut self, tx: &mut Tx<'_>) -> Result<()> {
+        for chunk in self.retries.chunks(CHUNK_MAX) {
+            let query = Query::new(&RETRY_RUNS).rows(chunk, |query, retry| {
+                query
+                    .int(retry.run.get())
+                    .int(retry.attempt.into())
+                    .at(retry.due_at)
+                    .text(retry.reason.as_str())
+                    .int(retry.lost_count.into())
+            });
+            tx.execute_all(query, chunk.len()).await?;
+            let query = Query::new(&rows::READ_RUNS).list(chunk.iter().map(|retry| retry.run.get()));
+            let mut waiting: HashMap<RunId, _> = HashMap::with_capacity(chunk.len());
+            for row in tx.rows(query).await? {
+                let run = rows::run(&row)?;
+                waiting.insert(run.id, run);
+            }
+            for retry in chunk {
+                if let Finished::Stored(_, run) = &mut self.answers[retry.answer] {
+                    *run = waiting.remove(&retry.run).map(Box::new);
+                }
+            }
+        }
+        self.retries.clear();
+        Ok(())
+    }
+
+    /// Counts broadcasts down, and gives those a verdict whose last shard this was.
+    async fn write_broadcasts(&mut self, tx: &mut Tx<'_>) -> Result<()> {
+        let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
+        for chunk in counts.chunks(CHUNK_MAX) {
+            let mut broadcasts = tx.lock_broadcasts(chunk).await?;
+            let over: Vec<i64> =
+                broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
+            if !over.is_empty() {
+                let mut shards = tx.read_shards(&over).await?;
+                for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
+                    broadcast.fold(shards.remove(&broadcast.id).unwrap_or_default());
+                    if broadcast.is_cancel_asked {
+                        self.cancels.push(broadcast.id.get());
+                    }
+                }
+            }
+            if broadcasts.is_empty() {
+                continue;
+            }
+            let query = Query::new(&COUNT_SHARDS).rows(&broadcasts, |query, row| {
+                query
+                    .int(row.id.get())
+                    .int(row.open_shards.into())
+                    .text(row.status.as_str())
+                    .opt_at(row.finished_at)
+                    .opt_text(row.message.as_deref())
+            });
+            tx.execute_all(query, broadcasts.len()).await?;
+            for broadcast in &broadcasts {
+                if let Some(locked) = self.locked.get_mut(&broadcast.id) {
+                    locked.standing.status = broadcast.status;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The row of a broadcast whose shards have changed.
+struct Broadcast {
+    id: RunId,
+    key: FireKey,
+    status: RunStatus,
+    open_shards: i32,
+    finished_at: Option<Timestamp>,
+    message: Option<String>,
+    is_cancel_asked: bool,
+}
+
+impl Broadcast {
+    /// Its last shard is over; or a shard of one whose verdict was `unknown` has got its true verdict.
+    fn must_fold(&self) -> bool {
+        self.open_shards == 0 && (!self.status.is_terminal() || self.status == RunStatus::Unknown)
+    }
+
+    fn fold(&mut self, shards: Vec<(RunStatus, Option<Timestamp>)>) {
+        self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
+        let statuses: Vec<RunStatus> = shards.into_iter().map(|(status, _)| status).collect();
+        (self.status, self.message) = settle::fold(&statuses);
+    }
+}
+
+impl Tx<'_> {
+    /// Locks the broadcasts that these runs are shards of, with their shards counted.
+    async fn lock_broadcasts(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
+        let by_id: HashMap<RunId, &ShardCount> = counts.iter().map(|(id, count)| (*id, count)).collect();
+        let mut broadcasts = Vec::with_capacity(counts.len());
+        for row in self.rows(Query::new(&LOCK_BROADCASTS).list(counts.iter().map(|(id, _)| id.get()))).await? {
+            let mut columns = Reader::new(&row, "run");
+            let mut broadcast = Broadcast {
+                id: RunId::new(columns.int("id")?),
+                key: FireKey {
+                    job: columns.int("job_id")?,
+                    fire_at: columns.int("fire_at_ms")?,
+                    cause: columns.int("cause")?,
+                },
+                status: columns.word("status")?,
+                open_shards: columns.small("open_shards")?,
+                finished_at: columns.opt_at("finished_at_ms")?,
+                message: columns.opt_text("message")?,
+                is_cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+            };
+            // A run that follows from a broadcast without being its shard (a retry by hand) has another key.
+            if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
+                broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);
+                broadcasts.push(broadcast);
+            }
+        }
+        Ok(broadcasts)
+    }
+
+    async fn read_shards(&mut self, ids: &[i64]) -> Result<HashMap<RunId, Vec<(RunStatus, Option<Timestamp>)>>> {
+        let mut shards: HashMap<RunId, Vec<_>> = HashMap::with_capacity(ids.len());
+        for row in self.rows(Query::new(&READ_SHARDS).list(ids.iter().copied())).await? {
+            let mut columns = Reader::new(&row, "run");
+            let parent = RunId::new(columns.int("id")?);
+            shards.entry(parent).or_default().push((columns.word("status")?, columns.opt_at("finished_at_ms")?));
+        }
+        Ok(shards)
+    }
+}
+
+fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, closed_count: i32) {
+    if let Some(parent) = locked.parent.filter(|_| locked.shard_index != BROADCAST) {
+        let count = broadcasts.entry(parent).or_insert(ShardCount { key: locked.key, closed_count: 0 });
+        count.closed_count += closed_count;
+    }
+}
+
+fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
+    let mut columns = Reader::new(row, "run");
+    let id = RunId::new(columns.int("id")?);
+    let locked = Locked {
+        standing: Standing {
+            attempt: columns.small("attempt")?,
+            status: columns.word("status")?,
+            lost_count: columns.small("lost_count")?,
+            marked: columns.opt_int("marked_at_ms")?.is_some(),
+            cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+        },
+        parent: columns.opt_int("parent_id")?.map(RunId::new),
+        key: FireKey {
+            job: columns.int("job_id")?,
+            fire_at: columns.int("fire_at_ms")?,
+            cause: columns.int("cause")?,
+        },
+        shard_index: columns.small("shard_index")?,
+        executor_id: columns.opt_int("executor_id")?.map(ExecutorId::new),
+        executor: columns.opt_text("executor")?,
+        started_at: columns.opt_at("started_at_ms")?,
+        is_dirty: false,
+    };
+    Ok((id, locked))
+}
+
+fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
+    query
+        .int(verdict.finish.finish.run.get())
+        .int(verdict.finish.finish.attempt.into())
+        .text(verdict.status.as_str())
+        .opt_text(verdict.reason.map(Reason::as_str))
+        .opt_int(verdict.executor_id.map(ExecutorId::get))
+        .opt_text(verdict.executor.as_deref())
+        .opt_at(verdict.started_at)
+        .at(verdict.finish.finish.finished_at)
+        .opt_text(verdict.finish.message.as_deref())
+        .opt_text(verdict.finish.result.as_deref())
+}
+
+fn add_attempt(query: Query, ended: &EndedAttempt<'_>) -> Query {
+    query
+        .int(ended.finish.finish.run.get())
+        .int(ended.finish.finish.attempt.into())
+        .text(ended.status.as_str())
+        .opt_text(ended.reason.map(Reason::as_str))
+        .opt_int(ended.executor_id.map(ExecutorId::get))
+        .opt_text(ended.executor.as_deref())
+        .opt_at(ended.started_at)
+        .at(ended.finish.finish.finished_at)
+        .opt_text(ended.finish.message.as_deref())
+}

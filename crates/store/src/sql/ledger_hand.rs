@@ -1,0 +1,232 @@
+//! Open runs on their way into an executor's hands: woken, marked, running, expanded, asked to stop.
+
+use std::collections::HashMap;
+
+use rondel_core::run::BROADCAST;
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
+
+use super::failure;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows::{self, run_columns};
+use super::{SqlStore, Tx, transact};
+use crate::ledger::{CancelAsked, InHand};
+use crate::settle::clean_name;
+use crate::{LeaseToken, Result};
+
+const LOCK_WAITING: Statement = Statement {
+    name: "lock_waiting",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'waiting' AND due_at_ms <= ? \
+         ORDER BY due_at_ms LIMIT ? {skip_locked}"
+    ),
+};
+const WAKE_WAITING: Statement = Statement {
+    name: "wake_waiting",
+    text: "UPDATE run SET status = 'pending' WHERE id IN ({list}) AND status = 'waiting'",
+};
+const LOCK_OWN_PENDING: Statement = Statement {
+    name: "lock_own_pending",
+    text: "SELECT id, attempt, marked_at_ms FROM run WHERE id IN ({list}) AND node_id = ? AND node_epoch = ? \
+           AND status = 'pending' ORDER BY id {for_update}",
+};
+const MARK_RUNS: Statement = Statement {
+    name: "mark_runs",
+    text: "UPDATE run {join:iiti} SET executor_id = v.column2, executor = v.column3, marked_at_ms = v.column4 \
+           {from:iiti} WHERE run.id = v.column1 AND run.status = 'pending' AND run.marked_at_ms IS NULL",
+};
+const UNMARK_RUNS: Statement = Statement {
+    name: "unmark_runs",
+    text: "UPDATE run SET marked_at_ms = NULL, executor = NULL, executor_id = NULL \
+           WHERE id IN ({list}) AND status = 'pending'",
+};
+const NOTE_RUNNING: Statement = Statement {
+    name: "note_running",
+    text: "UPDATE run {join:iiti} SET status = 'running', executor_id = v.column2, executor = v.column3, \
+           started_at_ms = v.column4 {from:iiti} WHERE run.id = v.column1 AND run.status = 'pending'",
+};
+const EXPAND_RUN: Statement = Statement {
+    name: "expand_run",
+    text: "UPDATE run SET shard_total = ?, open_shards = ?, status = 'running', started_at_ms = {now} \
+           WHERE id = ? AND node_id = ? AND node_epoch = ? AND shard_index = ? AND shard_total IS NULL \
+           AND status = 'pending'",
+};
+const LOCK_RUN: Statement = Statement {
+    name: "lock_run",
+    text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}"),
+};
+const SET_CANCEL: Statement = Statement {
+    name: "set_cancel",
+    text: "UPDATE run SET cancel_by = ? WHERE id = ? AND status IN ('pending', 'waiting', 'running')",
+};
+const INSERT_CANCEL: Statement = Statement {
+    name: "insert_cancel",
+    text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) VALUES (?, ?, ?) {or_ignore}",
+};
+const READ_CANCELS: Statement = Statement {
+    name: "read_cancels",
+    text: "SELECT run_cancel.run_id, run_cancel.requested_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
+           WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
+           ORDER BY run_cancel.run_id",
+};
+
+impl SqlStore {
+    pub(super) async fn wake_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        transact!(self, "take_waiting", |tx| {
+            let query =
+                Query::new(&LOCK_WAITING).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
+            let mut runs = rows::runs(&tx.rows(query).await?)?;
+            for chunk in runs.chunks(CHUNK_MAX) {
+                let ids = chunk.iter().map(|run| run.id.get());
+                tx.execute_all(Query::new(&WAKE_WAITING).list(ids), chunk.len()).await?;
+            }
+            for run in &mut runs {
+                run.status = RunStatus::Pending;
+            }
+            Ok(runs)
+        })
+    }
+
+    pub(super) async fn mark_runs(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        transact!(self, "mark", |tx| {
+            let won = tx.lock_own(token, runs, |marked| !marked).await?;
+            tx.write_in_hand(&MARK_RUNS, &won).await?;
+            Ok(won.iter().map(|run| run.run).collect())
+        })
+    }
+
+    pub(super) async fn unmark_runs(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
+        let attempts: HashMap<i64, i32> = runs.iter().map(|(run, attempt)| (run.get(), *attempt)).collect();
+        let mut ids: Vec<i64> = attempts.keys().copied().collect();
+        ids.sort_unstable();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        transact!(self, "unmark", |tx| {
+            for chunk in ids.chunks(CHUNK_MAX) {
+                let mut held = Vec::with_capacity(chunk.len());
+                for (id, attempt, marked) in tx.lock_own_pending(token, chunk).await? {
+                    if marked && attempts.get(&id) == Some(&attempt) {
+                        held.push(id);
+                    }
+                }
+                if !held.is_empty() {
+                    tx.execute_all(Query::new(&UNMARK_RUNS).list(held.iter().copied()), held.len()).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) async fn write_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        transact!(self, "note_running", |tx| {
+            let held = tx.lock_own(token, runs, |_| true).await?;
+            tx.write_in_hand(&NOTE_RUNNING, &held).await
+        })
+    }
+
+    pub(super) async fn expand_broadcast(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
+        if shards.is_empty() {
+            return Ok(false);
+        }
+        let total = i64::try_from(shards.len()).unwrap_or(i64::MAX);
+        let shards: Vec<&Run> = shards.iter().collect();
+        transact!(self, "expand", |tx| {
+            let query = Query::new(&EXPAND_RUN)
+                .int(total)
+                .int(total)
+                .int(run.get())
+                .int(token.node.get())
+                .int(token.epoch)
+                .int(BROADCAST.into());
+            if tx.execute(query).await? == 0 {
+                return Ok(false);
+            }
+            match tx.insert_runs(&shards).await?.is_empty() {
+                true => Ok(true),
+                false => Err(failure::refused("expand", "a shard of the broadcast exists already")),
+            }
+        })
+    }
+
+    pub(super) async fn note_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {
+        let by = clean_name(by);
+        transact!(self, "ask_cancel", |tx| {
+            let Some(row) = tx.row(Query::new(&LOCK_RUN).int(run.get())).await? else {
+                return Ok(CancelAsked::NotFound);
+            };
+            let mut found = rows::run(&row)?;
+            if found.status.is_terminal() {
+                return Ok(CancelAsked::Over(found.status));
+            }
+            if found.cancel_by.is_none() {
+                tx.execute_all(Query::new(&SET_CANCEL).text(&by).int(run.get()), 1).await?;
+                tx.execute(Query::new(&INSERT_CANCEL).int(run.get()).text(&by).at(now)).await?;
+                found.cancel_by = Some(by.clone().into_owned());
+            }
+            Ok(CancelAsked::Noted(Box::new(found)))
+        })
+    }
+
+    pub(super) async fn read_cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
+        let query = Query::new(&READ_CANCELS).int(token.node.get()).int(token.epoch);
+        let mut cancels = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run_cancel");
+            cancels.push((RunId::new(columns.int("run_id")?), columns.text("requested_by")?));
+        }
+        Ok(cancels)
+    }
+}
+
+impl Tx<'_> {
+    /// Locks own pending runs, by id; answers each with its attempt and whether it is marked.
+    async fn lock_own_pending(&mut self, token: LeaseToken, ids: &[i64]) -> Result<Vec<(i64, i32, bool)>> {
+        let query =
+            Query::new(&LOCK_OWN_PENDING).list(ids.iter().copied()).int(token.node.get()).int(token.epoch);
+        let mut held = Vec::with_capacity(ids.len());
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run");
+            let id = columns.int("id")?;
+            held.push((id, columns.small("attempt")?, columns.opt_int("marked_at_ms")?.is_some()));
+        }
+        Ok(held)
+    }
+
+    /// Locks those of `runs` that are own, pending, and in this attempt, and whose mark is as it must be.
+    async fn lock_own<'r>(
+        &mut self,
+        token: LeaseToken,
+        runs: &'r [InHand],
+        may: impl Fn(bool) -> bool,
+    ) -> Result<Vec<&'r InHand>> {
+        let by_id: HashMap<i64, &InHand> = runs.iter().map(|run| (run.run.get(), run)).collect();
+        let mut ids: Vec<i64> = by_id.keys().copied().collect();
+        ids.sort_unstable();
+        let mut won = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for (id, attempt, marked) in self.lock_own_pending(token, chunk).await? {
+                won.extend(by_id.get(&id).filter(|run| run.attempt == attempt && may(marked)));
+            }
+        }
+        Ok(won)
+    }
+
+    async fn write_in_hand(&mut self, statement: &'static Statement, runs: &[&InHand]) -> Result<()> {
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let query = Query::new(statement).rows(chunk, |query, run| {
+                let name = clean_name(&run.executor);
+                query.int(run.run.get()).int(run.executor_id.get()).text(&name).at(run.at)
+            });
+            self.execute_all(query, chunk.len()).await?;
+        }
+        Ok(())
+    }
+}

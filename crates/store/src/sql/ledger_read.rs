@@ -1,0 +1,186 @@
+//! Reading runs: by id, for the tick, in pages, with their attempts.
+
+use rondel_core::run::Attempt;
+use rondel_core::{NamespaceId, NodeId, Run, RunId, RunStatus};
+
+use super::SqlStore;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows::{self, run_columns};
+use crate::ledger::{RunCheck, RunQuery};
+use crate::{LeaseToken, Result};
+
+const READ_CHECKS: Statement = Statement {
+    name: "read_checks",
+    text: "SELECT id, status, attempt, job_version, node_id, node_epoch, cancel_by FROM run WHERE id IN ({list})",
+};
+const READ_ATTEMPTS: Statement = Statement {
+    name: "read_attempts",
+    text: "SELECT run_id, attempt, status, reason, executor, started_at_ms, finished_at_ms, message \
+           FROM run_attempt WHERE run_id = ? ORDER BY attempt",
+};
+
+/// A page of all runs is in the order of their ids, which rise with time; one of a job's runs in the order of its
+/// fires: an index has each order.
+const LIST_ALL: Statement = Statement {
+    name: "list_all",
+    text: concat!("SELECT ", run_columns!(), " FROM run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
+};
+const LIST_BY_STATUS: Statement = Statement {
+    name: "list_by_status",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND id < ? AND status IN ({list}) ORDER BY id DESC LIMIT ?"
+    ),
+};
+/// The partial index answers only where the text itself says that the status is an open one.
+const LIST_OPEN: Statement = Statement {
+    name: "list_open",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND id < ? AND status IN ('pending', 'waiting', 'running') \
+         AND status IN ({list}) ORDER BY id DESC LIMIT ?"
+    ),
+};
+const LIST_OF_JOB: Statement = Statement {
+    name: "list_of_job",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
+         OR (cause = ? AND shard_index < ?)) ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+    ),
+};
+const LIST_OF_JOB_BY_STATUS: Statement = Statement {
+    name: "list_of_job_by_status",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
+         OR (cause = ? AND shard_index < ?)) AND status IN ({list}) \
+         ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+    ),
+};
+const LIST_SHARDS: Statement = Statement {
+    name: "list_shards",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms = ? AND cause = ? AND shard_index >= 0 AND parent_id = ?"
+    ),
+};
+
+impl SqlStore {
+    pub(super) async fn read_checks(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+        let mut checks = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_CHECKS).list(chunk.iter().map(|id| id.get()))).await? {
+                let mut columns = Reader::new(&row, "run");
+                checks.push(RunCheck {
+                    id: RunId::new(columns.int("id")?),
+                    status: columns.word("status")?,
+                    attempt: columns.small("attempt")?,
+                    job_version: columns.int("job_version")?,
+                    owner: LeaseToken {
+                        node: NodeId::new(columns.int("node_id")?),
+                        epoch: columns.int("node_epoch")?,
+                    },
+                    cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+                });
+            }
+        }
+        Ok(checks)
+    }
+
+    pub(super) async fn read_runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
+        let mut found = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|id| id.get()))).await?;
+            found.append(&mut rows::runs(&rows)?);
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn read_page(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
+        if let Some(parent) = query.parent {
+            return self.read_shards_page(namespace, parent, query).await;
+        }
+        if let Some(job) = query.job {
+            let cursor = match query.after {
+                None => (i64::MAX, i64::MAX, i64::MAX),
+                Some(after) => match self.read_runs(&[after]).await?.first() {
+                    Some(run) => (run.fire_at.as_millis(), run.cause, run.shard_index.into()),
+                    // Deleted meanwhile: nobody knows where the page ended.
+                    None => return Ok(Vec::new()),
+                },
+            };
+            let statement =
+                if query.statuses.is_empty() { &LIST_OF_JOB } else { &LIST_OF_JOB_BY_STATUS };
+            let page = Query::new(statement)
+                .int(namespace.get())
+                .int(job.get())
+                .int(cursor.0)
+                .int(cursor.0)
+                .int(cursor.1)
+                .int(cursor.1)
+                .int(cursor.2);
+            let page = with_statuses(page, &query.statuses).int(query.limit.into());
+            return rows::runs(&self.rows(page).await?);
+        }
+        let statement = match &query.statuses[..] {
+            [] => &LIST_ALL,
+            statuses if statuses.iter().all(|status| !status.is_terminal()) => &LIST_OPEN,
+            _ => &LIST_BY_STATUS,
+        };
+        let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
+        let page = with_statuses(page, &query.statuses).int(query.limit.into());
+        rows::runs(&self.rows(page).await?)
+    }
+
+    /// A broadcast has one shard per executor, few enough to be read together.
+    async fn read_shards_page(&self, namespace: NamespaceId, parent: RunId, query: &RunQuery) -> Result<Vec<Run>> {
+        let Some(broadcast) = self.read_runs(&[parent]).await?.pop() else { return Ok(Vec::new()) };
+        let all = Query::new(&LIST_SHARDS)
+            .int(namespace.get())
+            .int(broadcast.job.get())
+            .at(broadcast.fire_at)
+            .int(broadcast.cause)
+            .int(parent.get());
+        let mut shards = rows::runs(&self.rows(all).await?)?;
+        shards.retain(|run| {
+            query.job.is_none_or(|job| run.job == job)
+                && query.after.is_none_or(|after| run.id < after)
+                && (query.statuses.is_empty() || query.statuses.contains(&run.status))
+        });
+        shards.sort_by_key(|run| std::cmp::Reverse(run.id));
+        shards.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
+        Ok(shards)
+    }
+
+    pub(super) async fn read_attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        let mut attempts = Vec::new();
+        for row in self.rows(Query::new(&READ_ATTEMPTS).int(run.get())).await? {
+            let mut columns = Reader::new(&row, "run_attempt");
+            columns.int("run_id")?;
+            attempts.push(Attempt {
+                attempt: columns.small("attempt")?,
+                status: columns.word("status")?,
+                reason: columns.opt_word("reason")?,
+                executor: columns.opt_text("executor")?,
+                started_at: columns.opt_at("started_at_ms")?,
+                finished_at: columns.opt_at("finished_at_ms")?,
+                message: columns.opt_text("message")?,
+            });
+        }
+        Ok(attempts)
+    }
+}
+
+fn with_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+    if statuses.is_empty() {
+        return query;
+    }
+    let words: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
+    query.words(&words)
+}

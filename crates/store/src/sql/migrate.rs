@@ -1,0 +1,108 @@
+//! Bringing the schema up to date, one server at a time.
+
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::{AnyConnection, Executor, Row};
+
+use super::dialect::Dialect;
+use crate::OpenError;
+
+static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
+static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
+static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
+
+/// MariaDB does not know the endless wait that the driver's own lock asks for, and takes no lock at all then.
+const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(CONCAT('rondel.', DATABASE()), 60) AS SIGNED)";
+const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(CONCAT('rondel.', DATABASE()))";
+const FIND_BOOKS_MYSQL: &str = "SELECT COUNT(*) FROM information_schema.tables \
+     WHERE table_schema = DATABASE() AND table_name = '_sqlx_migrations'";
+/// A start that was interrupted: MySQL has kept half of the migration, and each of its statements can run again.
+const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
+const READ_MIN_SERVER: &str = "SELECT min_server FROM schema_compat WHERE id = 1";
+
+/// Applies what is missing. A schema that is newer than this program is fine unless it says otherwise itself.
+pub(super) async fn run(
+    connection: &mut AnyConnection,
+    dialect: Dialect,
+    server_version: &str,
+) -> Result<(), OpenError> {
+    let known = match dialect {
+        Dialect::Sqlite => &SQLITE,
+        Dialect::Postgres => &POSTGRES,
+        Dialect::MySql => &MYSQL,
+    };
+    let mut migrator = Migrator { migrations: known.migrations.clone(), ..Migrator::DEFAULT };
+    migrator.set_ignore_missing(true);
+    migrator.set_locking(dialect == Dialect::Postgres);
+    if dialect == Dialect::MySql {
+        lock_mysql(connection).await.map_err(OpenError::Migrate)?;
+    }
+    let migrated = migrator.run_direct(None, connection, false).await;
+    if dialect == Dialect::MySql {
+        connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
+    }
+    migrated.map_err(|error| OpenError::Migrate(sqlx_error(error)))?;
+    let row = connection.fetch_one(READ_MIN_SERVER).await.map_err(OpenError::Migrate)?;
+    let min_server: String = row.try_get(0).map_err(OpenError::Migrate)?;
+    if numbers(&min_server) > numbers(server_version) {
+        return Err(OpenError::TooNew { min_server, this: server_version.to_owned() });
+    }
+    Ok(())
+}
+
+async fn lock_mysql(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    let locked: Option<i64> = connection.fetch_one(LOCK_MYSQL).await?.try_get(0)?;
+    if locked != Some(1) {
+        return Err(sqlx::Error::Protocol("another server has been migrating this database for a minute".to_owned()));
+    }
+    let found: i64 = connection.fetch_one(FIND_BOOKS_MYSQL).await?.try_get(0)?;
+    if found > 0 {
+        connection.execute(FORGET_INTERRUPTED_MYSQL).await?;
+    }
+    Ok(())
+}
+
+fn sqlx_error(error: MigrateError) -> sqlx::Error {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error,
+        other => sqlx::Error::Migrate(Box::new(other)),
+    }
+}
+
+/// `1.2.3-beta` as numbers that can be compared; what follows the numbers does not count.
+fn numbers(version: &str) -> Vec<u64> {
+    let core = version.split(['-', '+']).next().unwrap_or_default();
+    core.split('.').map(|part| part.trim().parse().unwrap_or(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_by_number() {
+        assert!(numbers("0.10.0") > numbers("0.9.9"));
+        assert!(numbers("1.0.0") > numbers("0.99.0-beta"));
+        assert_eq!(numbers("1.2.3-rc.1"), numbers("1.2.3"));
+    }
+
+    #[test]
+    fn the_three_folders_hold_the_same_migrations() {
+        let names = |migrator: &Migrator| {
+            let name = |migration: &sqlx::migrate::Migration| (migration.version, migration.description.to_string());
+            migrator.iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&SQLITE), names(&POSTGRES));
+        assert_eq!(names(&SQLITE), names(&MYSQL));
+    }
+
+    #[test]
+    fn mysql_is_told_only_what_mariadb_understands_too() {
+        for migration in MYSQL.iter() {
+            let text = migration.sql.as_str().to_uppercase();
+            for word in ["RETURNING", "VALUES ROW", "JSON_TABLE", "WITHOUT OVERLAPS", "SEQUENCE "] {
+                let statements = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+                assert!(statements.clone().all(|line| !line.contains(word)), "{word} in {}", migration.version);
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The store on SQLite, PostgreSQL and MySQL/MariaDB.
+//!
+//! Statements stand in the files of their nouns, once, in the words that the three share; [`dialect`] says what they do
+//! not share. [`Tx`] is the one place where a statement of a transaction is sent, `transact!` the one where a
+//! transaction begins, ends, and is tried again.
+
+mod catalog;
+mod catalog_change;
+mod cluster;
+mod dialect;
+mod failure;
+mod ledger;
+mod ledger_adopt;
+mod ledger_claim;
+mod ledger_finish;
+mod ledger_hand;
+mod ledger_read;
+mod logs;
+mod migrate;
+mod open;
+mod query;
+mod rows;
+mod url;
+
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use sqlx::any::AnyRow;
+use sqlx::{Any, AnyPool, AssertSqlSafe, Executor, Transaction};
+
+pub use self::open::StoreConfig;
+pub use self::url::DatabaseUrl;
+
+use self::dialect::Texts;
+use self::failure::{Failure, store_error};
+use self::query::Query;
+use crate::{Result, StoreError};
+
+/// The store on a database.
+#[derive(Debug)]
+pub struct SqlStore {
+    /// SQLite: the one writer.
+    write: AnyPool,
+    read: AnyPool,
+    texts: Texts,
+    /// SQLite: held as long as the store lives.
+    _file_lock: Option<File>,
+}
+
+/// Runs an expression in a transaction of a store and commits it, again if others stood in the way. A macro, since the
+/// future of a generic function over an async closure cannot be shown to be `Send`.
+macro_rules! transact {
+    ($store:expr, $operation:literal, |$tx:ident| $work:expr) => {{
+        let mut tries = super::Tries::new($operation);
+        loop {
+            let mut begun = $store.begin($operation).await?;
+            let done: $crate::Result<_> = {
+                let $tx = &mut begun;
+                async { $work }.await
+            };
+            match begun.end(done).await {
+                Ok(value) => break Ok(value),
+                Err(error) => match tries.again(error).await {
+                    Some(error) => break Err(error),
+                    None => continue,
+                },
+            }
+        }
+    }};
+}
+use transact;
+
+/// How often a transaction that others stood in the way of is tried.
+const TRY_MAX: u32 = 5;
+
+/// Counts the tries of a transaction.
+struct Tries {
+    operation: &'static str,
+    count: u32,
+}
+
+impl Tries {
+    fn new(operation: &'static str) -> Self {
+        Self { operation, count: 1 }
+    }
+
+    /// Waits a little before the next try; answers the error where there is none.
+    async fn again(&mut self, error: StoreError) -> Option<StoreError> {
+        if failure::of(&error) != Failure::Contention || self.count == TRY_MAX {
+            return Some(error);
+        }
+        let (operation, tries) = (self.operation, self.count);
+        tracing::debug!(operation, tries, %error, "others stood in the way of a transaction, which begins again");
+        tokio::time::sleep(wait_before_try(self.count)).await;
+        self.count += 1;
+        None
+    }
+}
+
+impl SqlStore {
+    /// Closes every connection, after what is under way.
+    pub async fn close(&self) {
+        self.write.close().await;
+        self.read.close().await;
+    }
+
+    async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
+        let inner = self.write.begin_with(self.texts.dialect().begin()).await;
+        Ok(Tx { inner: inner.map_err(|source| store_error(operation, source))?, texts: &self.texts, operation })
+    }
+
+    /// Rows, read outside of any transaction.
+    async fn rows(&self, query: Query) -> Result<Vec<AnyRow>> {
+        let text = self.texts.get(query.statement, query.row_count);
+        let rows = sqlx::query_with(AssertSqlSafe(text), query.arguments).fetch_all(&self.read).await;
+        rows.map_err(|source| store_error(query.statement.name, source))
+    }
+
+    /// The first row, read outside of any transaction.
+    async fn row(&self, query: Query) -> Result<Option<AnyRow>> {
+        let text = self.texts.get(query.statement, query.row_count);
+        let row = sqlx::query_with(AssertSqlSafe(text), query.arguments).fetch_optional(&self.read).await;
+        row.map_err(|source| store_error(query.statement.name, source))
+    }
+
+    /// A single statement that writes, on its own.
+    async fn execute(&self, query: Query) -> Result<u64> {
+        let text = self.texts.get(query.statement, query.row_count);
+        let done = sqlx::query_with(AssertSqlSafe(text), query.arguments).execute(&self.write).await;
+        Ok(done.map_err(|source| store_error(query.statement.name, source))?.rows_affected())
+    }
+}
+
+/// A transaction.
+struct Tx<'s> {
+    inner: Transaction<'static, Any>,
+    texts: &'s Texts,
+    operation: &'static str,
+}
+
+impl Tx<'_> {
+    async fn rows(&mut self, query: Query) -> Result<Vec<AnyRow>> {
+        let text = self.texts.get(query.statement, query.row_count);
+        let rows = self.inner.fetch_all(sqlx::query_with(AssertSqlSafe(text), query.arguments)).await;
+        rows.map_err(|source| store_error(query.statement.name, source))
+    }
+
+    async fn row(&mut self, query: Query) -> Result<Option<AnyRow>> {
+        let text = self.texts.get(query.statement, query.row_count);
+        let row = self.inner.fetch_optional(sqlx::query_with(AssertSqlSafe(text), query.arguments)).await;
+        row.map_err(|source| store_error(query.statement.name, source))
+    }
+
+    async fn execute(&mut self, query: Query) -> Result<u64> {
+        let text = self.texts.get(query.statement, query.row_count);
+        let done = self.inner.execute(sqlx::query_with(AssertSqlSafe(text), query.arguments)).await;
+        Ok(done.map_err(|source| store_error(query.statement.name, source))?.rows_affected())
+    }
+
+    /// Writes `expected` rows that this transaction holds.
+    async fn execute_all(&mut self, query: Query, expected: usize) -> Result<()> {
+        let operation = query.statement.name;
+        let found = self.execute(query).await?;
+        if usize::try_from(found).is_ok_and(|found| found == expected) {
+            return Ok(());
+        }
+        Err(failure::unexpected_count(operation, expected, found))
+    }
+
+    /// Commits what is done, or takes it back.
+    async fn end<T>(self, done: Result<T>) -> Result<T> {
+        let operation = self.operation;
+        match done {
+            Ok(value) => {
+                self.inner.commit().await.map_err(|source| store_error(operation, source))?;
+                Ok(value)
+            }
+            Err(error) => {
+                if let Err(error) = self.inner.rollback().await {
+                    // The connection is gone, and the transaction with it.
+                    tracing::debug!(operation, %error, "a transaction could not be rolled back");
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// 5 to 10 ms, doubled for each try before.
+fn wait_before_try(tries: u32) -> Duration {
+    let spread = RandomState::new().build_hasher().finish() % 5;
+    Duration::from_millis(5 + spread) * 2_u32.pow(tries.min(6) - 1)
+}
+
+/// Whether an error says that a key exists.
+fn is_duplicate(error: &StoreError) -> bool {
+    failure::of(error) == Failure::Duplicate
+}

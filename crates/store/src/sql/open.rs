@@ -1,0 +1,203 @@
+//! Opening a database: the address, the pools, the settings of a session, the lock on a file.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rondel_core::time::millis;
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions, Connection, Executor};
+
+use super::dialect::{Dialect, Texts};
+use super::url::DatabaseUrl;
+use super::{SqlStore, migrate};
+use crate::OpenError;
+
+/// How a database is opened.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Where it is.
+    pub url: DatabaseUrl,
+    /// The most connections at the same time; SQLite has one writer and uses the rest for reading.
+    pub pool_size: u32,
+    /// Version of this program, such as `0.1.0`: what the schema's own minimum is compared with.
+    pub server_version: String,
+    /// How long a statement waits for a lock.
+    pub lock_timeout: Duration,
+    /// How long a statement takes at most.
+    pub statement_timeout: Duration,
+    /// How long a transaction may be idle: shorter than a lease, so that the locks of a node that was stopped end.
+    pub idle_in_transaction: Duration,
+    /// How long opening waits for the database, and a call for a free connection.
+    pub connect_timeout: Duration,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            url: DatabaseUrl::sqlite_file("rondel.db"),
+            pool_size: 10,
+            server_version: env!("CARGO_PKG_VERSION").to_owned(),
+            lock_timeout: Duration::from_secs(1),
+            statement_timeout: Duration::from_secs(3),
+            idle_in_transaction: Duration::from_secs(4),
+            connect_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How long a connection can be idle before it is tried before use.
+const PING_AFTER: Duration = Duration::from_secs(1);
+
+impl SqlStore {
+    /// Opens the database, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// What [`OpenError`] lists.
+    pub async fn open(config: &StoreConfig) -> Result<Self, OpenError> {
+        sqlx::any::install_default_drivers();
+        let url = absolute(&config.url)?;
+        let file_lock = url.sqlite_path().map(lock_file).transpose()?;
+        let options = AnyConnectOptions::connect_options(&url)?;
+        let dialect = url.dialect();
+        let mut connection = connect(&url, &options, config.connect_timeout).await?;
+        migrate::run(&mut connection, dialect, &config.server_version).await?;
+        connection.close().await.map_err(OpenError::Migrate)?;
+
+        let settings = session_settings(dialect, config);
+        let (write_size, read_size) = match dialect {
+            Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).max(1)),
+            Dialect::Postgres | Dialect::MySql => (config.pool_size.max(1), 0),
+        };
+        let write = pool(write_size, settings.clone(), config).connect_lazy_with(options.clone());
+        let read = match read_size {
+            0 => write.clone(),
+            size => pool(size, settings, config).connect_lazy_with(options),
+        };
+        Ok(Self { write, read, texts: Texts::new(dialect), _file_lock: file_lock })
+    }
+}
+
+trait Connectable: Sized {
+    fn connect_options(url: &DatabaseUrl) -> Result<Self, OpenError>;
+}
+
+impl Connectable for AnyConnectOptions {
+    fn connect_options(url: &DatabaseUrl) -> Result<Self, OpenError> {
+        let options: Self = url.expose().parse().map_err(|_| OpenError::Url { url: url.to_string() })?;
+        Ok(options.disable_statement_logging())
+    }
+}
+
+async fn connect(
+    url: &DatabaseUrl,
+    options: &AnyConnectOptions,
+    timeout: Duration,
+) -> Result<AnyConnection, OpenError> {
+    let unreachable = |source| OpenError::Unreachable { url: url.to_string(), source };
+    match tokio::time::timeout(timeout, AnyConnection::connect_with(options)).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(sqlx::Error::Configuration(_))) => Err(OpenError::Url { url: url.to_string() }),
+        Ok(Err(source)) => Err(match url.sqlite_path() {
+            Some(path) => OpenError::File { path: shown(path), source: std::io::Error::other(source) },
+            None => unreachable(source),
+        }),
+        Err(_) => {
+            let message = format!("no answer within {}", rondel_core::time::format_duration(timeout));
+            Err(unreachable(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
+        }
+    }
+}
+
+fn pool(size: u32, settings: Vec<String>, config: &StoreConfig) -> AnyPoolOptions {
+    let settings = std::sync::Arc::new(settings);
+    AnyPoolOptions::new()
+        .max_connections(size)
+        .min_connections(0)
+        .acquire_timeout(config.connect_timeout)
+        .idle_timeout(Duration::from_secs(300))
+        // A round trip per use is much; a connection that was just used is there.
+        .test_before_acquire(false)
+        .before_acquire(|connection, meta| {
+            Box::pin(async move {
+                if meta.idle_for > PING_AFTER {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
+        .after_connect(move |connection, _| {
+            let settings = std::sync::Arc::clone(&settings);
+            Box::pin(async move {
+                for statement in settings.iter() {
+                    connection.execute(AssertSqlSafe(statement.as_str())).await?;
+                }
+                Ok(())
+            })
+        })
+}
+
+/// What each connection is told when it is made.
+fn session_settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
+    let lock_ms = millis(config.lock_timeout);
+    let statement_ms = millis(config.statement_timeout);
+    let idle_ms = millis(config.idle_in_transaction);
+    let seconds = |ms: i64| (ms + 999) / 1000;
+    match dialect {
+        Dialect::Sqlite => vec![
+            "PRAGMA journal_mode = WAL".to_owned(),
+            "PRAGMA synchronous = FULL".to_owned(),
+            "PRAGMA foreign_keys = ON".to_owned(),
+            format!("PRAGMA busy_timeout = {lock_ms}"),
+        ],
+        Dialect::Postgres => vec![
+            format!("SET lock_timeout = {lock_ms}"),
+            format!("SET statement_timeout = {statement_ms}"),
+            format!("SET idle_in_transaction_session_timeout = {idle_ms}"),
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
+        ],
+        // MariaDB reads /*M! … */ and MySQL reads /*!80000 … */; to the other each is a comment. MySQL knows no limit
+        // for an idle transaction, so there an idle connection ends altogether, after longer than any is kept idle.
+        Dialect::MySql => vec![
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
+            format!("SET SESSION innodb_lock_wait_timeout = {}", seconds(lock_ms)),
+            format!(
+                "SET SESSION time_zone = '+00:00' \
+                 /*M! , max_statement_time = {}, idle_write_transaction_timeout = {} */ \
+                 /*!80000 , max_execution_time = {statement_ms} */",
+                seconds(statement_ms),
+                seconds(idle_ms),
+            ),
+        ],
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn absolute(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
+    let Some(path) = url.sqlite_path() else { return Ok(url.clone()) };
+    let path = std::path::absolute(path).map_err(|source| OpenError::File { path: shown(path), source })?;
+    Ok(DatabaseUrl::sqlite_file(path))
+}
+
+/// Takes the lock that says that this server has the file; it is held as long as the answer lives.
+fn lock_file(path: &Path) -> Result<File, OpenError> {
+    let failed = |path: &Path, source| OpenError::File { path: shown(path), source };
+    let open = |path: &Path| {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        file.map_err(|source| failed(path, source))
+    };
+    open(path)?;
+    let mut lock_path = path.as_os_str().to_owned();
+    lock_path.push(".lock");
+    let lock_path = PathBuf::from(lock_path);
+    let lock = open(&lock_path)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: shown(path) }),
+        Err(TryLockError::Error(source)) => Err(failed(&lock_path, source)),
+    }
+}
+

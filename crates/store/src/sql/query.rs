@@ -1,0 +1,197 @@
+//! Statements as they are written, queries as they are sent, and the reading of rows.
+//!
+//! A statement is a constant with `?` for each argument, in the order in which they are given, and a few marks in
+//! braces for what the databases say differently ([`super::dialect`]). A batch statement has one mark that stands for
+//! as many rows as the query carries; their number is rounded up to a power of two by repeating the last row, which no
+//! batch statement minds, so that few texts are prepared per connection.
+
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::{Arguments, Row};
+
+use rondel_core::Timestamp;
+
+use crate::StoreError;
+
+/// The most rows that one statement carries.
+pub(super) const CHUNK_MAX: usize = 512;
+
+/// A statement, before it is put into the words of a database.
+#[derive(Debug)]
+pub(super) struct Statement {
+    /// What it does, for errors and as its name in the cache: unique.
+    pub(super) name: &'static str,
+    /// The text.
+    pub(super) text: &'static str,
+}
+
+/// A statement with its arguments.
+pub(super) struct Query {
+    pub(super) statement: &'static Statement,
+    pub(super) arguments: AnyArguments,
+    /// How many rows the mark in the text stands for; 0 where there is none.
+    pub(super) row_count: usize,
+}
+
+impl Query {
+    pub(super) fn new(statement: &'static Statement) -> Self {
+        Self { statement, arguments: AnyArguments::default(), row_count: 0 }
+    }
+
+    fn push<'q, T>(&mut self, value: T)
+    where
+        T: sqlx::Encode<'q, sqlx::Any> + sqlx::Type<sqlx::Any>,
+    {
+        self.arguments.add(value).expect("integers, text and bytes can always be encoded");
+    }
+
+    pub(super) fn int(mut self, value: i64) -> Self {
+        self.push(value);
+        self
+    }
+
+    pub(super) fn text(mut self, value: &str) -> Self {
+        self.push(value);
+        self
+    }
+
+    pub(super) fn opt_int(mut self, value: Option<i64>) -> Self {
+        self.push(value);
+        self
+    }
+
+    pub(super) fn opt_text(mut self, value: Option<&str>) -> Self {
+        self.push(value.map(str::to_owned));
+        self
+    }
+
+    pub(super) fn bytes(mut self, value: &[u8]) -> Self {
+        self.push(value.to_vec());
+        self
+    }
+
+    pub(super) fn at(self, value: Timestamp) -> Self {
+        self.int(value.as_millis())
+    }
+
+    pub(super) fn opt_at(self, value: Option<Timestamp>) -> Self {
+        self.opt_int(value.map(Timestamp::as_millis))
+    }
+
+    /// The numbers of a `{list}`; at least one, at most [`CHUNK_MAX`].
+    pub(super) fn list(mut self, values: impl ExactSizeIterator<Item = i64>) -> Self {
+        self.row_count = values.len().next_power_of_two();
+        let mut padding = self.row_count - values.len();
+        let mut last = 0;
+        for value in values {
+            self.push(value);
+            last = value;
+        }
+        while padding > 0 {
+            self.push(last);
+            padding -= 1;
+        }
+        self
+    }
+
+    /// The words of a `{list}` of text.
+    pub(super) fn words(mut self, values: &[&str]) -> Self {
+        self.row_count = values.len();
+        for value in values {
+            self.push(*value);
+        }
+        self
+    }
+
+    /// The rows of a `{rows}` or `{values}`; at least one, at most [`CHUNK_MAX`]. `add` adds the arguments of one.
+    pub(super) fn rows<T>(mut self, items: &[T], add: impl Fn(Self, &T) -> Self) -> Self {
+        self.row_count = items.len().next_power_of_two();
+        let padding = items.len()..self.row_count;
+        for item in items {
+            self = add(self, item);
+        }
+        for _ in padding {
+            self = add(self, &items[items.len() - 1]);
+        }
+        self
+    }
+}
+
+/// Reads the columns of a row from left to right.
+pub(super) struct Reader<'r> {
+    row: &'r AnyRow,
+    table: &'static str,
+    next: usize,
+}
+
+impl<'r> Reader<'r> {
+    pub(super) fn new(row: &'r AnyRow, table: &'static str) -> Self {
+        Self { row, table, next: 0 }
+    }
+
+    /// An error about the column that was read last.
+    pub(super) fn corrupt(&self, column: &'static str, message: impl std::fmt::Display) -> StoreError {
+        let id = self.row.try_get::<i64, _>(0).unwrap_or_default();
+        StoreError::Corrupt { table: self.table, column, id, message: message.to_string() }
+    }
+
+    fn get<T>(&mut self, column: &'static str) -> Result<T, StoreError>
+    where
+        T: sqlx::Decode<'r, sqlx::Any> + sqlx::Type<sqlx::Any>,
+    {
+        let value = self.row.try_get(self.next).map_err(|error| self.corrupt(column, error));
+        self.next += 1;
+        value
+    }
+
+    pub(super) fn int(&mut self, column: &'static str) -> Result<i64, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn opt_int(&mut self, column: &'static str) -> Result<Option<i64>, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn small(&mut self, column: &'static str) -> Result<i32, StoreError> {
+        let value = self.int(column)?;
+        i32::try_from(value).map_err(|error| self.corrupt(column, error))
+    }
+
+    pub(super) fn opt_small(&mut self, column: &'static str) -> Result<Option<i32>, StoreError> {
+        let value = self.opt_int(column)?;
+        value.map(i32::try_from).transpose().map_err(|error| self.corrupt(column, error))
+    }
+
+    pub(super) fn at(&mut self, column: &'static str) -> Result<Timestamp, StoreError> {
+        self.int(column).map(Timestamp::from_millis)
+    }
+
+    pub(super) fn opt_at(&mut self, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.opt_int(column)?.map(Timestamp::from_millis))
+    }
+
+    pub(super) fn text(&mut self, column: &'static str) -> Result<String, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn opt_text(&mut self, column: &'static str) -> Result<Option<String>, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn bytes(&mut self, column: &'static str) -> Result<Vec<u8>, StoreError> {
+        self.get(column)
+    }
+
+    /// One of the words of an enum.
+    pub(super) fn word<T: std::str::FromStr<Err = String>>(&mut self, column: &'static str) -> Result<T, StoreError> {
+        self.text(column)?.parse().map_err(|message: String| self.corrupt(column, message))
+    }
+
+    /// One of the words of an enum, or nothing.
+    pub(super) fn opt_word<T: std::str::FromStr<Err = String>>(
+        &mut self,
+        column: &'static str,
+    ) -> Result<Option<T>, StoreError> {
+        let word = self.opt_text(column)?.map(|word| word.parse()).transpose();
+        word.map_err(|message: String| self.corrupt(column, message))
+    }
+}

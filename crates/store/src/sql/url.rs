@@ -1,0 +1,196 @@
+//! The address of a database.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::dialect::Dialect;
+use crate::OpenError;
+
+/// Where the database is: `sqlite:///path`, `postgres://…`, `mysql://…`. Printed without its password.
+///
+/// ```
+/// let url: rondel_store::DatabaseUrl = "postgres://rondel:secret@db/rondel".parse()?;
+/// assert_eq!(url.to_string(), "postgres://rondel:***@db/rondel");
+/// # Ok::<(), rondel_store::OpenError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct DatabaseUrl(Place);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Place {
+    File(PathBuf),
+    Server(Dialect, String),
+}
+
+impl DatabaseUrl {
+    /// The SQLite database in this file.
+    #[must_use]
+    pub fn sqlite_file(path: impl Into<PathBuf>) -> Self {
+        Self(Place::File(path.into()))
+    }
+
+    /// The file, for SQLite.
+    #[must_use]
+    pub fn sqlite_path(&self) -> Option<&Path> {
+        match &self.0 {
+            Place::File(path) => Some(path),
+            Place::Server(..) => None,
+        }
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        match &self.0 {
+            Place::File(_) => Dialect::Sqlite,
+            Place::Server(dialect, _) => *dialect,
+        }
+    }
+
+    /// As the driver wants it, password and all.
+    pub(super) fn expose(&self) -> String {
+        match &self.0 {
+            Place::File(path) => format!("sqlite://{}?mode=rwc", percent_encode(&path.to_string_lossy())),
+            // A batch statement is prepared once for each power of two: more than the driver keeps by default.
+            Place::Server(_, url) => {
+                let separator = if url.contains('?') { '&' } else { '?' };
+                format!("{url}{separator}statement-cache-capacity=500")
+            }
+        }
+    }
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        let unknown = || OpenError::Url { url: without_password(text) };
+        let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
+        let server = |dialect, name: &str| {
+            let authority = rest.strip_prefix("//").filter(|rest| !rest.is_empty()).ok_or_else(unknown)?;
+            Ok(Self(Place::Server(dialect, format!("{name}://{authority}"))))
+        };
+        match scheme {
+            "sqlite" => {
+                let path = rest.strip_prefix("//").unwrap_or(rest);
+                let path = path.split('?').next().unwrap_or_default();
+                // In memory there would be one database per connection.
+                if path.is_empty() || path.contains(":memory:") {
+                    return Err(unknown());
+                }
+                Ok(Self::sqlite_file(percent_decode(path)))
+            }
+            "postgres" | "postgresql" => server(Dialect::Postgres, "postgres"),
+            "mysql" | "mariadb" => server(Dialect::MySql, "mysql"),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::File(path) => write!(f, "sqlite://{}", path.display()),
+            Place::Server(_, url) => f.write_str(&without_password(url)),
+        }
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn without_password(url: &str) -> String {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |at| start + at);
+    // A password with a slash in it that nobody encoded: the last @ of the whole address ends it.
+    let end = url[start..].rfind('@').map_or(end, |at| end.max(start + at));
+    let mut shown = url[..start].to_owned();
+    match url[start..end].rfind('@').map(|at| start + at).or_else(|| url[end..].starts_with('@').then_some(end)) {
+        Some(at) => {
+            let user = url[start..at].split(':').next().unwrap_or_default();
+            let secret = if url[start..at].contains(':') { ":***" } else { "" };
+            shown.push_str(user);
+            shown.push_str(secret);
+            shown.push_str(&url[at..]);
+        }
+        None => shown.push_str(&url[start..]),
+    }
+    let Some((head, query)) = shown.split_once('?') else { return shown };
+    let hide = |pair: &str| match pair.split_once('=') {
+        Some((key, _)) if key.contains("password") => format!("{key}=***"),
+        _ => pair.to_owned(),
+    };
+    let pairs: Vec<String> = query.split('&').map(hide).collect();
+    format!("{head}?{}", pairs.join("&"))
+}
+
+fn percent_encode(path: &str) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+fn percent_decode(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_hidden() {
+        for (given, shown) in [
+            ("postgres://u:p@h/d", "postgres://u:***@h/d"),
+            ("postgresql://u@h/d", "postgres://u@h/d"),
+            ("mysql://u:p@h:3306/d?ssl-mode=DISABLED", "mysql://u:***@h:3306/d?ssl-mode=DISABLED"),
+            ("mariadb://u:a/b@c@h/d", "mysql://u:***@h/d"),
+            ("postgres://h/d?user=u&password=p", "postgres://h/d?user=u&password=***"),
+        ] {
+            let url: DatabaseUrl = given.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(format!("{url:?}"), shown);
+        }
+    }
+
+    #[test]
+    fn files_are_found() {
+        for (given, path) in [
+            ("sqlite:///var/lib/rondel.db", "/var/lib/rondel.db"),
+            ("sqlite:rondel.db", "rondel.db"),
+            ("sqlite:///a%20b.db?mode=rwc", "/a b.db"),
+        ] {
+            assert_eq!(given.parse::<DatabaseUrl>().unwrap().sqlite_path(), Some(Path::new(path)));
+        }
+    }
+
+    #[test]
+    fn other_addresses_are_refused_without_their_password() {
+        for given in ["oracle://u:secret@h", "rondel.db", "sqlite::memory:", "postgres:", "sqlite://"] {
+            let error = given.parse::<DatabaseUrl>().unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+-- The first schema, for PostgreSQL. Instants are milliseconds since 1970 in UTC; names compare byte by byte ("C").
+-- The same tables, columns and indexes as in ../sqlite and ../mysql.
+
+-- How far this schema reaches back. One row.
+CREATE TABLE schema_compat (
+    -- Always 1.
+    id BIGINT NOT NULL,
+    -- The oldest server that understands this schema; an older one refuses to start.
+    min_server VARCHAR(255) COLLATE "C" NOT NULL,
+    PRIMARY KEY (id)
+);
+
+-- Tenants and environments.
+CREATE TABLE namespace (
+    -- Its id; 1 is `default`.
+    id BIGINT NOT NULL,
+    -- Unique.
+    name VARCHAR(255) COLLATE "C" NOT NULL,
+    -- When it was made.
+    created_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT namespace_key UNIQUE (name)
+);
+
+-- Groups of executors that run the same handlers.
+CREATE TABLE app (
+    -- Its id, made by a node.
+    id BIGINT NOT NULL,
+    -- Its tenant.
+    namespace_id BIGINT NOT NULL REFERENCES namespace (id),
+    -- Unique in its namespace.
+    name VARCHAR(255) COLLATE "C" NOT NULL,
+    -- Its switch: active, draining (no new runs), stopped.
+    state VARCHAR(16) COLLATE "C" NOT NULL DEFAULT 'active'
+        CHECK (state IN ('active', 'draining', 'stopped')),
+    -- When it was made.
+    created_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT app_key UNIQUE (namespace_id, name)
+);
+
+-- Jobs; what changes with each fire is in job_due.
+CREATE TABLE job (
+    -- Its id, made by a node.
+    id BIGINT NOT NULL,
+    -- Its tenant.
+    namespace_id BIGINT NOT NULL REFERENCES namespace (id),
+    -- Unique in its namespace among the jobs that are not deleted.
+    name VARCHAR(255) COLLATE "C" NOT NULL,
+    -- The app of its newest definition.
+    app_id BIGINT NOT NULL REFERENCES app (id),
+    -- Its newest definition, counted from 1: what If-Match guards.
+    version BIGINT NOT NULL,
+    -- What fixed rates count from.
+    anchor_at_ms BIGINT NOT NULL,
+    -- When its first definition was saved.
+    created_at_ms BIGINT NOT NULL,
+    -- When its newest definition was saved.
+    updated_at_ms BIGINT NOT NULL,
+    -- 0, or its own id once it is deleted: so its name is free again.
+    retired BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (id),
+    CONSTRAINT job_key UNIQUE (namespace_id, name, retired)
+);
+
+-- Every definition that a job ever had.
+CREATE TABLE job_version (
+    -- The job.
+    job_id BIGINT NOT NULL REFERENCES job (id),
+    -- Counted from 1.
+    version BIGINT NOT NULL,
+    -- The app that this definition names.
+    app_id BIGINT NOT NULL,
+    -- The definition, as JSON.
+    spec TEXT NOT NULL,
+    -- Who saved it.
+    author VARCHAR(255) COLLATE "C" NOT NULL,
+    -- When it was saved.
+    created_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (job_id, version)
+);
+
+-- When each job fires next: the narrow table that the scan reads and a claim writes.
+CREATE TABLE job_due (
+    -- The job.
+    job_id BIGINT NOT NULL REFERENCES job (id),
+    -- The first fire that has no row in run; NULL where it will not fire.
+    next_fire_at_ms BIGINT,
+    -- The definition that the next fire comes from.
+    version BIGINT NOT NULL,
+    -- The node that owns the open runs of the job; 0 for none yet.
+    home BIGINT NOT NULL DEFAULT 0,
+    -- Rises at each change of home: the first half of the fencing token.
+    term BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (job_id)
+);
+
+CREATE INDEX job_due_next ON job_due (home, next_fire_at_ms)
+    WHERE next_fire_at_ms IS NOT NULL;
+
+-- The admin servers of the cluster, with their leases.
+CREATE TABLE node (
+    -- Its identity across restarts.
+    id BIGINT NOT NULL,
+    -- Configured, or kept in its data directory.
+    name VARCHAR(255) COLLATE "C" NOT NULL,
+    -- Differs from that of every other living node: part of the ids that it makes.
+    ordinal INTEGER NOT NULL,
+    -- Rises each time the lease is taken anew, and when the node is fenced.
+    epoch BIGINT NOT NULL,
+    -- Until when the node may act, by the clock of this database.
+    lease_until_ms BIGINT NOT NULL,
+    -- When the lease of the epoch before ended; equal to lease_until_ms once the node is fenced.
+    prior_lease_until_ms BIGINT NOT NULL DEFAULT 0,
+    -- Its switch: active, draining (claims nothing), stopped.
+    state VARCHAR(16) COLLATE "C" NOT NULL DEFAULT 'active'
+        CHECK (state IN ('active', 'draining', 'stopped')),
+    -- Where executors reach it, if it was told.
+    advertise_url VARCHAR(1024),
+    -- Version of its program.
+    server_version VARCHAR(255) COLLATE "C" NOT NULL,
+    -- When this epoch began.
+    started_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT node_key UNIQUE (name)
+);
+
+-- Executors as they introduced themselves; one row per start.
+CREATE TABLE executor (
+    -- The incarnation.
+    id BIGINT NOT NULL,
+    -- Its tenant.
+    namespace_id BIGINT NOT NULL,
+    -- Its app.
+    app_id BIGINT NOT NULL,
+    -- Its stable name.
+    name VARCHAR(255) COLLATE "C" NOT NULL,
+    -- The incarnation before, if it proved one.
+    predecessor_id BIGINT,
+    -- Version of its SDK.
+    sdk_version VARCHAR(255) COLLATE "C" NOT NULL,
+    -- Its labels, as a JSON object.
+    labels TEXT NOT NULL,
+    -- For the weight router.
+    weight BIGINT NOT NULL,
+    -- How many runs it takes at the same time.
+    slots BIGINT NOT NULL,
+    -- Names of its handlers, as a JSON array.
+    handlers TEXT NOT NULL,
+    -- When it was first seen.
+    first_seen_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (id)
+);
+
+-- Streams between nodes and executors, so that every node knows what the others hear.
+CREATE TABLE executor_session (
+    -- The end at the node.
+    node_id BIGINT NOT NULL,
+    -- The end at the executor.
+    executor_id BIGINT NOT NULL,
+    -- The epoch of the node that holds or held the stream.
+    node_epoch BIGINT NOT NULL,
+    -- The app of the executor.
+    app_id BIGINT NOT NULL,
+    -- When the stream was opened.
+    connected_at_ms BIGINT NOT NULL,
+    -- When the node last said that it hears the executor.
+    last_seen_at_ms BIGINT NOT NULL,
+    -- 1 while the stream is open, as far as the node has said.
+    is_open SMALLINT NOT NULL
+        CHECK (is_open IN (0, 1)),
+    PRIMARY KEY (node_id, executor_id)
+);
+
+CREATE INDEX executor_session_seen ON executor_session (last_seen_at_ms);
+
+-- The ledger: one row per execution of a fire, with its verdict.
+CREATE TABLE run (
+    -- Made by the node that claimed it; rises with time.
+    id BIGINT NOT NULL,
+    -- The tenant.
+    namespace_id BIGINT NOT NULL,
+    -- The job: a part of the key.
+    job_id BIGINT NOT NULL,
+    -- The definition that it runs under.
+    job_version BIGINT NOT NULL,
+    -- Where its executors are.
+    app_id BIGINT NOT NULL,
+    -- The planned instant: a part of the key.
+    fire_at_ms BIGINT NOT NULL,
+    -- 0 for the schedule, else the id of the request, backfill or root run: a part of the key.
+    cause BIGINT NOT NULL,
+    -- 0 for an unsharded run, -1 for the row that stands for a whole broadcast: a part of the key.
+    shard_index INTEGER NOT NULL,
+    -- Number of shards; NULL while a broadcast has not been expanded.
+    shard_total INTEGER,
+    -- Why it exists.
+    trigger_kind VARCHAR(16) COLLATE "C" NOT NULL
+        CHECK (trigger_kind IN ('cron', 'interval', 'once', 'manual', 'api', 'parent', 'backfill', 'misfire')),
+    -- Where it stands: the first three are open, the others are verdicts.
+    status VARCHAR(16) COLLATE "C" NOT NULL
+        CHECK (status IN (
+            'pending', 'waiting', 'running', 'succeeded', 'failed', 'timed_out', 'cancelled', 'unknown',
+            'skipped')),
+    -- Why it stands there, where the status alone does not say it.
+    reason VARCHAR(16) COLLATE "C"
+        CHECK (reason IN (
+            'misfire', 'overlap', 'calendar', 'paused', 'changed', 'deleted', 'no_executor', 'expired', 'retry',
+            'executor_lost', 'not_received', 'refused', 'requested')),
+    -- Counts from 1.
+    attempt INTEGER NOT NULL,
+    -- When it may start: fire_at_ms, or later by jitter, backoff or queueing.
+    due_at_ms BIGINT NOT NULL,
+    -- The node that owns it while it is open.
+    node_id BIGINT NOT NULL,
+    -- The epoch under which that node does.
+    node_epoch BIGINT NOT NULL,
+    -- Parameters of this run alone, as JSON; NULL stands for those of the job.
+    params TEXT,
+    -- Stable name of the executor that has or had it.
+    executor VARCHAR(255) COLLATE "C",
+    -- Incarnation of that executor.
+    executor_id BIGINT,
+    -- Set before an at-most-once run is sent.
+    marked_at_ms BIGINT,
+    -- When the handler began.
+    started_at_ms BIGINT,
+    -- When the verdict was made.
+    finished_at_ms BIGINT,
+    -- One line for people: the error, or the summary of the handler.
+    message TEXT,
+    -- What the handler returned, as JSON.
+    result TEXT,
+    -- How often an executor was lost with it: counted apart from retries.
+    lost_count INTEGER NOT NULL DEFAULT 0,
+    -- Shards that have no verdict yet; only on the row that stands for a broadcast.
+    open_shards INTEGER,
+    -- The run that this one follows from: the row of its broadcast, a parent, a run retried by hand.
+    parent_id BIGINT,
+    -- Who asked to cancel it.
+    cancel_by VARCHAR(255) COLLATE "C",
+    -- For a row that stands for a span of skipped fires: the last of them.
+    span_end_at_ms BIGINT,
+    -- How many fires it stands for.
+    span_count BIGINT NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT run_key UNIQUE (job_id, fire_at_ms, cause, shard_index)
+);
+
+CREATE INDEX run_open ON run (node_id, node_epoch, status, due_at_ms)
+    WHERE status IN ('pending', 'waiting', 'running');
+
+CREATE INDEX run_list ON run (namespace_id, id);
+
+-- Attempts that are over because another one followed; the newest attempt is in run.
+CREATE TABLE run_attempt (
+    -- The run.
+    run_id BIGINT NOT NULL,
+    -- Counts from 1.
+    attempt INTEGER NOT NULL,
+    -- How it ended; unknown where its executor was lost.
+    status VARCHAR(16) COLLATE "C" NOT NULL
+        CHECK (status IN (
+            'pending', 'waiting', 'running', 'succeeded', 'failed', 'timed_out', 'cancelled', 'unknown',
+            'skipped')),
+    -- Why the next one exists.
+    reason VARCHAR(16) COLLATE "C"
+        CHECK (reason IN (
+            'misfire', 'overlap', 'calendar', 'paused', 'changed', 'deleted', 'no_executor', 'expired', 'retry',
+            'executor_lost', 'not_received', 'refused', 'requested')),
+    -- Stable name of the executor that had it.
+    executor VARCHAR(255) COLLATE "C",
+    -- Incarnation of that executor.
+    executor_id BIGINT,
+    -- When its handler began.
+    started_at_ms BIGINT,
+    -- When it ended.
+    finished_at_ms BIGINT,
+    -- Its error.
+    message TEXT,
+    PRIMARY KEY (run_id, attempt)
+);
+
+-- Open runs that somebody asked to cancel; a row goes when its run is over.
+CREATE TABLE run_cancel (
+    -- The run.
+    run_id BIGINT NOT NULL,
+    -- Who asked first.
+    requested_by VARCHAR(255) COLLATE "C" NOT NULL,
+    -- When.
+    asked_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (run_id)
+);
+
+-- What runs wrote, in chunks of lines.
+CREATE TABLE run_log (
+    -- The run.
+    run_id BIGINT NOT NULL,
+    -- Its attempt.
+    attempt INTEGER NOT NULL,
+    -- Counts the chunks of the attempt from 0.
+    sequence BIGINT NOT NULL,
+    -- How many lines it holds.
+    line_count INTEGER NOT NULL,
+    -- How data is written: plain is JSON lines, deflate is the same compressed.
+    codec VARCHAR(16) COLLATE "C" NOT NULL
+        CHECK (codec IN ('plain', 'deflate')),
+    -- The lines.
+    data BYTEA NOT NULL,
+    PRIMARY KEY (run_id, attempt, sequence)
+);
+
+-- Messages to the world (alerts, webhooks) that follow from a transaction and are sent after it.
+CREATE TABLE outbox (
+    -- Its id, made by a node.
+    id BIGINT NOT NULL,
+    -- The tenant.
+    namespace_id BIGINT NOT NULL,
+    -- What it is.
+    kind VARCHAR(255) COLLATE "C" NOT NULL,
+    -- The run that it is about.
+    run_id BIGINT,
+    -- What is sent, as JSON.
+    payload TEXT NOT NULL,
+    -- How often sending was tried.
+    attempt_count INTEGER NOT NULL DEFAULT 0,
+    -- When it is tried next.
+    due_at_ms BIGINT NOT NULL,
+    -- When it was written.
+    created_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE INDEX outbox_due ON outbox (due_at_ms);
+
+-- Tokens of the API; only their hashes are kept.
+CREATE TABLE api_token (
+    -- Its id, made by a node.
+    id BIGINT NOT NULL,
+    -- What it may be used for: admin is everything, executor is opening an executor session.
+    kind VARCHAR(16) COLLATE "C" NOT NULL
+        CHECK (kind IN ('admin', 'executor')),
+    -- For people.
+    name VARCHAR(255) COLLATE "C" NOT NULL,
+    -- The namespace that requests without one mean; NULL stands for default.
+    namespace_id BIGINT,
+    -- SHA-256 of the token, in hex.
+    hash VARCHAR(255) COLLATE "C" NOT NULL,
+    -- When it was made.
+    created_at_ms BIGINT NOT NULL,
+    -- When it ends.
+    expires_at_ms BIGINT,
+    PRIMARY KEY (id),
+    CONSTRAINT api_token_key UNIQUE (hash)
+);
+
+INSERT INTO schema_compat (id, min_server) VALUES (1, '0.1.0');
+INSERT INTO namespace (id, name, created_at_ms) VALUES (1, 'default', 0);
