@@ -1,0 +1,111 @@
+//! The engine's clock: the database's time, carried on between beats by the host's boot-time clock.
+//!
+//! Every reading of the database's clock is a lower bound for the time at which its answer arrives, so taking it as
+//! the time of the arrival makes this clock late by at most the answer's way, and never early. A node's wall clock
+//! decides nothing.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rondel_core::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+
+/// How many readings are remembered; the best (highest) of them counts.
+const READING_COUNT: usize = 8;
+/// How much later than the newest reading allows the remembered offset may be before it counts as a step back.
+const SLACK_MICROS: i64 = 20_000;
+
+/// Microseconds since the host booted, suspensions included.
+#[must_use]
+pub fn boot_micros() -> i64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1_000)
+}
+
+/// The engine's idea of the database's time.
+#[derive(Debug, Default)]
+pub struct Clock {
+    offset_micros: AtomicI64,
+    readings: Mutex<VecDeque<i64>>,
+}
+
+impl Clock {
+    /// A clock that has seen one reading of the database's clock, which arrived just now.
+    #[must_use]
+    pub fn starting_at(database_now: Timestamp) -> Self {
+        let clock = Self::default();
+        let now = boot_micros();
+        clock.observe(database_now, now, now);
+        clock
+    }
+
+    /// The present.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        let micros = boot_micros().saturating_add(self.offset_micros.load(Ordering::Relaxed));
+        Timestamp::from_millis(micros.div_euclid(1000))
+    }
+
+    /// Takes in a reading that was asked for at `sent` and arrived at `received`. Answers how far the clock stepped
+    /// back, in milliseconds, where it did.
+    pub fn observe(&self, database_now: Timestamp, sent: i64, received: i64) -> Option<i64> {
+        let reading = database_now.as_millis().saturating_mul(1000);
+        let (lowest, highest) = (reading - received, reading - sent);
+        let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let best = readings.iter().copied().max();
+        let stepped_back = best.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
+        if stepped_back.is_some() {
+            readings.clear();
+        }
+        if readings.len() == READING_COUNT {
+            readings.pop_front();
+        }
+        readings.push_back(lowest);
+        let best = readings.iter().copied().max().unwrap_or(lowest);
+        self.offset_micros.store(best, Ordering::Relaxed);
+        stepped_back
+    }
+
+    /// Waits until `at`. Wakes late by a timer's grain, never early.
+    pub async fn sleep_until(&self, at: Timestamp) {
+        loop {
+            let left = at.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            // A bound, so that a step of the database's clock is noticed while a long wait lasts.
+            tokio::time::sleep(left.min(std::time::Duration::from_secs(1))).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_set_the_clock_back() {
+        let clock = Clock::default();
+        clock.observe(at(1_000_000), 0, 1_000);
+        let before = clock.offset_micros.load(Ordering::Relaxed);
+        // Asked for at 1 s, read by the database at once, two seconds on its way.
+        assert_eq!(clock.observe(at(1_001_000), 1_000_000, 3_000_000), None);
+        assert_eq!(clock.offset_micros.load(Ordering::Relaxed), before);
+    }
+
+    #[test]
+    fn steps_are_followed_both_ways() {
+        let clock = Clock::default();
+        clock.observe(at(1_000_000), 0, 1_000);
+        assert_eq!(clock.observe(at(4_601_000), 1_000_000, 1_001_000), None);
+        assert_eq!(clock.offset_micros.load(Ordering::Relaxed), 4_601_000_000 - 1_001_000);
+        let back = clock.observe(at(1_002_000), 2_000_000, 2_001_000);
+        assert!(back.is_some_and(|millis| (3_599_000..=3_601_000).contains(&millis)), "{back:?}");
+        assert_eq!(clock.offset_micros.load(Ordering::Relaxed), 1_002_000_000 - 2_001_000);
+    }
+}

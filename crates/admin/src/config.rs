@@ -1,0 +1,57 @@
+//! The engine's numbers.
+
+use std::time::Duration;
+
+/// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The node's name: the same at each of its starts, different from every other node's.
+    pub node_name: String,
+    /// Where executors reach this node, for those that are connected to another one.
+    pub advertise_url: Option<String>,
+    /// How long the node may act after a renewal of its lease was sent.
+    pub lease: Duration,
+    /// How often the lease is renewed; at most a quarter of it.
+    pub beat: Duration,
+    /// How often due jobs are looked for.
+    pub scan_period: Duration,
+    /// How far ahead fires are claimed.
+    pub look_ahead: Duration,
+    /// How near a job's next fire must be for the job to be picked.
+    pub near: Duration,
+    /// How many overdue jobs one scan takes, after everything that is due now.
+    pub backlog_budget: u32,
+    /// In how many lanes claims and results are written at the same time; SQLite always uses one.
+    pub lanes: usize,
+    /// How long results are gathered into one transaction.
+    pub result_linger: Duration,
+    /// How often executors report.
+    pub heartbeat: Duration,
+    /// After how long without an answer from any node an executor stops what must not run twice.
+    pub silence: Duration,
+    /// After how long without a sign of an executor its runs are given up; longer than the silence and a grace.
+    pub lost_after: Duration,
+    /// Version that is shown and stored.
+    pub server_version: String,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            node_name: "node".to_owned(),
+            advertise_url: None,
+            lease: Duration::from_secs(5),
+            beat: Duration::from_secs(1),
+            scan_period: Duration::from_secs(1),
+            look_ahead: Duration::from_secs(5),
+            near: Duration::from_secs(3),
+            backlog_budget: 2_000,
+            lanes: 2,
+            result_linger: Duration::from_millis(3),
+            heartbeat: Duration::from_secs(2),
+            silence: Duration::from_secs(15),
+            lost_after: Duration::from_secs(30),
+            server_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Gates: how many runs of a job may be open at the same time, and who waits in which order.
+//!
+//! A job's home holds its gate. A broadcast passes once and counts as one until all of its shards are over; a run keeps
+//! its place while it waits for a retry.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rondel_core::spec::OverlapPolicy;
+use rondel_core::{Job, JobId, Route, RunId, Timestamp};
+
+use super::Ready;
+
+/// How many runs of one serial job wait in memory where its definition does not say.
+const QUEUE_MAX: usize = 1_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Gates(HashMap<JobId, Gate>);
+
+#[derive(Debug, Default)]
+struct Gate {
+    /// What passed, with the number of open runs behind it: the shards of a broadcast, else one.
+    open: HashMap<RunId, usize>,
+    /// In the order of their instants.
+    queue: BTreeMap<(Timestamp, RunId), Ready>,
+}
+
+/// What a gate says.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// It may go on.
+    Passed(Ready),
+    /// It waits for its turn.
+    Queued,
+    /// The overlap policy passes it over.
+    Discarded(Ready),
+}
+
+/// What a run counts as: the shards of a broadcast count as their broadcast.
+fn key(ready: &Ready) -> RunId {
+    ready
+        .run
+        .parent
+        .filter(|_| ready.definition.job.route == Route::Broadcast && !ready.run.is_root())
+        .unwrap_or(ready.run.id)
+}
+
+impl Gates {
+    pub(crate) fn enter(&mut self, ready: Ready) -> Entry {
+        let Some(max) = ready.definition.job.concurrency_max() else { return Entry::Passed(ready) };
+        let gate = self.0.entry(ready.run.job).or_default();
+        let key = key(&ready);
+        if gate.open.contains_key(&key) {
+            return Entry::Passed(ready);
+        }
+        if gate.open.len() < usize::try_from(max).unwrap_or(usize::MAX) {
+            gate.open.insert(key, 1);
+            return Entry::Passed(ready);
+        }
+        if gate.queue.len() >= queue_max(&ready.definition.job) {
+            return Entry::Discarded(ready);
+        }
+        gate.queue.insert((ready.run.fire_at, ready.run.id), ready);
+        Entry::Queued
+    }
+
+    /// A run is open that did not come through here: it was adopted.
+    pub(crate) fn hold(&mut self, ready: &Ready) {
+        if ready.definition.job.concurrency_max().is_some() {
+            let gate = self.0.entry(ready.run.job).or_default();
+            *gate.open.entry(key(ready)).or_insert(0) += 1;
+        }
+    }
+
+    /// A broadcast that passed has this many shards now.
+    pub(crate) fn expand(&mut self, job: JobId, root: RunId, shard_count: usize) {
+        if let Some(count) = self.0.get_mut(&job).and_then(|gate| gate.open.get_mut(&root)) {
+            *count = shard_count;
+        }
+    }
+
+    /// A run is over. Answers who may go on now.
+    pub(crate) fn leave(&mut self, job: JobId, run: RunId, parent: Option<RunId>) -> Vec<Ready> {
+        let Some(gate) = self.0.get_mut(&job) else { return Vec::new() };
+        let left = parent.filter(|parent| gate.open.contains_key(parent)).unwrap_or(run);
+        match gate.open.get_mut(&left) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) => drop(gate.open.remove(&left)),
+            None => {}
+        }
+        let mut passed = Vec::new();
+        while let Some(next) = gate.queue.first_entry() {
+            let max = next
+                .get()
+                .definition
+                .job
+                .concurrency_max()
+                .map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
+            if gate.open.len() >= max {
+                break;
+            }
+            let ready = next.remove();
+            gate.open.insert(key(&ready), 1);
+            passed.push(ready);
+        }
+        if gate.open.is_empty() && gate.queue.is_empty() {
+            self.0.remove(&job);
+        }
+        passed
+    }
+
+    /// Takes a waiting run out, whatever its job.
+    pub(crate) fn remove_queued_anywhere(&mut self, run: RunId) -> Option<Ready> {
+        self.0.values_mut().find_map(|gate| {
+            let at = gate.queue.keys().find(|(_, id)| *id == run).copied()?;
+            gate.queue.remove(&at)
+        })
+    }
+
+    /// Takes every waiting run out: they are durable and somebody else's.
+    pub(crate) fn drain_queues(&mut self) -> Vec<Ready> {
+        self.0.values_mut().flat_map(|gate| std::mem::take(&mut gate.queue).into_values()).collect()
+    }
+}
+
+fn queue_max(job: &Job) -> usize {
+    match job.overlap.policy {
+        OverlapPolicy::Discard | OverlapPolicy::Cover => 0,
+        OverlapPolicy::Serial if job.overlap.max > 0 => usize::try_from(job.overlap.max).unwrap_or(usize::MAX),
+        OverlapPolicy::Serial | OverlapPolicy::Allow => QUEUE_MAX,
+    }
+}

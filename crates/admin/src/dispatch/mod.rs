@@ -1,0 +1,166 @@
+//! From a run that is due to its verdict: who gets it, in which order, and what comes back.
+//!
+//! One loop ([`DispatchLoop`]) owns everything that is known of open runs in memory; nothing is shared, nothing is
+//! locked, and it never waits for the database. What must be durable before the next step goes through
+//! [`steps`], what ends goes through [`results`], and both answer with an [`Event`].
+
+mod executors;
+mod gates;
+mod messages;
+mod parked;
+mod place;
+pub(crate) mod results;
+mod rollcall;
+mod round;
+mod run_loop;
+pub(crate) mod steps;
+mod streams;
+#[cfg(test)]
+pub(crate) mod tests_support;
+mod verdicts;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
+use rondel_proto::v1;
+use rondel_store::cluster::Session;
+use rondel_store::ledger::{Finish, Finished};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::definitions::Compiled;
+use crate::registry::OnlineExecutor;
+
+pub(crate) use messages::incoming;
+pub(crate) use run_loop::DispatchLoop;
+
+/// A run with the definition that it runs under.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    pub(crate) run: Run,
+    pub(crate) definition: Arc<Compiled>,
+}
+
+/// The sending end of an executor's stream.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionHandle {
+    pub(crate) executor: ExecutorId,
+    /// Rises with each stream that is opened to this process.
+    pub(crate) number: u64,
+    pub(crate) sender: mpsc::Sender<v1::ServerMessage>,
+}
+
+impl SessionHandle {
+    /// Puts a message on the stream, if there is room. One that does not fit is as good as lost on the way: the
+    /// protocol repeats what matters.
+    pub(crate) fn send(&self, body: v1::server_message::Body) -> bool {
+        self.sender.try_send(v1::ServerMessage { body: Some(body) }).is_ok()
+    }
+}
+
+/// What an executor said it has in hand when it opened its stream.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) held: HashSet<(RunId, i32)>,
+    pub(crate) finished: HashSet<(RunId, i32)>,
+    pub(crate) predecessor: Option<ExecutorId>,
+}
+
+/// A result as it came from an executor.
+#[derive(Clone, Debug)]
+pub(crate) struct IncomingResult {
+    pub(crate) run: RunId,
+    pub(crate) attempt: i32,
+    pub(crate) outcome: Outcome,
+    pub(crate) message: Option<String>,
+    pub(crate) result: Option<String>,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) finished_at: Timestamp,
+}
+
+/// What became of triggers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reply {
+    Accepted,
+    Started,
+    Refused(v1::RefusedWhy),
+}
+
+/// Everything that the dispatcher is told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Checked runs, to be released at their instants.
+    Ready(Vec<Ready>),
+    /// An executor opened a stream.
+    Joined(SessionHandle, OnlineExecutor, Report),
+    /// A stream ended.
+    Left(ExecutorId, u64),
+    /// An executor takes no more runs.
+    Draining(ExecutorId),
+    /// What became of triggers.
+    Replies(ExecutorId, Vec<(RunId, i32, Reply)>),
+    /// Results, to be made durable.
+    Results(SessionHandle, Vec<IncomingResult>),
+    /// Ends of attempts that are durable now.
+    Settled(Vec<Settled>),
+    /// Broadcasts that were expanded, or not.
+    Expanded(Ready, Vec<Run>, steps::Done),
+    /// At-most-once runs that were marked, or not.
+    Marked(Vec<RunId>, Vec<RunId>),
+    /// Runs of a lease that is over, which may have been sent; and who may have got them.
+    RollCall(Vec<CalledRun>, Vec<Session>),
+    /// Runs that somebody asked to cancel, with who.
+    Cancels(Vec<(RunId, String)>),
+    /// The lease is gone: what is not sent is somebody else's.
+    LeaseLost,
+    /// Send nothing more; answer when nothing is in flight.
+    Drain(oneshot::Sender<()>, Duration),
+}
+
+/// A run that may have been sent under a lease that is over.
+#[derive(Debug)]
+pub(crate) struct CalledRun {
+    pub(crate) ready: Ready,
+    pub(crate) from: rondel_store::LeaseToken,
+}
+
+/// The end of an attempt that is durable now.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub(crate) run: RunId,
+    pub(crate) job: JobId,
+    pub(crate) attempt: i32,
+    pub(crate) finished: Finished,
+}
+
+/// The end of a run that no executor has.
+pub(crate) fn finish_unsent(
+    run: &Run,
+    definition: &Compiled,
+    outcome: Outcome,
+    now: Timestamp,
+    message: Option<String>,
+) -> Finish {
+    Finish {
+        run: run.id,
+        job: run.job,
+        attempt: run.attempt,
+        outcome,
+        policy: definition.job.after,
+        executor: None,
+        started_at: None,
+        finished_at: now,
+        message,
+        result: None,
+        jitter: jitter(run.id, run.attempt),
+    }
+}
+
+/// A number from 0 to 1 that differs between runs and attempts and needs no source of chance.
+pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
+    let mixed =
+        run.get().unsigned_abs().wrapping_add(u64::from(attempt.unsigned_abs())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    f64::from(u16::try_from(mixed >> 48).unwrap_or(0)) / f64::from(u16::MAX)
+}

@@ -1,0 +1,171 @@
+//! Results become durable here, in batches and in lanes by job, together with what follows from them; then they are
+//! acknowledged. While the database does not answer they wait here, in bounded memory, and on the executors.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::outcome::AfterPolicy;
+use rondel_core::{ExecutorId, JobId, RunId};
+use rondel_proto::v1;
+use rondel_store::ledger::{Finish, Finished};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::messages::ack;
+use super::{Event, IncomingResult, SessionHandle, Settled, jitter};
+use crate::engine::{Shared, chain};
+
+/// Results in one transaction.
+const BATCH: usize = 500;
+/// Results that may wait in one lane.
+const LANE_CAPACITY: usize = 20_000;
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
+
+/// The end of an attempt on its way into the store, and whom to answer.
+#[derive(Debug)]
+pub(crate) struct Item {
+    finish: Finish,
+    reply_to: Option<SessionHandle>,
+}
+
+/// The senders' side of the lanes.
+#[derive(Debug)]
+pub(crate) struct ResultLanes {
+    lanes: Vec<mpsc::Sender<Item>>,
+}
+
+impl IncomingResult {
+    pub(crate) fn into_finish(self, job: JobId, policy: AfterPolicy, executor: (ExecutorId, String)) -> Finish {
+        Finish {
+            run: self.run,
+            job,
+            attempt: self.attempt,
+            outcome: self.outcome,
+            policy,
+            executor: Some(executor),
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            message: self.message,
+            result: self.result,
+            jitter: jitter(self.run, self.attempt),
+        }
+    }
+}
+
+impl ResultLanes {
+    pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::Receiver<Item>>) {
+        let (lanes, receivers) = (0..count.max(1)).map(|_| mpsc::channel(LANE_CAPACITY)).unzip();
+        (Self { lanes }, receivers)
+    }
+
+    /// Puts a result into its lane if there is room. One that finds none is not answered, so it will come again.
+    pub(crate) fn try_submit(&self, finish: Finish, reply_to: Option<SessionHandle>) -> bool {
+        self.lane(finish.job).try_send(Item { finish, reply_to }).is_ok()
+    }
+
+    /// Waits for room. For callers that the lanes never wait for.
+    pub(crate) async fn submit(&self, finish: Finish, reply_to: Option<SessionHandle>) {
+        // A closed lane means that the process ends: the row is still open in the store, and found there.
+        drop(self.lane(finish.job).send(Item { finish, reply_to }).await);
+    }
+
+    pub(crate) async fn submit_unsent(&self, ended: Vec<Finish>) {
+        for finish in ended {
+            self.submit(finish, None).await;
+        }
+    }
+
+    /// Answers a result that belongs to no run of the executor's app.
+    pub(crate) fn refuse(&self, session: &SessionHandle, run: RunId, attempt: i32) {
+        send_acks(session, vec![ack(run, attempt, &Finished::NoSuchRun)]);
+    }
+
+    fn lane(&self, job: JobId) -> &mpsc::Sender<Item> {
+        &self.lanes[job.lane(self.lanes.len())]
+    }
+}
+
+/// One lane: gathers, writes, answers.
+pub(crate) struct ResultLoop {
+    shared: Arc<Shared>,
+    items: mpsc::Receiver<Item>,
+    events: mpsc::Sender<Event>,
+}
+
+impl ResultLoop {
+    pub(crate) const fn new(shared: Arc<Shared>, items: mpsc::Receiver<Item>, events: mpsc::Sender<Event>) -> Self {
+        Self { shared, items, events }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let mut batch = Vec::with_capacity(BATCH);
+            let count = tokio::select! {
+                () = stop.cancelled() => return,
+                count = self.items.recv_many(&mut batch, BATCH) => count,
+            };
+            if count == 0 {
+                return;
+            }
+            if batch.len() < BATCH {
+                tokio::time::sleep(self.shared.config.result_linger).await;
+                while batch.len() < BATCH {
+                    let Ok(item) = self.items.try_recv() else { break };
+                    batch.push(item);
+                }
+            }
+            self.write(batch, &stop).await;
+        }
+    }
+
+    async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
+        let (finishes, replies): (Vec<Finish>, Vec<Option<SessionHandle>>) =
+            batch.into_iter().map(|item| (item.finish, item.reply_to)).unzip();
+        let Some(finished) = self.finish(&finishes, stop).await else { return };
+        let mut acks: HashMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = HashMap::new();
+        for ((finish, reply), finished) in finishes.iter().zip(replies).zip(&finished) {
+            if let Some(session) = reply {
+                let (_, acks) = acks.entry(session.number).or_insert_with(|| (session, Vec::new()));
+                acks.push(ack(finish.run, finish.attempt, finished));
+            }
+        }
+        for (session, acks) in acks.into_values() {
+            send_acks(&session, acks);
+        }
+        let settled = finishes.into_iter().zip(finished);
+        let settled = settled.map(|(finish, finished)| Settled {
+            run: finish.run,
+            job: finish.job,
+            attempt: finish.attempt,
+            finished,
+        });
+        drop(self.events.send(Event::Settled(settled.collect())).await);
+    }
+
+    /// Tries until the database takes the batch; `None` where the process ends first.
+    async fn finish(&self, batch: &[Finish], stop: &CancellationToken) -> Option<Vec<Finished>> {
+        let mut delay = Duration::from_millis(50);
+        let mut complained = false;
+        loop {
+            match self.shared.store.finish(batch).await {
+                Ok(finished) => return Some(finished),
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(count = batch.len(), error = %chain(&error), "results wait for the database");
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(delay) => {}
+            }
+            delay = (delay * 2).min(RETRY_DELAY_MAX);
+        }
+    }
+}
+
+fn send_acks(session: &SessionHandle, acks: Vec<v1::ResultAck>) {
+    // An answer that is lost costs nothing: the result comes again and is a duplicate.
+    session.send(v1::server_message::Body::ResultAcks(v1::ResultAcks { acks }));
+}

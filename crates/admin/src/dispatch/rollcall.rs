@@ -1,0 +1,120 @@
+//! The roll call: runs of a lease that is over may be in an executor's hands. Each waits until everyone who may have
+//! got it has answered or is lost: *not yet reported* is never *not held*.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
+use rondel_store::LeaseToken;
+use rondel_store::cluster::Session;
+
+use super::executors::Executors;
+use super::{CalledRun, Ready};
+
+#[derive(Debug)]
+struct Called {
+    ready: Ready,
+    /// Who may have it, and when some node last heard of them.
+    witnesses: Vec<(ExecutorId, Timestamp)>,
+    /// Only what was said on streams opened since counts.
+    since_session: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RollCall(BTreeMap<RunId, Called>);
+
+/// What the roll call found out about a run.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// This executor has it.
+    Held(Ready, ExecutorId),
+    /// Nobody has it, and nobody will.
+    Nobody(Ready, Reason),
+}
+
+impl RollCall {
+    /// Begins to call for these runs. `since_session` is the number of the next stream where the lease was another
+    /// node's: what executors said before may be older than what that node sent.
+    pub(crate) fn call(
+        &mut self,
+        runs: Vec<CalledRun>,
+        sessions: &[Session],
+        since_session: impl Fn(LeaseToken) -> u64,
+        now: Timestamp,
+    ) {
+        for called in runs {
+            let run = &called.ready.run;
+            let may_have_it = |session: &&Session| session.token == called.from && session.app == run.app;
+            let seen = |session: &Session| (session.executor, session.last_seen_at);
+            let mut witnesses: Vec<_> = sessions.iter().filter(may_have_it).map(seen).collect();
+            if let Some(id) = run.executor_id {
+                let last_seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
+                witnesses = vec![(id, last_seen.unwrap_or(now))];
+            }
+            let since_session = since_session(called.from);
+            self.0.insert(run.id, Called { ready: called.ready, witnesses, since_session });
+        }
+    }
+
+    pub(crate) fn get(&self, run: RunId) -> Option<&Ready> {
+        self.0.get(&run).map(|called| &called.ready)
+    }
+
+    pub(crate) fn remove(&mut self, run: RunId) -> Option<Ready> {
+        self.0.remove(&run).map(|called| called.ready)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn drain(&mut self) -> Vec<Ready> {
+        std::mem::take(&mut self.0).into_values().map(|called| called.ready).collect()
+    }
+
+    /// Takes out every run about which everyone has answered or is lost.
+    pub(crate) fn resolve(&mut self, executors: &Executors, lost_after: Duration, now: Timestamp) -> Vec<Found> {
+        let found: Vec<(RunId, Answer)> =
+            self.0.iter().filter_map(|(id, called)| Some((*id, answer(called, executors, lost_after, now)?))).collect();
+        found.into_iter().filter_map(|(id, answer)| Some(answer.about(self.0.remove(&id)?.ready))).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Held(ExecutorId),
+    Nobody(Reason),
+}
+
+impl Answer {
+    fn about(self, ready: Ready) -> Found {
+        match self {
+            Self::Held(executor) => Found::Held(ready, executor),
+            Self::Nobody(reason) => Found::Nobody(ready, reason),
+        }
+    }
+}
+
+/// `None` while somebody has not answered.
+fn answer(called: &Called, executors: &Executors, lost_after: Duration, now: Timestamp) -> Option<Answer> {
+    let this = (called.ready.run.id, called.ready.run.attempt);
+    let mut reason = Reason::NotReceived;
+    for (id, last_seen_at) in &called.witnesses {
+        let online = executors.get(*id).or_else(|| executors.successor(*id));
+        match online.filter(|online| online.session.number >= called.since_session) {
+            Some(online) if online.report.held.contains(&this) || online.report.finished.contains(&this) => {
+                return Some(Answer::Held(online.session.executor));
+            }
+            Some(online) if online.session.executor != *id => reason = Reason::ExecutorLost,
+            Some(_) => {}
+            None => {
+                let silent_since = executors.gone_since(*id).unwrap_or(*last_seen_at).max(*last_seen_at);
+                if now < silent_since + lost_after {
+                    return None;
+                }
+                reason = Reason::ExecutorLost;
+            }
+        }
+    }
+    Some(Answer::Nobody(reason))
+}

@@ -1,0 +1,100 @@
+//! What is looked at each second: long runs, waits that are over, lost executors, the roll call.
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{AppId, ExecutorId, Reason, RunStatus, Timestamp};
+use rondel_store::ledger::{Finish, InHand};
+
+use super::parked::Waiting;
+use super::rollcall::Found;
+use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand, lost_message};
+use super::steps::Step;
+use super::{Ready, finish_unsent};
+
+impl DispatchLoop {
+    pub(super) fn round(&mut self, now: Timestamp) {
+        self.note_running(now);
+        for ready in self.parked.take_expired(now) {
+            let online = self.executors.fit(ready.run.app, &ready.definition.job.handler).len();
+            let (reason, message) = if online == 0 {
+                (Reason::NoExecutor, format!("no executor of app {} was online", ready.definition.job.app))
+            } else {
+                (Reason::Expired, format!("{online} executor(s) of app {} had no room", ready.definition.job.app))
+            };
+            self.end_unsent(&ready, Outcome::Skipped(reason), Some(message), now);
+        }
+        for executor in self.executors.take_lost(now - self.shared.config.lost_after) {
+            for run in self.sent_to(executor, |_| true) {
+                self.lose(run, Reason::ExecutorLost, now);
+            }
+        }
+        self.resolve_rollcall(now);
+        for app in self.parked.apps() {
+            self.unpark(app, now);
+        }
+    }
+
+    pub(super) fn note_running(&mut self, now: Timestamp) {
+        let lives_long = |active: &&mut Active| active.phase == Phase::Sent && active.sent_at + NOTE_AFTER <= now;
+        let note = |active: &mut Active| {
+            active.phase = Phase::Noted;
+            in_hand(active)
+        };
+        let mut noted: Vec<InHand> = self.active.values_mut().filter(lives_long).map(note).collect();
+        noted.sort_unstable_by_key(|in_hand| in_hand.run);
+        for batch in noted.chunks(500) {
+            if self.steps.try_send(Step::NoteRunning(batch.to_vec())).is_err() {
+                for in_hand in batch {
+                    if let Some(active) = self.active.get_mut(&in_hand.run) {
+                        active.phase = Phase::Sent;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn unpark(&mut self, app: AppId, now: Timestamp) {
+        if !self.executors.has_room_in(app, now) {
+            return;
+        }
+        let mut parked = std::mem::take(&mut self.parked);
+        parked.offer(app, |Waiting { ready, since }| self.place(ready, now).map(|ready| Waiting { ready, since }));
+        // Nothing is parked while runs are offered: placing only assigns or gives back.
+        self.parked = parked;
+    }
+
+    pub(super) fn resolve_rollcall(&mut self, now: Timestamp) {
+        if self.rollcall.is_empty() {
+            return;
+        }
+        for found in self.rollcall.resolve(&self.executors, self.shared.config.lost_after, now) {
+            match found {
+                Found::Held(ready, executor) => self.hold(ready, executor, now),
+                Found::Nobody(ready, reason) => {
+                    let name = ready.run.executor.clone().unwrap_or_default();
+                    let message = Some(lost_message(reason, &name));
+                    self.end_lost(&ready, reason, message, now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn hold(&mut self, ready: Ready, executor: ExecutorId, now: Timestamp) {
+        let name = self.executors.get(executor).map(|online| online.name.clone()).unwrap_or_default();
+        let phase = if ready.run.executor_id.is_some() && ready.run.status == RunStatus::Running {
+            Phase::Noted
+        } else {
+            Phase::Sent
+        };
+        let active = Active { ready, executor, executor_name: name, sent_at: now, phase };
+        if let Some(online) = self.executors.get_mut(executor) {
+            online.in_flight += 1;
+        }
+        self.active.insert(active.ready.run.id, active);
+    }
+
+    pub(super) fn end_lost(&mut self, ready: &Ready, reason: Reason, message: Option<String>, now: Timestamp) {
+        let finish =
+            Finish { message, ..finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None) };
+        self.submit(finish, ready, now);
+    }
+}

@@ -1,0 +1,229 @@
+//! The loop that owns the open runs of this node.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::route::Memory;
+use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
+use rondel_proto::v1;
+use rondel_store::ledger::InHand;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::executors::Executors;
+use super::gates::Gates;
+use super::parked::Parked;
+use super::rollcall::RollCall;
+use super::steps::Step;
+use super::{Event, Ready};
+use crate::engine::Shared;
+
+/// How old a run in an executor's hands is when it is noted in the store.
+pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
+/// Events taken before the due runs are looked at again.
+const EVENT_BURST: usize = 64;
+
+/// A run in an executor's hands, or on its way.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) ready: Ready,
+    pub(super) executor: ExecutorId,
+    pub(super) executor_name: String,
+    pub(super) sent_at: Timestamp,
+    pub(super) phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits for its durable mark.
+    Marking,
+    /// On the stream, or further.
+    Sent,
+    /// Sent, and noted as running.
+    Noted,
+    /// Its end is on its way into the store.
+    Ending,
+}
+
+/// A run that waits for its instant, ordered by it.
+#[derive(Debug)]
+pub(super) struct Upcoming(pub(super) Ready);
+
+impl Upcoming {
+    fn key(&self) -> (Timestamp, Timestamp, RunId) {
+        (self.0.run.due_at, self.0.run.fire_at, self.0.run.id)
+    }
+}
+
+impl PartialEq for Upcoming {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+impl Eq for Upcoming {}
+impl PartialOrd for Upcoming {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Upcoming {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+pub(crate) struct DispatchLoop {
+    pub(super) shared: Arc<Shared>,
+    pub(super) events: mpsc::Receiver<Event>,
+    pub(super) steps: mpsc::Sender<Step>,
+    pub(super) upcoming: BinaryHeap<Reverse<Upcoming>>,
+    pub(super) active: HashMap<RunId, Active>,
+    pub(super) parked: Parked,
+    pub(super) gates: Gates,
+    pub(super) rollcall: RollCall,
+    pub(super) executors: Executors,
+    pub(super) memories: HashMap<JobId, Memory>,
+    /// Triggers of this turn of the loop, by executor.
+    pub(super) outgoing: HashMap<ExecutorId, Vec<v1::Trigger>>,
+    /// At-most-once runs of this turn.
+    pub(super) to_mark: Vec<InHand>,
+    pub(super) next_session: u64,
+    pub(super) next_round_at: Timestamp,
+    pub(super) drain: Option<oneshot::Sender<()>>,
+}
+
+impl DispatchLoop {
+    pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Receiver<Event>, steps: mpsc::Sender<Step>) -> Self {
+        let next_round_at = shared.clock.now();
+        Self {
+            shared,
+            events,
+            steps,
+            upcoming: BinaryHeap::new(),
+            active: HashMap::new(),
+            parked: Parked::default(),
+            gates: Gates::default(),
+            rollcall: RollCall::default(),
+            executors: Executors::default(),
+            memories: HashMap::new(),
+            outgoing: HashMap::new(),
+            to_mark: Vec::new(),
+            next_session: 0,
+            next_round_at,
+            drain: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let due_at = self.upcoming.peek().map_or(Timestamp::MAX, |next| next.0.0.run.due_at);
+            let wake = due_at.min(self.next_round_at);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                event = self.events.recv() => match event {
+                    Some(event) => self.handle_burst(event),
+                    None => return,
+                },
+                () = self.shared.clock.sleep_until(wake) => {}
+            }
+            let now = self.shared.clock.now();
+            self.release(now);
+            if now >= self.next_round_at || self.next_round_at > now + NOTE_AFTER {
+                self.next_round_at = now + NOTE_AFTER;
+                self.round(now);
+            }
+            self.flush(now);
+            self.answer_drain();
+        }
+    }
+
+    fn handle_burst(&mut self, first: Event) {
+        let mut next = Some(first);
+        for _ in 0..EVENT_BURST {
+            let Some(event) = next else { return };
+            let now = self.shared.clock.now();
+            self.handle(event, now);
+            next = self.events.try_recv().ok();
+        }
+        if let Some(event) = next {
+            let now = self.shared.clock.now();
+            self.handle(event, now);
+        }
+    }
+
+    fn handle(&mut self, event: Event, now: Timestamp) {
+        match event {
+            Event::Ready(runs) => self.upcoming.extend(runs.into_iter().map(|ready| Reverse(Upcoming(ready)))),
+            Event::Joined(session, executor, report) => self.joined(session, &executor, report, now),
+            Event::Left(executor, number) => self.left(executor, number, now),
+            Event::Draining(executor) => {
+                if let Some(online) = self.executors.get_mut(executor) {
+                    online.draining = true;
+                }
+            }
+            Event::Replies(executor, replies) => self.replied(executor, replies, now),
+            Event::Results(session, results) => self.results(&session, results, now),
+            Event::Settled(settled) => settled.into_iter().for_each(|settled| self.settled(&settled, now)),
+            Event::Expanded(root, shards, done) => self.expanded(root, shards, done, now),
+            Event::Marked(asked, won) => self.marked(&asked, &won),
+            Event::RollCall(runs, sessions) => {
+                runs.iter().for_each(|called| self.gates.hold(&called.ready));
+                let this = self.shared.membership.token().node;
+                let next = self.next_session + 1;
+                let since = |from: rondel_store::LeaseToken| if from.node == this { 0 } else { next };
+                if runs.iter().any(|called| called.from.node != this) {
+                    self.close_sessions(now);
+                }
+                self.rollcall.call(runs, &sessions, since, now);
+            }
+            Event::Cancels(cancels) => self.cancel(cancels, now),
+            Event::LeaseLost => self.drop_unsent(),
+            Event::Drain(done, grace) => {
+                self.drop_unsent();
+                let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+                for online in self.executors.all() {
+                    online.session.send(v1::server_message::Body::Drain(v1::Drain { grace_ms }));
+                }
+                self.drain = Some(done);
+            }
+        }
+    }
+
+    /// Forgets everything that is not in an executor's hands: it is durable, and whoever holds the lease finds it.
+    fn drop_unsent(&mut self) {
+        let upcoming = std::mem::take(&mut self.upcoming).into_iter().map(|Reverse(Upcoming(ready))| ready);
+        let mut dropped: Vec<Ready> = upcoming.collect();
+        dropped.extend(self.parked.drain());
+        dropped.extend(self.gates.drain_queues());
+        dropped.extend(self.rollcall.drain());
+        self.shared.in_memory.forget(dropped.iter().map(|ready| ready.run.id));
+    }
+
+    fn answer_drain(&mut self) {
+        if self.active.is_empty()
+            && let Some(done) = self.drain.take()
+        {
+            // Nobody waits any more where the grace is over.
+            done.send(()).ok();
+        }
+    }
+}
+
+pub(super) fn in_hand(active: &Active) -> InHand {
+    InHand {
+        run: active.ready.run.id,
+        attempt: active.ready.run.attempt,
+        executor_id: active.executor,
+        executor: active.executor_name.clone(),
+        at: active.sent_at,
+    }
+}
+
+pub(super) fn lost_message(reason: Reason, executor: &str) -> String {
+    match reason {
+        Reason::NotReceived => format!("executor {executor} never received it"),
+        _ => format!("executor {executor} was lost with it"),
+    }
+}

@@ -1,0 +1,131 @@
+//! Executors come, go, and answer triggers: what that means for the runs in their hands.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
+use rondel_proto::v1;
+use rondel_store::ledger::Finish;
+
+use super::run_loop::{Active, DispatchLoop, Phase, lost_message};
+use super::{Reply, Report, SessionHandle, finish_unsent};
+use crate::registry::OnlineExecutor;
+
+/// How long an executor that said it was full is left alone.
+const FULL_PAUSE: Duration = Duration::from_millis(200);
+
+impl DispatchLoop {
+    pub(super) fn joined(&mut self, session: SessionHandle, executor: &OnlineExecutor, report: Report, now: Timestamp) {
+        self.next_session = self.next_session.max(session.number);
+        let id = executor.id;
+        if let Some(predecessor) = report.predecessor {
+            self.succeed(predecessor, id, &report, now);
+        }
+        self.reconcile(id, &report, now);
+        self.executors.join(session, executor, report);
+        let in_flight = self.active.values().filter(|active| active.executor == id).count();
+        if let Some(online) = self.executors.get_mut(id) {
+            online.in_flight = in_flight;
+        }
+        self.resolve_rollcall(now);
+        self.unpark(executor.app, now);
+    }
+
+    /// The same incarnation is back: what it does not know of was lost on the way.
+    pub(super) fn reconcile(&mut self, id: ExecutorId, report: &Report, now: Timestamp) {
+        let unknown = self.sent_to(id, |active| {
+            let this = (active.ready.run.id, active.ready.run.attempt);
+            !report.held.contains(&this) && !report.finished.contains(&this)
+        });
+        for run in unknown {
+            self.lose(run, Reason::NotReceived, now);
+        }
+    }
+
+    /// A restarted executor proved its predecessor: the journal's results follow, the remainder died with it.
+    pub(super) fn succeed(&mut self, predecessor: ExecutorId, id: ExecutorId, report: &Report, now: Timestamp) {
+        for run in self.sent_to(predecessor, |_| true) {
+            let Some(active) = self.active.get_mut(&run) else { continue };
+            if report.finished.contains(&(run, active.ready.run.attempt)) {
+                active.executor = id;
+            } else {
+                self.lose(run, Reason::ExecutorLost, now);
+            }
+        }
+    }
+
+    pub(super) fn sent_to(&self, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
+        let is_sent = |active: &&Active| {
+            active.executor == id && matches!(active.phase, Phase::Sent | Phase::Noted) && which(active)
+        };
+        let mut runs: Vec<RunId> = self.active.values().filter(is_sent).map(|active| active.ready.run.id).collect();
+        runs.sort_unstable();
+        runs
+    }
+
+    pub(super) fn left(&mut self, id: ExecutorId, number: u64, now: Timestamp) {
+        if self.executors.leave(id, number, now).is_none() {
+            return;
+        }
+        // What waits for its mark was not sent; the mark's answer finds nobody and the run comes again.
+        tracing::debug!(executor_id = %id, "an executor's stream ended");
+    }
+
+    /// Ends every stream, so that each executor opens a new one and says what it has in hand.
+    pub(super) fn close_sessions(&mut self, now: Timestamp) {
+        let sessions: Vec<(ExecutorId, u64)> =
+            self.executors.all().map(|online| (online.session.executor, online.session.number)).collect();
+        for (executor, number) in sessions {
+            self.executors.leave(executor, number, now);
+            self.shared.registry.remove(executor);
+        }
+    }
+
+    /// The executor was lost with this run, or never received it.
+    pub(super) fn lose(&mut self, run: RunId, reason: Reason, now: Timestamp) {
+        let Some(active) = self.active.get_mut(&run) else { return };
+        let executor = (active.executor, active.executor_name.clone());
+        let finish = Finish {
+            executor: Some(executor),
+            message: Some(lost_message(reason, &active.executor_name)),
+            ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
+        };
+        if self.shared.results.try_submit(finish, None) {
+            active.phase = Phase::Ending;
+        }
+    }
+
+    pub(super) fn replied(&mut self, executor: ExecutorId, replies: Vec<(RunId, i32, Reply)>, now: Timestamp) {
+        for (run, attempt, reply) in replies {
+            let is_its = |active: &&Active| active.executor == executor && active.ready.run.attempt == attempt;
+            let Some(active) = self.active.get(&run).filter(is_its) else { continue };
+            if let Reply::Refused(why) = reply {
+                let handler = active.ready.definition.job.handler.clone();
+                self.unsend(&[run], now);
+                self.refused(executor, &handler, why, now);
+            }
+        }
+    }
+
+    pub(super) fn refused(&mut self, executor: ExecutorId, handler: &str, why: v1::RefusedWhy, now: Timestamp) {
+        match why {
+            v1::RefusedWhy::NoHandler => self.executors.forget_handler(executor, handler),
+            v1::RefusedWhy::Draining => {
+                if let Some(online) = self.executors.get_mut(executor) {
+                    online.draining = true;
+                }
+            }
+            v1::RefusedWhy::Full | v1::RefusedWhy::Unspecified => {
+                if let Some(online) = self.executors.get_mut(executor) {
+                    online.full_until = Some(now + FULL_PAUSE);
+                }
+            }
+            v1::RefusedWhy::Fenced => {
+                tracing::warn!(executor_id = %executor, "an executor refused this node's epoch");
+                if let Some(online) = self.executors.get_mut(executor) {
+                    online.full_until = Some(now + FULL_PAUSE.saturating_mul(5));
+                }
+            }
+        }
+    }
+}

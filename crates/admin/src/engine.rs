@@ -1,0 +1,294 @@
+//! The engine: its loops put together, and the handle that the edges hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rondel_core::run::BROADCAST;
+use rondel_core::{Run, RunId, Timestamp};
+use rondel_store::ledger::RunQuery;
+use rondel_store::{LeaseToken, Store, StoreError};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::cluster::{AdoptLoop, BeatLoop, Membership, join};
+use crate::config::EngineConfig;
+use crate::definitions::Definitions;
+use crate::dispatch::results::{ResultLanes, ResultLoop};
+use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
+use crate::dispatch::{DispatchLoop, Event};
+use crate::gateway::{GatewayService, LogLoop, LogWriter, Service};
+use crate::lifecycle::{Lifecycle, Until};
+use crate::registry::{OnlineExecutor, Registry};
+use crate::scheduler::in_memory::InMemory;
+use crate::scheduler::scan::ScanLoop;
+use crate::scheduler::tick::{Command, TickLoop};
+
+const EVENT_CAPACITY: usize = 4_096;
+const COMMAND_CAPACITY: usize = 1_024;
+/// Shards of one broadcast that a cancel reaches.
+const SHARD_COUNT_MAX: u32 = 10_000;
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A living node has this node's name.
+    #[error("another server is running as node {name:?}; give each its own --node-name")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The database did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What the loops share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) config: EngineConfig,
+    pub(crate) clock: Clock,
+    pub(crate) membership: Membership,
+    pub(crate) definitions: Definitions,
+    pub(crate) in_memory: InMemory,
+    pub(crate) registry: Registry,
+    pub(crate) results: ResultLanes,
+    pub(crate) scan_poke: Notify,
+    pub(crate) adopt_poke: Notify,
+    pub(crate) tick: mpsc::Sender<Command>,
+    pub(crate) events: mpsc::Sender<Event>,
+    database: AtomicBool,
+    draining: AtomicBool,
+}
+
+impl Shared {
+    /// Puts durable open runs into the ring, unless they are in memory already.
+    pub(crate) async fn put(&self, runs: Vec<Run>) {
+        let new = self.in_memory.admit(runs);
+        if !new.is_empty() {
+            // A closed ring means that the process ends: the runs are durable.
+            drop(self.tick.send(Command::Put(new)).await);
+        }
+    }
+
+    pub(crate) fn lane_count(&self) -> usize {
+        if self.store.is_single_server() { 1 } else { self.config.lanes.max(1) }
+    }
+
+    pub(crate) fn database_answers(&self, answers: bool) {
+        self.database.store(answers, Ordering::Relaxed);
+    }
+}
+
+/// Whether a node does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// Its lease holds.
+    pub lease_held: bool,
+    /// It is on its way out.
+    pub draining: bool,
+    /// The database answered the last beat.
+    pub database: bool,
+    /// Jobs are quiet until then, because the database's clock stepped back.
+    pub quiet_until: Option<Timestamp>,
+}
+
+/// The handle of a running engine.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    gateway: GatewayService,
+    lifecycle: Lifecycle,
+}
+
+impl Engine {
+    /// Takes the node's lease and starts the loops. They end with the lifecycle: scan, tick and adoption when it is
+    /// asked, the others when it insists.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(store: Arc<dyn Store>, config: EngineConfig, lifecycle: &Lifecycle) -> Result<Self, StartError> {
+        let membership = join(store.as_ref(), &config).await?;
+        let clock = Clock::starting_at(store.now().await?);
+        let (events, event_queue) = mpsc::channel(EVENT_CAPACITY);
+        let (tick, commands) = mpsc::channel(COMMAND_CAPACITY);
+        let (steps, step_queue) = mpsc::channel(STEP_CAPACITY);
+        let (logs, log_queue) = LogWriter::new();
+        let lane_count = if store.is_single_server() { 1 } else { config.lanes };
+        let (results, lanes) = ResultLanes::new(lane_count);
+        let shared = Arc::new(Shared {
+            store,
+            config,
+            clock,
+            membership,
+            definitions: Definitions::default(),
+            in_memory: InMemory::default(),
+            registry: Registry::default(),
+            results,
+            scan_poke: Notify::new(),
+            adopt_poke: Notify::new(),
+            tick,
+            events: events.clone(),
+            database: AtomicBool::new(true),
+            draining: AtomicBool::new(false),
+        });
+        let (soft, hard) = (&lifecycle.soft, &lifecycle.hard);
+        let beat = BeatLoop::new(Arc::clone(&shared));
+        lifecycle.spawn("beat", Until::Hard, beat.run(hard.clone()));
+        let dispatch = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
+        lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard.clone()));
+        let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
+        lifecycle.spawn("steps", Until::Hard, step_loop.run(hard.clone()));
+        for lane in lanes {
+            let result_loop = ResultLoop::new(Arc::clone(&shared), lane, events.clone());
+            lifecycle.spawn("results", Until::Hard, result_loop.run(hard.clone()));
+        }
+        let log_loop = LogLoop::new(Arc::clone(&shared), log_queue);
+        lifecycle.spawn("logs", Until::Hard, log_loop.run(hard.clone()));
+        let tick_loop = TickLoop::new(Arc::clone(&shared), commands, events.clone());
+        lifecycle.spawn("tick", Until::Soft, tick_loop.run(soft.clone()));
+        let scan = ScanLoop::new(Arc::clone(&shared));
+        lifecycle.spawn("scan", Until::Soft, scan.run(soft.clone()));
+        let adopt = AdoptLoop::new(Arc::clone(&shared));
+        lifecycle.spawn("adopt", Until::Soft, adopt.run(soft.clone()));
+        let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
+        Ok(Self { shared, gateway, lifecycle: lifecycle.clone() })
+    }
+
+    /// What is remembered.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        self.shared.store.as_ref()
+    }
+
+    /// The same, to keep.
+    #[must_use]
+    pub fn store_arc(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.shared.store)
+    }
+
+    /// The present, by the database's clock.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    /// A fresh id.
+    #[must_use]
+    pub fn new_id(&self) -> i64 {
+        self.shared.membership.latest().ids.next(self.now())
+    }
+
+    /// What this node acts under.
+    #[must_use]
+    pub fn token(&self) -> LeaseToken {
+        self.shared.membership.token()
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.shared.config.node_name
+    }
+
+    /// Executors with a stream to this node, by app and name.
+    #[must_use]
+    pub fn online_executors(&self) -> Vec<OnlineExecutor> {
+        self.shared.registry.all()
+    }
+
+    /// How many open runs are in this node's memory.
+    #[must_use]
+    pub fn runs_in_memory(&self) -> usize {
+        self.shared.in_memory.len()
+    }
+
+    /// Whether this node does its work.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        Readiness {
+            lease_held: self.shared.membership.holds(),
+            draining: self.shared.draining.load(Ordering::Relaxed),
+            database: self.shared.database.load(Ordering::Relaxed),
+            quiet_until: None,
+        }
+    }
+
+    /// The gRPC service for executors, for whoever owns the port.
+    #[must_use]
+    pub fn gateway(&self) -> Service {
+        self.gateway.clone().into_service()
+    }
+
+    /// Makes the scan look now.
+    pub fn poke_scan(&self) {
+        self.shared.scan_poke.notify_one();
+    }
+
+    /// Hands over durable open runs, so that they need not wait for a standing query. Runs of another home are left.
+    pub fn inject(&self, runs: Vec<Run>) {
+        let token = self.token();
+        let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
+        let new = self.shared.in_memory.admit(own);
+        if new.is_empty() {
+            return;
+        }
+        let ids: Vec<RunId> = new.iter().map(|run| run.id).collect();
+        if self.shared.tick.try_send(Command::Put(new)).is_err() {
+            self.shared.in_memory.forget(ids);
+        }
+    }
+
+    /// Makes the owner of a run look at the request to cancel it.
+    pub(crate) fn poke_cancels(&self, run: &Run) {
+        if run.node == self.token().node {
+            self.shared.adopt_poke.notify_one();
+        }
+    }
+
+    /// The shards of a broadcast that have no verdict yet.
+    pub(crate) async fn open_shards(&self, root: &Run) -> Result<Vec<RunId>, StoreError> {
+        if root.shard_index != BROADCAST || root.shard_total.is_none() {
+            return Ok(Vec::new());
+        }
+        let query = RunQuery { parent: Some(root.id), limit: SHARD_COUNT_MAX, ..RunQuery::default() };
+        let shards = self.shared.store.list_runs(root.namespace, &query).await?;
+        Ok(shards.into_iter().filter(|shard| !shard.status.is_terminal()).map(|shard| shard.id).collect())
+    }
+
+    /// Leaves: the scan and the ring stop, executors are told, runs in their hands may end within `grace`, and their
+    /// results become durable; then the lease is given back. What was not sent is durable and found by others.
+    pub async fn drain(&self, grace: Duration) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+        self.lifecycle.soft.cancel();
+        tracing::info!(grace = ?grace, "draining");
+        let (done, drained) = oneshot::channel();
+        if self.shared.events.send(Event::Drain(done, grace)).await.is_ok()
+            && tokio::time::timeout(grace, drained).await.is_err()
+        {
+            tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
+        }
+        let token = self.shared.membership.token();
+        self.shared.membership.end();
+        if let Err(error) = self.shared.store.release(token).await {
+            tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
+        }
+        self.lifecycle.hard.cancel();
+    }
+}
+
+/// An error with its causes on one line; a cause that the line already ends with is skipped.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
+}

@@ -1,0 +1,140 @@
+//! The first message of a stream: who dials in, and whether it may.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, RunId, name};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body;
+use rondel_store::cluster::ExecutorRecord;
+use tonic::{Status, Streaming};
+
+use crate::dispatch::Report;
+use crate::engine::Shared;
+use crate::registry::OnlineExecutor;
+
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+const SLOTS_MAX: u32 = 100_000;
+const HANDLER_COUNT_MAX: usize = 10_000;
+const LABEL_COUNT_MAX: usize = 100;
+
+/// An executor that may come in.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    pub(super) online: OnlineExecutor,
+    pub(super) record: ExecutorRecord,
+    pub(super) report: Report,
+}
+
+pub(super) async fn receive(messages: &mut Streaming<v1::ExecutorMessage>) -> Result<v1::Hello, Status> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, messages.message())
+        .await
+        .map_err(|_| Status::deadline_exceeded("no hello came"))??;
+    match first.and_then(|message| message.body) {
+        Some(Body::Hello(hello)) => Ok(hello),
+        _ => Err(Status::invalid_argument("the first message must be a hello")),
+    }
+}
+
+pub(super) async fn check(shared: &Shared, hello: v1::Hello) -> Result<Greeted, Status> {
+    check_form(&hello)?;
+    let unavailable = |error: rondel_store::StoreError| {
+        tracing::warn!(error = %crate::engine::chain(&error), "cannot look up an executor's app");
+        Status::unavailable("the server cannot reach its database now")
+    };
+    let namespace = shared.store.namespace(&hello.namespace).await.map_err(unavailable)?;
+    let Some(namespace) = namespace else {
+        return Err(Status::failed_precondition(format!("there is no namespace {:?}", hello.namespace)));
+    };
+    let Some(app) = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)? else {
+        let message =
+            format!("there is no app {:?} in namespace {:?}; create it, or a job in it", hello.app, namespace.name);
+        return Err(Status::failed_precondition(message));
+    };
+    let id = ExecutorId::new(hello.incarnation);
+    check_incarnation(shared, id, &hello)?;
+    let now = shared.clock.now();
+    let labels: BTreeMap<String, String> = hello.labels.into_iter().collect();
+    let record = ExecutorRecord {
+        id,
+        namespace: namespace.id,
+        app: app.id,
+        name: hello.name.clone(),
+        predecessor: predecessor(hello.predecessor),
+        sdk_version: hello.sdk_version.clone(),
+        labels: json_object(&labels),
+        weight: hello.weight,
+        slots: hello.slots,
+        handlers: json_array(&hello.handlers),
+        first_seen_at: now,
+        last_seen_at: now,
+    };
+    let online = OnlineExecutor {
+        id,
+        namespace: namespace.id,
+        app: app.id,
+        app_name: app.name,
+        name: hello.name,
+        labels,
+        weight: hello.weight,
+        slots: hello.slots,
+        running: 0,
+        handlers: hello.handlers,
+        sdk_version: hello.sdk_version,
+        connected_at: now,
+        last_seen_at: now,
+        draining: false,
+    };
+    let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
+    let report =
+        Report { held: refs(hello.held), finished: refs(hello.finished), predecessor: predecessor(hello.predecessor) };
+    Ok(Greeted { online, record, report })
+}
+
+fn check_form(hello: &v1::Hello) -> Result<(), Status> {
+    let refuse = |field: &str, message: String| Err(Status::invalid_argument(format!("{field}: {message}")));
+    for (field, value) in [("namespace", &hello.namespace), ("app", &hello.app), ("name", &hello.name)] {
+        if let Err(message) = name::check(value) {
+            return refuse(field, message);
+        }
+    }
+    if hello.incarnation <= 0 {
+        return refuse("incarnation", format!("{} is not a positive number", hello.incarnation));
+    }
+    if !(1..=SLOTS_MAX).contains(&hello.slots) {
+        return refuse("slots", format!("{} is outside 1 to {SLOTS_MAX}", hello.slots));
+    }
+    if hello.handlers.len() > HANDLER_COUNT_MAX || hello.labels.len() > LABEL_COUNT_MAX {
+        return refuse("handlers", format!("at most {HANDLER_COUNT_MAX} handlers and {LABEL_COUNT_MAX} labels"));
+    }
+    match hello.handlers.iter().find_map(|handler| name::check_handler(handler).err()) {
+        Some(message) => refuse("handlers", message),
+        None => Ok(()),
+    }
+}
+
+/// Two living processes with one incarnation id would settle each other's runs. A stream that was heard just now is
+/// living; one that is half dead is replaced.
+fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Result<(), Status> {
+    let Some(other) = shared.registry.get(id) else { return Ok(()) };
+    let is_same = other.name == hello.name && other.app_name == hello.app;
+    let heard_lately = other.last_seen_at + shared.config.heartbeat.saturating_mul(2) > shared.clock.now();
+    if is_same && !heard_lately {
+        return Ok(());
+    }
+    let message =
+        format!("another executor, {:?} of app {:?}, is online with this incarnation", other.name, other.app_name);
+    Err(Status::already_exists(message))
+}
+
+fn predecessor(id: i64) -> Option<ExecutorId> {
+    (id > 0).then(|| ExecutorId::new(id))
+}
+
+fn json_object(labels: &BTreeMap<String, String>) -> String {
+    serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())
+}
+
+fn json_array(handlers: &[String]) -> String {
+    serde_json::to_string(handlers).unwrap_or_else(|_| "[]".to_owned())
+}

@@ -1,0 +1,155 @@
+//! Logs of runs on their way into the store: in batches, acknowledged when they are durable.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rondel_core::{AppId, RunId};
+use rondel_proto::v1;
+use rondel_proto::v1::server_message;
+use rondel_store::StoreError;
+use rondel_store::logs::LogChunk;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::SessionHandle;
+use crate::engine::{Shared, chain};
+
+/// Messages with logs that may wait; beyond that, the streams that bring them wait.
+const CAPACITY: usize = 256;
+const BATCH: usize = 64;
+/// Runs whose app is remembered.
+const APP_COUNT_MAX: usize = 50_000;
+
+/// What one message brought.
+#[derive(Debug)]
+pub(crate) struct LogItem {
+    pub(crate) chunks: Vec<LogChunk>,
+    pub(crate) app: AppId,
+    pub(crate) session: SessionHandle,
+    pub(crate) pending: PendingGuard,
+}
+
+/// Counts the log messages of one stream that are not durable yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending(Arc<(AtomicUsize, Notify)>);
+
+/// One such message; over when it is dropped.
+#[derive(Debug)]
+pub(crate) struct PendingGuard(Pending);
+
+impl Pending {
+    pub(super) fn begin(&self) -> PendingGuard {
+        self.0.0.fetch_add(1, Ordering::AcqRel);
+        PendingGuard(self.clone())
+    }
+
+    /// Waits until everything that was begun is durable, but not for ever.
+    pub(super) async fn wait(&self, limit: Duration) {
+        let all_durable = async {
+            loop {
+                let notified = self.0.1.notified();
+                if self.0.0.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        // After the limit the result goes first: a log that comes late is better than a verdict that does.
+        tokio::time::timeout(limit, all_durable).await.ok();
+    }
+}
+
+impl Drop for PendingGuard {
+    fn drop(&mut self) {
+        self.0.0.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.0.1.notify_waiters();
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct LogWriter(mpsc::Sender<LogItem>);
+
+impl LogWriter {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<LogItem>) {
+        let (sender, receiver) = mpsc::channel(CAPACITY);
+        (Self(sender), receiver)
+    }
+
+    pub(super) async fn write(&self, item: LogItem) {
+        drop(self.0.send(item).await);
+    }
+}
+
+pub(crate) struct LogLoop {
+    shared: Arc<Shared>,
+    items: mpsc::Receiver<LogItem>,
+    apps: HashMap<RunId, AppId>,
+}
+
+impl LogLoop {
+    pub(crate) fn new(shared: Arc<Shared>, items: mpsc::Receiver<LogItem>) -> Self {
+        Self { shared, items, apps: HashMap::new() }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let mut batch = Vec::with_capacity(BATCH);
+            let count = tokio::select! {
+                () = stop.cancelled() => return,
+                count = self.items.recv_many(&mut batch, BATCH) => count,
+            };
+            if count == 0 {
+                return;
+            }
+            if let Err(error) = self.write(batch).await {
+                // Not acknowledged: the executors keep these chunks and send them again.
+                tracing::warn!(error = %chain(&error), "logs were not stored");
+            }
+        }
+    }
+
+    async fn write(&mut self, batch: Vec<LogItem>) -> Result<(), StoreError> {
+        self.learn_apps(&batch).await?;
+        let mut chunks = Vec::new();
+        let mut acks = Vec::new();
+        let mut guards = Vec::new();
+        for item in batch {
+            for chunk in item.chunks {
+                acks.push((item.session.clone(), log_ack(&chunk)));
+                // A run of another app is none of this executor's business; it is answered, so that it ends.
+                if self.apps.get(&chunk.run) == Some(&item.app) {
+                    chunks.push(chunk);
+                }
+            }
+            guards.push(item.pending);
+        }
+        for part in chunks.chunks(500) {
+            self.shared.store.append_logs(part).await?;
+        }
+        drop(guards);
+        for (session, ack) in acks {
+            session.send(server_message::Body::LogAcks(v1::LogAcks { acks: vec![ack] }));
+        }
+        Ok(())
+    }
+
+    async fn learn_apps(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
+        if self.apps.len() > APP_COUNT_MAX {
+            self.apps.clear();
+        }
+        let runs = batch.iter().flat_map(|item| item.chunks.iter().map(|chunk| chunk.run));
+        let mut unknown: Vec<RunId> = runs.filter(|run| !self.apps.contains_key(run)).collect();
+        unknown.sort_unstable();
+        unknown.dedup();
+        for ids in unknown.chunks(500) {
+            self.apps.extend(self.shared.store.runs(ids).await?.into_iter().map(|run| (run.id, run.app)));
+        }
+        Ok(())
+    }
+}
+
+fn log_ack(chunk: &LogChunk) -> v1::LogAck {
+    v1::LogAck { run_id: chunk.run.get(), attempt: chunk.attempt, sequence: chunk.sequence }
+}

@@ -1,0 +1,121 @@
+//! The executors' door: one bidirectional gRPC stream per executor and node. It authenticates, introduces, translates,
+//! and decides nothing else.
+
+mod hello;
+mod logs;
+mod session;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rondel_proto::v1;
+use rondel_proto::v1::gateway_server::{Gateway, GatewayServer};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::auth;
+use crate::dispatch::Event;
+use crate::engine::Shared;
+use crate::lifecycle::{Lifecycle, Until};
+
+pub(crate) use logs::{LogItem, LogLoop, LogWriter};
+
+/// Messages on their way to one executor.
+const OUTGOING_CAPACITY: usize = 1_024;
+/// The largest message that is taken from an executor.
+const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Refusals that are remembered, so that each is logged once.
+const REFUSAL_COUNT_MAX: usize = 1_000;
+
+/// The gRPC service, for whoever owns the port.
+pub type Service = GatewayServer<GatewayService>;
+
+/// Where a request came from: whoever owns the port puts it into the request's extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Takes executors' streams.
+#[derive(Clone, Debug)]
+pub struct GatewayService {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
+    logs: LogWriter,
+    lifecycle: Lifecycle,
+    session_number: AtomicU64,
+    refusals: Mutex<HashSet<String>>,
+}
+
+impl GatewayService {
+    pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>, logs: LogWriter, lifecycle: Lifecycle) -> Self {
+        let inner =
+            Inner { shared, events, logs, lifecycle, session_number: AtomicU64::new(0), refusals: Mutex::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The service with its limits.
+    #[must_use]
+    pub(crate) fn into_service(self) -> Service {
+        GatewayServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+}
+
+impl Inner {
+    /// A refusal is logged the first time that it is made to the same executor for the same reason.
+    fn refuse(&self, who: &str, status: Status) -> Status {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if refusals.len() >= REFUSAL_COUNT_MAX {
+            refusals.clear();
+        }
+        if refusals.insert(format!("{who}: {}", status.message())) {
+            tracing::warn!(executor = who, reason = status.message(), "refused an executor");
+        }
+        status
+    }
+}
+
+#[tonic::async_trait]
+impl Gateway for GatewayService {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<v1::ServerMessage, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::ExecutorMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let inner = &self.inner;
+        let peer = request.extensions().get::<Peer>().map_or_else(|| "unknown address".to_owned(), ToString::to_string);
+        let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        let now = inner.shared.clock.now();
+        let token = auth::authenticate(inner.shared.store.as_ref(), header, now).await.map_err(|error| {
+            tracing::warn!(error = %crate::engine::chain(&error), "cannot check an executor's token");
+            Status::unavailable("the server cannot check tokens now")
+        })?;
+        if token.is_none() {
+            return Err(inner.refuse(&peer, Status::unauthenticated("no token, or an unknown or expired one")));
+        }
+        let mut messages = request.into_inner();
+        let hello = hello::receive(&mut messages).await?;
+        let who = format!("{}/{}/{} at {peer}", hello.namespace, hello.app, hello.name);
+        let greeted = hello::check(&inner.shared, hello).await.map_err(|status| inner.refuse(&who, status))?;
+        let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
+        let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = session::Session::open(inner, greeted, sender, number).await?;
+        inner.lifecycle.spawn("session", Until::Done, session.run(messages, inner.lifecycle.hard.clone()));
+        Ok(Response::new(Box::pin(tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), Ok))))
+    }
+}

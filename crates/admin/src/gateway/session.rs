@@ -1,0 +1,189 @@
+//! A stream after its hello: messages in, translated, in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{RunId, Timestamp};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::server_message;
+use rondel_store::logs::{LogChunk, LogLine};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use super::hello::Greeted;
+use super::{Inner, LogItem};
+use crate::dispatch::{Event, Reply, SessionHandle, incoming};
+use crate::engine::{Shared, chain};
+
+/// A stream on which nothing came for so many heartbeats is dead.
+const SILENT_HEARTBEATS: u32 = 5;
+/// How long results wait for the logs that came before them.
+const LOG_BARRIER: Duration = Duration::from_secs(2);
+
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    inner: Arc<Inner>,
+    handle: SessionHandle,
+    app: rondel_core::AppId,
+    /// Log batches of this stream that are not durable yet.
+    pending_logs: super::logs::Pending,
+}
+
+impl Session {
+    /// Makes the session durable, welcomes the executor, and tells the dispatcher, in this order: whoever adopts this
+    /// node's runs must know whom it may have sent them to.
+    pub(super) async fn open(
+        inner: &Arc<Inner>,
+        greeted: Greeted,
+        sender: mpsc::Sender<v1::ServerMessage>,
+        number: u64,
+    ) -> Result<Self, Status> {
+        let shared = &inner.shared;
+        let token = shared.membership.token();
+        shared.store.open_session(token, &greeted.record).await.map_err(|error| {
+            tracing::warn!(error = %chain(&error), "cannot note an executor's session");
+            Status::unavailable("the server cannot reach its database now")
+        })?;
+        let handle = SessionHandle { executor: greeted.online.id, number, sender };
+        handle.send(server_message::Body::Welcome(welcome(shared)));
+        tracing::info!(
+            executor = greeted.online.name,
+            app = greeted.online.app_name,
+            executor_id = %greeted.online.id,
+            slots = greeted.online.slots,
+            "an executor came online"
+        );
+        let app = greeted.online.app;
+        shared.registry.insert(greeted.online.clone());
+        drop(inner.events.send(Event::Joined(handle.clone(), greeted.online, greeted.report)).await);
+        Ok(Self {
+            shared: Arc::clone(shared),
+            inner: Arc::clone(inner),
+            handle,
+            app,
+            pending_logs: super::logs::Pending::default(),
+        })
+    }
+
+    pub(super) async fn run(self, mut messages: Streaming<v1::ExecutorMessage>, stop: CancellationToken) {
+        let silence = self.shared.config.heartbeat.saturating_mul(SILENT_HEARTBEATS);
+        loop {
+            let next = tokio::select! {
+                () = stop.cancelled() => break,
+                // The dispatcher dropped its end: it wants a new stream.
+                () = self.handle.sender.closed() => break,
+                next = tokio::time::timeout(silence, messages.message()) => next,
+            };
+            match next {
+                Ok(Ok(Some(message))) => {
+                    if let Some(body) = message.body {
+                        self.take(body).await;
+                    }
+                }
+                Ok(Ok(None)) => break,
+                Ok(Err(status)) => {
+                    tracing::debug!(executor_id = %self.handle.executor, %status, "an executor's stream broke");
+                    break;
+                }
+                Err(_) => {
+                    tracing::warn!(executor_id = %self.handle.executor, "nothing came on an executor's stream; ending it");
+                    break;
+                }
+            }
+        }
+        self.close().await;
+    }
+
+    async fn close(self) {
+        let id = self.handle.executor;
+        tracing::info!(executor_id = %id, "an executor's stream ended");
+        drop(self.inner.events.send(Event::Left(id, self.handle.number)).await);
+        if let Err(error) = self.shared.store.close_session(self.shared.membership.token(), id).await {
+            tracing::debug!(error = %chain(&error), "cannot note the end of a session");
+        }
+    }
+
+    async fn take(&self, body: Body) {
+        let now = self.shared.clock.now();
+        let id = self.handle.executor;
+        match body {
+            Body::Heartbeat(beat) => {
+                self.shared.registry.heard(id, now, Some(beat.running));
+                let reply = v1::HeartbeatReply { sequence: beat.sequence, now_at_ms: now.as_millis() };
+                self.handle.send(server_message::Body::HeartbeatReply(reply));
+            }
+            Body::Replies(replies) => {
+                self.shared.registry.heard(id, now, None);
+                self.tell(Event::Replies(id, replies.replies.iter().filter_map(reply).collect())).await;
+            }
+            Body::Results(results) => {
+                self.shared.registry.heard(id, now, None);
+                self.pending_logs.wait(LOG_BARRIER).await;
+                let results = results.results.into_iter().map(|result| incoming(result, now));
+                self.tell(Event::Results(self.handle.clone(), results.collect())).await;
+            }
+            Body::Logs(logs) => {
+                let chunks = logs.chunks.into_iter().map(chunk).collect();
+                let item =
+                    LogItem { chunks, app: self.app, session: self.handle.clone(), pending: self.pending_logs.begin() };
+                self.inner.logs.write(item).await;
+            }
+            Body::Draining(_) => {
+                self.shared.registry.set_draining(id);
+                self.tell(Event::Draining(id)).await;
+            }
+            // A second hello changes nothing; probes are not asked yet.
+            Body::Hello(_) | Body::ProbeReplies(_) => {}
+        }
+    }
+
+    async fn tell(&self, event: Event) {
+        drop(self.inner.events.send(event).await);
+    }
+}
+
+fn welcome(shared: &Shared) -> v1::Welcome {
+    let token = shared.membership.token();
+    let now = shared.clock.now();
+    let nodes = shared.membership.nodes();
+    let living = nodes.iter().filter(|node| node.is_living(now));
+    let millis = |length: Duration| u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
+    v1::Welcome {
+        node_id: token.node.get(),
+        node_epoch: token.epoch,
+        node_name: shared.config.node_name.clone(),
+        server_version: shared.config.server_version.clone(),
+        now_at_ms: now.as_millis(),
+        servers: living.filter_map(|node| node.advertise_url.clone()).collect(),
+        heartbeat_ms: millis(shared.config.heartbeat),
+        silence_ms: millis(shared.config.silence),
+        fences: Vec::new(),
+    }
+}
+
+fn reply(reply: &v1::Reply) -> Option<(RunId, i32, Reply)> {
+    use v1::reply::Kind;
+    let what = match reply.kind() {
+        Kind::Accepted => Reply::Accepted,
+        Kind::Started => Reply::Started,
+        Kind::Refused => Reply::Refused(reply.refused()),
+        Kind::Progress | Kind::Unspecified => return None,
+    };
+    Some((RunId::new(reply.run_id), reply.attempt, what))
+}
+
+fn chunk(chunk: v1::LogChunk) -> LogChunk {
+    let mut lines: Vec<LogLine> = Vec::with_capacity(chunk.lines.len() + 1);
+    if chunk.dropped > 0 {
+        let at = chunk.lines.first().map_or(0, |line| line.at_ms);
+        let text =
+            format!("… {} line(s) were dropped here: the run wrote faster than they could be shipped", chunk.dropped);
+        lines.push(LogLine { at: Timestamp::from_millis(at), level: "warn".to_owned(), text });
+    }
+    let line =
+        |line: v1::LogLine| LogLine { at: Timestamp::from_millis(line.at_ms), level: line.level, text: line.text };
+    lines.extend(chunk.lines.into_iter().map(line));
+    LogChunk { run: RunId::new(chunk.run_id), attempt: chunk.attempt, sequence: chunk.sequence, lines }
+}

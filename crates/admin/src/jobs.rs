@@ -1,0 +1,204 @@
+//! The life of a job's definition: created, changed, paused, deleted; and runs that somebody asks for.
+
+use rondel_core::run::BROADCAST;
+use rondel_core::schedule::next_of_all;
+use rondel_core::{
+    AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Route, Run, RunId, RunStatus, Timestamp, Trigger,
+};
+use rondel_store::StoreError;
+use rondel_store::catalog::{Changed, JobChange, JobRecord, NewJob};
+use rondel_store::ledger::CancelAsked;
+
+use crate::engine::Engine;
+
+/// Why a change of a job was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// The definition is wrong.
+    #[error("the definition has {} error(s), the first is {}", .0.len(), .0.first().map_or_else(String::new, ToString::to_string))]
+    Invalid(Vec<FieldError>),
+    /// Another job of the namespace has the name.
+    #[error("a job with this name exists")]
+    NameTaken,
+    /// Somebody else changed it first.
+    #[error("the job was changed meanwhile, its version is {version}")]
+    Conflict {
+        /// Its version now.
+        version: i64,
+    },
+    /// There is no such job.
+    #[error("there is no such job")]
+    NotFound,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A run that somebody asks for.
+#[derive(Clone, Debug)]
+pub struct RunRequest {
+    /// Parameters of this run alone, as JSON text.
+    pub params: Option<String>,
+    /// Who asks: a person, a program.
+    pub trigger: Trigger,
+    /// The run that this one repeats.
+    pub parent: Option<RunId>,
+}
+
+impl Engine {
+    /// Creates a job; its app comes into being with it.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
+    pub async fn create_job(&self, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
+        let now = self.now();
+        let job = self.check(&spec, now, None)?;
+        if self.store().job(namespace, &spec.name).await?.is_some() {
+            return Err(JobError::NameTaken);
+        }
+        let app = self.app_of(namespace, &spec, now).await?;
+        let anchor = now.ceil_second();
+        let new = NewJob {
+            id: JobId::new(self.new_id()),
+            namespace,
+            app,
+            next_fire_at: first_fire(&job, anchor, now),
+            spec,
+            anchor,
+            author: author.to_owned(),
+            now,
+        };
+        let record = self.store().create_job(new).await?.ok_or(JobError::NameTaken)?;
+        self.poke_scan();
+        Ok(record)
+    }
+
+    /// Gives a job another definition.
+    ///
+    /// # Errors
+    /// Each variant of [`JobError`].
+    pub async fn change_job(
+        &self,
+        record: &JobRecord,
+        spec: JobSpec,
+        expected_version: Option<i64>,
+        author: &str,
+    ) -> Result<JobRecord, JobError> {
+        let now = self.now();
+        let job = self.check(&spec, now, Some(&record.spec))?;
+        let app = self.app_of(record.namespace, &spec, now).await?;
+        let change = JobChange { id: record.id, expected_version, spec: &spec, job: &job, app, author, now };
+        match self.store().change_job(change).await? {
+            Changed::Saved(record, reopened) => {
+                self.inject(reopened);
+                self.poke_scan();
+                Ok(*record)
+            }
+            Changed::Conflict(version) => Err(JobError::Conflict { version }),
+            Changed::NameTaken => Err(JobError::NameTaken),
+            Changed::NotFound => Err(JobError::NotFound),
+        }
+    }
+
+    /// Switches a job's schedules on or off; does nothing where they are.
+    ///
+    /// # Errors
+    /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
+    pub async fn set_enabled(&self, record: &JobRecord, enabled: bool, author: &str) -> Result<JobRecord, JobError> {
+        if record.spec.enabled == enabled {
+            return Ok(record.clone());
+        }
+        let spec = JobSpec { enabled, ..record.spec.clone() };
+        self.change_job(record, spec, Some(record.version), author).await
+    }
+
+    /// Deletes a job; its runs stay.
+    ///
+    /// # Errors
+    /// [`JobError::Conflict`], the store's.
+    pub async fn delete_job(&self, record: &JobRecord, expected_version: Option<i64>) -> Result<bool, JobError> {
+        let deleted = self.store().delete_job(record.id, expected_version, self.now()).await?;
+        deleted.map_err(|version| JobError::Conflict { version })
+    }
+
+    /// Makes a run of the job's newest definition, due now.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn request_run(&self, record: &JobRecord, request: RunRequest) -> Result<Run, StoreError> {
+        let now = self.now();
+        let id = self.new_id();
+        let broadcast = record.spec.route == Route::Broadcast;
+        let token = self.token();
+        let run = Run {
+            id: RunId::new(id),
+            namespace: record.namespace,
+            job: record.id,
+            job_version: record.version,
+            app: record.app,
+            fire_at: now,
+            cause: id,
+            shard_index: if broadcast { BROADCAST } else { 0 },
+            shard_total: if broadcast { None } else { Some(1) },
+            trigger: request.trigger,
+            status: RunStatus::Pending,
+            reason: None,
+            attempt: 1,
+            due_at: now,
+            node: token.node,
+            node_epoch: token.epoch,
+            params: request.params,
+            executor: None,
+            executor_id: None,
+            marked_at: None,
+            started_at: None,
+            finished_at: None,
+            message: None,
+            result: None,
+            lost_count: 0,
+            open_shards: None,
+            parent: request.parent,
+            cancel_by: None,
+            span_end_at: None,
+            span_count: 1,
+        };
+        let run = self.store().request_run(token, run, now).await?;
+        self.inject(vec![run.clone()]);
+        Ok(run)
+    }
+
+    /// Asks for a run to be cancelled.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
+        let asked = self.store().ask_cancel(run, by, self.now()).await?;
+        if let CancelAsked::Noted(run) = &asked {
+            for shard in self.open_shards(run).await? {
+                self.store().ask_cancel(shard, by, self.now()).await?;
+            }
+            self.poke_cancels(run);
+        }
+        Ok(asked)
+    }
+
+    fn check(&self, spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> Result<Job, JobError> {
+        let job = spec.compile().map_err(JobError::Invalid)?;
+        let known = before.map(JobSpec::once_instants).unwrap_or_default();
+        let past = |(pointer, at): (String, Timestamp)| {
+            (at < now && !known.iter().any(|(_, before)| *before == at))
+                .then(|| FieldError::new(pointer, format!("{at} is in the past; trigger the job to run it now")))
+        };
+        let errors: Vec<FieldError> = spec.once_instants().into_iter().filter_map(past).collect();
+        if errors.is_empty() { Ok(job) } else { Err(JobError::Invalid(errors)) }
+    }
+
+    async fn app_of(&self, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, StoreError> {
+        Ok(self.store().ensure_app(AppId::new(self.new_id()), namespace, &spec.app, now).await?.id)
+    }
+}
+
+fn first_fire(job: &Job, anchor: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    let schedules = if job.enabled { job.schedules.as_slice() } else { &[] };
+    next_of_all(schedules, anchor, now).map(|(at, _)| at)
+}

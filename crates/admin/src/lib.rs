@@ -1,0 +1,26 @@
+//! The server's engine: it decides when jobs are due, claims their fires, hands runs to executors, and keeps what
+//! comes back.
+//!
+//! - [`engine`] puts the loops together and is what the edges (REST, command line) hold;
+//! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due;
+//! - `dispatch` routes runs to executors, and turns results into durable verdicts;
+//! - `cluster` renews the node's lease and takes over what dead nodes left;
+//! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life; [`auth`] the tokens.
+
+pub mod auth;
+pub mod clock;
+mod cluster;
+mod config;
+mod definitions;
+mod dispatch;
+pub mod engine;
+pub mod gateway;
+pub mod jobs;
+pub mod lifecycle;
+mod registry;
+mod scheduler;
+
+pub use config::EngineConfig;
+pub use engine::{Engine, Readiness, StartError};
+pub use lifecycle::{Lifecycle, Until};
+pub use registry::OnlineExecutor;

@@ -1,0 +1,206 @@
+//! The scan: each second it claims the fires of the look-ahead window, and then, with a budget, what is overdue.
+//!
+//! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. What
+//! another node took first drops out. The loop may be run twice, late, or on another node.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use rondel_core::plan::{MissedSpan, Plan, PlannedFire, Window, plan};
+use rondel_core::run::BROADCAST;
+use rondel_core::{NodeId, Reason, Route, Run, RunId, RunStatus, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::Held;
+use crate::definitions::Compiled;
+use crate::engine::{Shared, chain};
+
+/// Jobs read by one statement.
+const PAGE: u32 = 5_000;
+/// Jobs claimed by one transaction, and the runs after which it is closed early.
+const CLAIM_JOBS: usize = 500;
+const CLAIM_RUNS: usize = 1_000;
+/// Waiting runs taken by one statement.
+const WAITING_PAGE: u32 = 1_000;
+
+pub(crate) struct ScanLoop {
+    shared: Arc<Shared>,
+}
+
+impl ScanLoop {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut period = interval(self.shared.config.scan_period);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut complained = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = period.tick() => {}
+                () = self.shared.scan_poke.notified() => {}
+            }
+            match self.tick().await {
+                Ok(()) => complained = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(error = %chain(&error), "cannot claim fires; trying on");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tick(&mut self) -> Result<(), StoreError> {
+        let Some(held) = self.shared.membership.held() else { return Ok(()) };
+        let homes = self.shared.membership.claimable_homes();
+        let now = self.shared.clock.now();
+        let config = &self.shared.config;
+        let overdue_before = now - config.look_ahead;
+        let window = DueRange { from: overdue_before, to: now + config.near, limit: PAGE };
+        self.claim_range(&held, &homes, window, u32::MAX).await?;
+        self.take_waiting(&held, now + config.near).await?;
+        let just_before = Timestamp::from_millis(overdue_before.as_millis() - 1);
+        let backlog = DueRange { from: Timestamp::EPOCH, to: just_before, limit: PAGE.min(config.backlog_budget) };
+        self.claim_range(&held, &homes, backlog, config.backlog_budget).await
+    }
+
+    /// Claims page after page until the range is empty, the budget is used up, or nothing moves.
+    async fn claim_range(&self, held: &Held, homes: &[NodeId], range: DueRange, budget: u32) -> Result<(), StoreError> {
+        let mut left = budget;
+        while left > 0 {
+            let due = self.shared.store.due_jobs(homes, range).await?;
+            let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
+            let won = self.claim(held, due).await?;
+            if count < range.limit || won == 0 {
+                return Ok(());
+            }
+            left = left.saturating_sub(count);
+        }
+        Ok(())
+    }
+
+    /// Plans and claims these jobs, lane by lane at the same time. Answers how many were won.
+    async fn claim(&self, held: &Held, due: Vec<DueJob>) -> Result<usize, StoreError> {
+        if due.is_empty() {
+            return Ok(0);
+        }
+        let keys = due.iter().map(|due| (due.job, due.version));
+        let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
+        let now = self.shared.clock.now();
+        let window = Window { now, end: now + self.shared.config.look_ahead };
+        let mut lanes: Vec<Vec<ClaimJob>> = (0..self.shared.lane_count()).map(|_| Vec::new()).collect();
+        for seen in due {
+            // A definition that cannot be read was complained about when it was loaded.
+            let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
+            let planned = plan(&definition.job, definition.anchor, seen.next_fire_at, window);
+            let lane = seen.job.lane(lanes.len());
+            lanes[lane].push(claim_job(held, seen, definition, &planned, now));
+        }
+        let claims = lanes.into_iter().map(|jobs| self.claim_lane(held, jobs));
+        join_all(claims).await.into_iter().sum()
+    }
+
+    async fn claim_lane(&self, held: &Held, jobs: Vec<ClaimJob>) -> Result<usize, StoreError> {
+        let mut won = 0;
+        for batch in batches(jobs) {
+            let claimed = self.shared.store.claim(held.token, &batch).await?;
+            won += claimed.jobs.len();
+            let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
+            let all_won = claimed.jobs.len() == batch.len();
+            let runs = batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs);
+            let is_open = |run: &Run| !run.status.is_terminal() && !claimed.existing.contains(&run.id);
+            self.shared.put(runs.filter(is_open).collect()).await;
+        }
+        Ok(won)
+    }
+
+    async fn take_waiting(&self, held: &Held, until: Timestamp) -> Result<(), StoreError> {
+        loop {
+            let runs = self.shared.store.take_waiting(held.token, until, WAITING_PAGE).await?;
+            let is_last = runs.len() < usize::try_from(WAITING_PAGE).unwrap_or(usize::MAX);
+            self.shared.put(runs).await;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Cuts a lane into transactions of a bounded size.
+fn batches(jobs: Vec<ClaimJob>) -> Vec<Vec<ClaimJob>> {
+    let mut batches = vec![Vec::new()];
+    let mut run_count = 0;
+    for job in jobs {
+        let last = batches.len() - 1;
+        if !batches[last].is_empty() && (batches[last].len() == CLAIM_JOBS || run_count + job.runs.len() > CLAIM_RUNS) {
+            batches.push(Vec::new());
+            run_count = 0;
+        }
+        run_count += job.runs.len();
+        let last = batches.len() - 1;
+        batches[last].push(job);
+    }
+    batches.retain(|batch| !batch.is_empty());
+    batches
+}
+
+fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, now: Timestamp) -> ClaimJob {
+    let missed = planned.missed.map(|span| missed_row(held, definition, span, now));
+    let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, now));
+    ClaimJob { seen, next_fire_at: planned.next, runs: missed.into_iter().chain(fires).collect() }
+}
+
+fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, now: Timestamp) -> Run {
+    let broadcast = definition.job.route == Route::Broadcast;
+    Run {
+        id: RunId::new(held.ids.next(now)),
+        namespace: definition.namespace,
+        job: definition.id,
+        job_version: definition.version,
+        app: definition.app,
+        fire_at: fire.fire_at,
+        cause: 0,
+        shard_index: if broadcast { BROADCAST } else { 0 },
+        shard_total: if broadcast { None } else { Some(1) },
+        trigger: fire.trigger,
+        status: RunStatus::Pending,
+        reason: None,
+        attempt: 1,
+        due_at: fire.due_at,
+        node: held.token.node,
+        node_epoch: held.token.epoch,
+        params: None,
+        executor: None,
+        executor_id: None,
+        marked_at: None,
+        started_at: None,
+        finished_at: None,
+        message: None,
+        result: None,
+        lost_count: 0,
+        open_shards: None,
+        parent: None,
+        cancel_by: None,
+        span_end_at: None,
+        span_count: 1,
+    }
+}
+
+/// One row of the ledger for all missed fires that the policy passes over.
+fn missed_row(held: &Held, definition: &Compiled, span: MissedSpan, now: Timestamp) -> Run {
+    let fire = PlannedFire { fire_at: span.first, due_at: span.first, trigger: span.trigger };
+    Run {
+        status: RunStatus::Skipped,
+        reason: Some(Reason::Misfire),
+        finished_at: Some(now),
+        span_end_at: (span.count > 1).then_some(span.last),
+        span_count: span.count,
+        ..fire_row(held, definition, &fire, now)
+    }
+}

@@ -1,0 +1,178 @@
+//! The tick: shortly before each whole second it takes the slots that come due, reads in one statement per batch what
+//! has become of the runs and their definitions, and hands them to the dispatcher, which releases each at its instant.
+//!
+//! The promise to editors: no fire due more than a second after an edit was acknowledged runs under the old definition.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::plan::runs_late;
+use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::ledger::RunCheck;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::definitions::Compiled;
+use crate::dispatch::{Event, Ready, finish_unsent};
+use crate::engine::Shared;
+use crate::scheduler::ring::Ring;
+
+/// How long before a whole second its slot is taken: time for the reading, and less than the promise to editors.
+const LEAD: Duration = Duration::from_millis(500);
+/// How long a reading that the database did not answer is put off.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+const CHECK_BATCH: usize = 500;
+
+/// What the tick is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Claimed runs, all of them in memory from now on.
+    Put(Vec<Run>),
+    /// The lease is gone: what is not handed over is somebody else's.
+    Clear,
+}
+
+pub(crate) struct TickLoop {
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+    events: mpsc::Sender<Event>,
+    ring: Ring,
+    /// Taken from the ring, not yet read: normally empty.
+    unread: Vec<Run>,
+}
+
+impl TickLoop {
+    pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) -> Self {
+        let ring = Ring::new(shared.clock.now());
+        Self { shared, commands, events, ring, unread: Vec::new() }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut complained = false;
+        loop {
+            let wake = self.next_wake();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                command = self.commands.recv() => match command {
+                    Some(command) => self.take_commands(command),
+                    None => return,
+                },
+                () = self.shared.clock.sleep_until(wake) => {}
+            }
+            match self.tick().await {
+                Ok(()) => complained = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(error = %crate::engine::chain(&error), "cannot read due runs; holding them back");
+                    }
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+            }
+        }
+    }
+
+    /// Takes what has come due and hands over what may run.
+    async fn tick(&mut self) -> Result<(), StoreError> {
+        let horizon = self.shared.clock.now() + LEAD;
+        self.unread.extend(self.ring.take_through(horizon.second()));
+        while !self.unread.is_empty() {
+            let batch: Vec<Run> = self.unread.iter().take(CHECK_BATCH).cloned().collect();
+            let ready = self.check(batch).await?;
+            self.unread.drain(..CHECK_BATCH.min(self.unread.len()));
+            if !ready.is_empty() && self.events.send(Event::Ready(ready)).await.is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn next_wake(&self) -> Timestamp {
+        let now = self.shared.clock.now();
+        Timestamp::from_secs((now + LEAD).second() + 1) - LEAD
+    }
+
+    fn take_commands(&mut self, first: Command) {
+        let mut next = Some(first);
+        while let Some(command) = next {
+            match command {
+                Command::Put(runs) => {
+                    let due = runs.into_iter().filter_map(|run| self.ring.put(run));
+                    self.unread.extend(due);
+                }
+                Command::Clear => {
+                    let dropped = self.ring.clear().into_iter().chain(std::mem::take(&mut self.unread));
+                    self.shared.in_memory.forget(dropped.map(|run| run.id));
+                }
+            }
+            next = self.commands.try_recv().ok();
+        }
+    }
+
+    /// What of a batch may run, under which definition. What may not is forgotten or given its verdict.
+    async fn check(&self, batch: Vec<Run>) -> Result<Vec<Ready>, StoreError> {
+        let ids: Vec<RunId> = batch.iter().map(|run| run.id).collect();
+        let checks: HashMap<RunId, RunCheck> =
+            self.shared.store.check_runs(&ids).await?.into_iter().map(|check| (check.id, check)).collect();
+        let batch = self.refresh(batch, &checks).await?;
+        let keys = batch.iter().map(|run| (run.job, run.job_version));
+        let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
+        let now = self.shared.clock.now();
+        let newest = newest_of_jobs(&batch);
+        let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
+        for run in batch {
+            let check = checks.get(&run.id).filter(|check| self.is_ours(check));
+            let definition = definitions.get(&(run.job, run.job_version));
+            match (check, definition) {
+                (Some(check), Some(definition)) if check.cancel_asked => {
+                    ended.push(finish_unsent(&run, definition, Outcome::Cancelled, now, None));
+                }
+                (Some(_), Some(definition)) if !may_run(&run, definition, newest.get(&run.job), now) => {
+                    ended.push(finish_unsent(&run, definition, Outcome::Skipped(Reason::Misfire), now, None));
+                }
+                (Some(_), Some(definition)) => ready.push(Ready { run, definition: Arc::clone(definition) }),
+                _ => dropped.push(run.id),
+            }
+        }
+        self.shared.in_memory.forget(dropped);
+        self.shared.results.submit_unsent(ended).await;
+        Ok(ready)
+    }
+
+    fn is_ours(&self, check: &RunCheck) -> bool {
+        check.status == RunStatus::Pending && check.owner == self.shared.membership.token()
+    }
+
+    /// Reads anew the runs that an edit moved to another version.
+    async fn refresh(&self, batch: Vec<Run>, checks: &HashMap<RunId, RunCheck>) -> Result<Vec<Run>, StoreError> {
+        let is_stale = |run: &&Run| {
+            checks.get(&run.id).is_some_and(|c| c.job_version != run.job_version || c.attempt != run.attempt)
+        };
+        let stale: Vec<RunId> = batch.iter().filter(is_stale).map(|run| run.id).collect();
+        if stale.is_empty() {
+            return Ok(batch);
+        }
+        let mut fresh: HashMap<RunId, Run> =
+            self.shared.store.runs(&stale).await?.into_iter().map(|run| (run.id, run)).collect();
+        Ok(batch.into_iter().map(|run| fresh.remove(&run.id).unwrap_or(run)).collect())
+    }
+}
+
+/// A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy like any other.
+fn may_run(run: &Run, definition: &Compiled, newest: Option<&Timestamp>, now: Timestamp) -> bool {
+    let from_schedule = run.cause == 0 && run.attempt == 1 && run.shard_index <= 0;
+    !from_schedule
+        || run.trigger == rondel_core::Trigger::Misfire
+        || runs_late(&definition.job, run.due_at, newest == Some(&run.fire_at), now)
+}
+
+fn newest_of_jobs(batch: &[Run]) -> HashMap<JobId, Timestamp> {
+    let mut newest = HashMap::new();
+    for run in batch.iter().filter(|run| run.cause == 0) {
+        let at = newest.entry(run.job).or_insert(run.fire_at);
+        *at = run.fire_at.max(*at);
+    }
+    newest
+}
