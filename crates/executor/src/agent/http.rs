@@ -1,0 +1,204 @@
+//! The handler `http`: one request, with limits on what comes back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method, RequestBuilder, Response, Url, redirect};
+use rondel_core::time::{format_duration, parse_duration};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::tls;
+use crate::error::ExecutorError;
+use crate::extract::{Cancel, Log};
+use crate::job_error::{JobError, error_line};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+const REDIRECTS_MAX: usize = 10;
+
+/// So much of a body is shown in the log.
+const LOGGED_BYTES: usize = 2 * 1024;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HttpParams {
+    url: String,
+    method: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    body: Option<Value>,
+    expect_status: Option<Value>,
+    timeout: Option<String>,
+    max_body_bytes: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct HttpResult {
+    status: u16,
+    body_bytes: usize,
+}
+
+/// Which statuses are good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Code(u16),
+    /// The hundreds.
+    Class(u16),
+}
+
+pub(super) fn client() -> Result<Client, ExecutorError> {
+    let tls = tls::client_config().map_err(|error| ExecutorError::HttpClient(error.into()))?;
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(redirect::Policy::limited(REDIRECTS_MAX))
+        .user_agent(concat!("rondel-agent/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| ExecutorError::HttpClient(error.into()))
+}
+
+pub(super) async fn run(client: Client, params: HttpParams, cancel: Cancel, log: Log) -> Result<HttpResult, JobError> {
+    tokio::select! {
+        done = request(&client, &params, &log) => done,
+        () = cancel.cancelled() => Err(JobError::failed("stopped")),
+    }
+}
+
+async fn request(client: &Client, params: &HttpParams, log: &Log) -> Result<HttpResult, JobError> {
+    let timeout = match &params.timeout {
+        Some(text) => parse_duration(text).map_err(|error| bad("timeout", error))?,
+        None => TIMEOUT,
+    };
+    let expected = match &params.expect_status {
+        Some(value) => expected_statuses(value)?,
+        None => vec![Expected::Class(2)],
+    };
+    let request = build(client, params)?.timeout(timeout);
+    let began = Instant::now();
+    log.info(format!("{} {}", method(params)?, params.url));
+    // The URL is in the log as it was given; the error's own copy of it might show a secret in another spelling.
+    let failed = |error: reqwest::Error| {
+        if error.is_timeout() {
+            return JobError::failed(format_args!("no answer within {}", format_duration(timeout)));
+        }
+        JobError::failed(error_line(&error.without_url()))
+    };
+    let mut response = request.send().await.map_err(failed)?;
+    let status = response.status();
+    let body = read_body(&mut response, params.max_body_bytes.unwrap_or(BODY_BYTES_MAX)).await;
+    let body = body.map_err(|error| error.unwrap_or_else(failed))?;
+    log.info(format!("{status}, {} bytes in {} ms", body.len(), began.elapsed().as_millis()));
+    show(&body, log);
+    if expected.iter().any(|expected| expected.holds(status.as_u16())) {
+        return Ok(HttpResult { status: status.as_u16(), body_bytes: body.len() });
+    }
+    let wanted: Vec<String> = expected.iter().map(ToString::to_string).collect();
+    Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), wanted.join(" or "))))
+}
+
+fn build(client: &Client, params: &HttpParams) -> Result<RequestBuilder, JobError> {
+    let url = Url::parse(&params.url).map_err(|error| bad("url", error))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(bad("url", "neither http nor https"));
+    }
+    let mut headers = HeaderMap::new();
+    for (name, value) in &params.headers {
+        let parsed = HeaderName::try_from(name).map_err(|error| bad("headers", format_args!("{name:?}: {error}")))?;
+        let value = HeaderValue::try_from(value).map_err(|error| bad("headers", format_args!("{name:?}: {error}")))?;
+        headers.insert(parsed, value);
+    }
+    let body = match &params.body {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(json) => {
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            Some(json.to_string())
+        }
+    };
+    let request = client.request(method(params)?, url).headers(headers);
+    Ok(body.into_iter().fold(request, RequestBuilder::body))
+}
+
+fn method(params: &HttpParams) -> Result<Method, JobError> {
+    let word = params.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
+    word.parse().map_err(|_| bad("method", format_args!("{word:?} is not a method")))
+}
+
+fn bad(field: &str, reason: impl std::fmt::Display) -> JobError {
+    JobError::terminal(format_args!("params: {field}: {reason}"))
+}
+
+/// What went wrong with a body: too much of it, or (to be said by the caller) the connection.
+enum BodyError {
+    TooLarge(usize),
+    Read(reqwest::Error),
+}
+
+impl BodyError {
+    fn unwrap_or_else(self, read: impl FnOnce(reqwest::Error) -> JobError) -> JobError {
+        match self {
+            Self::TooLarge(max) => JobError::failed(format_args!("the answer is larger than {max} bytes (max_body_bytes)")),
+            Self::Read(error) => read(error),
+        }
+    }
+}
+
+async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(BodyError::Read)? {
+        if body.len() + chunk.len() > max {
+            return Err(BodyError::TooLarge(max));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+fn show(body: &[u8], log: &Log) {
+    let shown = &body[..body.len().min(LOGGED_BYTES)];
+    if !shown.is_empty() {
+        log.info(String::from_utf8_lossy(shown));
+    }
+    if shown.len() < body.len() {
+        log.info(format!("… {} more bytes", body.len() - shown.len()));
+    }
+}
+
+impl Expected {
+    fn holds(self, status: u16) -> bool {
+        match self {
+            Self::Code(code) => status == code,
+            Self::Class(hundreds) => status / 100 == hundreds,
+        }
+    }
+}
+
+impl std::fmt::Display for Expected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "{code}"),
+            Self::Class(hundreds) => write!(f, "{hundreds}xx"),
+        }
+    }
+}
+
+fn expected_statuses(value: &Value) -> Result<Vec<Expected>, JobError> {
+    let wrong = || bad("expect_status", format_args!("{value} is not a status such as 200, \"2xx\" or a list of them"));
+    let one = |value: &Value| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
+        let hundreds = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());
+        let class = hundreds.filter(|hundreds| (1..=5).contains(hundreds)).map(Expected::Class);
+        let code = text.parse().ok().filter(|code| (100..=599).contains(code)).map(Expected::Code);
+        class.or(code).ok_or_else(wrong)
+    };
+    match value {
+        Value::Array(values) if values.is_empty() => Err(wrong()),
+        Value::Array(values) => values.iter().map(one).collect(),
+        single => Ok(vec![one(single)?]),
+    }
+}
+
+#[cfg(test)]
+mod tests;

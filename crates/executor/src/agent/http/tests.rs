@@ -1,0 +1,113 @@
+use rondel_core::RunStatus;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::extract::Params;
+use crate::lifecycle::spawn_outside;
+use crate::test_run::{TestOutcome, TestRun};
+
+/// A server that answers every request with this, and shows the request in the body where it holds `{request}`.
+async fn serve(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    spawn_outside(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buffer = vec![0; 64 * 1024];
+            let length = stream.read(&mut buffer).await.unwrap_or(0);
+            let request = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let answer = answer.replace("{request}", &request);
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                continue;
+            }
+        }
+    });
+    format!("http://{address}")
+}
+
+async fn http(params: Value) -> TestOutcome {
+    let client = client().unwrap();
+    let handler =
+        move |Params(params): Params<HttpParams>, cancel: Cancel, log: Log| run(client.clone(), params, cancel, log);
+    TestRun::of(handler).params(params).timeout(Duration::from_secs(20)).run().await
+}
+
+#[tokio::test]
+async fn a_good_status_is_a_success_and_the_body_is_in_the_log() {
+    let url = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhello").await;
+    let outcome = http(json!({"url": url})).await;
+    assert_eq!(outcome.result(), Some(&json!({"status": 200, "body_bytes": 5})), "{outcome:?}");
+    assert!(outcome.log().contains("200 OK, 5 bytes") && outcome.log().contains("info hello"), "{}", outcome.log());
+}
+
+#[tokio::test]
+async fn other_statuses_fail_unless_they_are_expected() {
+    let url = serve("HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n").await;
+    let outcome = http(json!({"url": url})).await;
+    assert_eq!(outcome.message(), "status 404, expected 2xx");
+    assert!(outcome.is_retryable());
+    for expected in [json!(404), json!("4xx"), json!([200, "404"])] {
+        assert!(http(json!({"url": url, "expect_status": expected})).await.is_succeeded());
+    }
+}
+
+#[tokio::test]
+async fn method_headers_and_body_are_sent() {
+    let url = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{request}").await;
+    let outcome = http(json!({"url": url, "method": "put", "headers": {"X-Key": "7"}, "body": {"a": 1}})).await;
+    for part in ["PUT / HTTP/1.1", "x-key: 7", "content-type: application/json", "{\"a\":1}"] {
+        assert!(outcome.log().contains(part), "{part} in {}", outcome.log());
+    }
+}
+
+#[tokio::test]
+async fn answers_are_bounded_in_size_and_time() {
+    let url = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n0123456789").await;
+    let outcome = http(json!({"url": url, "max_body_bytes": 9})).await;
+    assert_eq!(outcome.message(), "the answer is larger than 9 bytes (max_body_bytes)");
+    let url = serve("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n").await;
+    let outcome = http(json!({"url": url, "timeout": "200ms"})).await;
+    assert_eq!((outcome.status(), outcome.message()), (RunStatus::Failed, "no answer within 200ms"));
+}
+
+#[tokio::test]
+async fn redirects_end() {
+    let url = serve("HTTP/1.1 302 Found\r\nlocation: /again\r\nconnection: close\r\n\r\n").await;
+    let outcome = http(json!({"url": url})).await;
+    assert!(outcome.message().contains("redirect"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn params_that_make_no_sense_are_refused_by_name() {
+    for (params, expected) in [
+        (json!({"url": "nonsense"}), "params: url: "),
+        (json!({"url": "ftp://a/"}), "params: url: neither http nor https"),
+        (json!({"url": "http://a/", "timeout": "soon"}), "params: timeout: "),
+        (json!({"url": "http://a/", "method": "G T"}), "params: method: "),
+        (json!({"url": "http://a/", "headers": {"a b": "c"}}), "params: headers: \"a b\""),
+        (json!({"url": "http://a/", "expect_status": "ok"}), "params: expect_status: \"ok\" is not"),
+        (json!({"url": "http://a/", "expect_status": []}), "params: expect_status: [] is not"),
+        (json!({"url": "http://a/", "verb": "GET"}), "params: unknown field `verb`"),
+        (json!({}), "params: missing field `url`"),
+    ] {
+        let outcome = http(params).await;
+        assert!(outcome.message().starts_with(expected), "{outcome:?}");
+        assert!(!outcome.is_retryable());
+    }
+}
+
+#[tokio::test]
+async fn https_fails_without_a_panic() {
+    let url = serve("not tls").await.replace("http:", "https:");
+    let outcome = http(json!({"url": url, "timeout": "5s"})).await;
+    assert_eq!(outcome.status(), RunStatus::Failed);
+    assert!(!outcome.message().contains("panicked"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_a_failure_that_says_so() {
+    let outcome = http(json!({"url": "http://127.0.0.1:1/"})).await;
+    assert!(outcome.message().contains("Connection refused"), "{outcome:?}");
+    assert!(outcome.is_retryable());
+}

@@ -1,0 +1,84 @@
+//! What a process prints, cut into lines as it comes.
+
+/// A line without an end is handed on at this length; the rest of it is passed over.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    partial: Vec<u8>,
+    /// The rest of a line that was too long.
+    skipping: bool,
+}
+
+impl Lines {
+    /// Takes more of the output; `emit` gets each line that is complete.
+    pub(super) fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&str)) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.add(&bytes[..end], &mut emit);
+            if !std::mem::take(&mut self.skipping) {
+                self.flush(&mut emit);
+            }
+            bytes = &bytes[end + 1..];
+        }
+        self.add(bytes, &mut emit);
+    }
+
+    /// The output is over.
+    pub(super) fn finish(mut self, mut emit: impl FnMut(&str)) {
+        if !self.partial.is_empty() {
+            self.flush(&mut emit);
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8], emit: &mut impl FnMut(&str)) {
+        if self.skipping {
+            return;
+        }
+        let room = LINE_BYTES_MAX - self.partial.len();
+        self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if bytes.len() > room {
+            self.flush(emit);
+            self.skipping = true;
+        }
+    }
+
+    fn flush(&mut self, emit: &mut impl FnMut(&str)) {
+        let line = self.partial.strip_suffix(b"\r").unwrap_or(&self.partial);
+        emit(&String::from_utf8_lossy(line));
+        self.partial.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(pieces: &[&[u8]]) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut lines = Lines::default();
+        for piece in pieces {
+            lines.push(piece, |line| found.push(line.to_owned()));
+        }
+        lines.finish(|line| found.push(line.to_owned()));
+        found
+    }
+
+    #[test]
+    fn lines_are_put_together_from_pieces() {
+        assert_eq!(cut(&[b"a\nb", b"c\r\n\nd"]), ["a", "bc", "", "d"]);
+        assert_eq!(cut(&[b""]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_character_may_be_split_and_need_not_be_one() {
+        assert_eq!(cut(&[b"\xc3", b"\xa4\n", b"\xff\n"]), ["ä", "\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_bounded() {
+        let long = vec![b'x'; LINE_BYTES_MAX / 2 + 1];
+        let found = cut(&[&long, &long, &long, b"\nnext\n"]);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].len(), found[1].as_str()), (LINE_BYTES_MAX, "next"));
+    }
+}

@@ -1,0 +1,31 @@
+//! Certificates for outgoing requests, without a process-wide choice of cryptography.
+
+use std::sync::Arc;
+
+use rustls::{ClientConfig, RootCertStore};
+
+/// Trusts what the host trusts; where the host has no certificates (a bare container), the well-known ones.
+pub(super) fn client_config() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots()).with_no_client_auth())
+}
+
+fn roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    roots
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn there_is_always_somebody_to_trust() {
+        assert!(!super::roots().is_empty());
+        super::client_config().unwrap();
+    }
+}

@@ -1,0 +1,91 @@
+//! One attempt from the handler's start to its ending: deadline, stop, grace, panic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{RunStatus, Timestamp};
+
+use crate::ending::Ending;
+use crate::handler::AnyHandler;
+use crate::run::{RunContext, StopCause, panic_message, within};
+use crate::template::{self, Resolved};
+
+/// An attempt that is over.
+pub(crate) struct Ended {
+    pub(crate) ending: Ending,
+    pub(crate) started_at: Timestamp,
+    pub(crate) finished_at: Timestamp,
+}
+
+/// Runs the handler. Whatever it does, an ending comes out within its timeout and the grace, unless it blocks the thread.
+pub(crate) async fn execute(run: &RunContext, handler: Arc<dyn AnyHandler>) -> Ended {
+    run.set_started();
+    let clock = &run.setup().clock;
+    let started_at = clock.now_not_before(run.due_at());
+    let ending = supervise(run, handler).await;
+    run.end_tasks();
+    let ending = ending.tidy(run.masks());
+    Ended { ending, started_at, finished_at: clock.now().max(started_at) }
+}
+
+async fn supervise(run: &RunContext, handler: Arc<dyn AnyHandler>) -> Ending {
+    let grace = run.setup().timing.cancel_grace;
+    let mut body = Box::pin(within(run.clone(), body(run.clone(), handler)));
+    // The body first: a handler that is over at once costs neither a timer nor a waker.
+    let ended = tokio::select! {
+        biased;
+        ended = &mut body => Some(ended),
+        () = must_stop(run) => tokio::time::timeout(grace, &mut body).await.ok(),
+    };
+    if ended.is_none() {
+        abort(run, body);
+    }
+    settle(run, ended, grace)
+}
+
+/// Secrets first, then the handler.
+async fn body(run: RunContext, handler: Arc<dyn AnyHandler>) -> Ending {
+    if let Some(secrets) = &run.setup().secrets {
+        match template::resolve(run.params(), secrets).await {
+            Ok(Some(Resolved { params, masks })) => {
+                run.log().set_masks(masks);
+                run.set_params(params);
+            }
+            Ok(None) => {}
+            Err(error) => return error.into(),
+        }
+    }
+    handler.start(run.clone()).await
+}
+
+/// Resolves when the run is to stop, and makes the deadline a cause to.
+async fn must_stop(run: &RunContext) {
+    let (Some(deadline), Some(timeout)) = (run.deadline(), run.timeout()) else {
+        return run.stopped().await;
+    };
+    if tokio::time::timeout_at(deadline, run.stopped()).await.is_err() {
+        run.stop(StopCause::TimedOut { timeout });
+    }
+}
+
+/// Drops the handler's future where it stands. What it holds may panic on the way out; the run is over either way.
+fn abort(run: &RunContext, body: impl Sized) {
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
+    if let Err(payload) = dropped {
+        run.log_line("error", &panic_message(payload.as_ref()));
+    }
+}
+
+/// A run that was to stop reports why, whatever its handler returned in the end.
+fn settle(run: &RunContext, ended: Option<Result<Ending, String>>, grace: Duration) -> Ending {
+    if let Some(Err(panic)) = &ended {
+        run.log_line("error", panic);
+    }
+    match (run.stop_cause(), ended) {
+        (Some(cause), None) => cause.ending(Some(grace)),
+        (Some(cause), Some(_)) => cause.ending(None),
+        (None, Some(Ok(ending))) => ending,
+        (None, Some(Err(panic))) => Ending::new(RunStatus::Failed, panic, true),
+        (None, None) => Ending::new(RunStatus::Failed, "the handler was dropped", true),
+    }
+}

@@ -1,0 +1,350 @@
+//! What a program says about its executor before it starts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::name;
+use rondel_proto::v1;
+use tokio::sync::Semaphore;
+
+use crate::engine::{Engine, Identity};
+use crate::error::ExecutorError;
+use crate::executor::Executor;
+use crate::handler::{self, AnyHandler, BlockingHandler, Handler};
+use crate::identity;
+use crate::journal::Journal;
+use crate::log::Shipping;
+use crate::secrets::Secrets;
+use crate::session::{ServerUrl, Servers, TokenSource};
+use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
+
+/// How many runs an executor takes at the same time where it says nothing.
+const SLOTS: u32 = 64;
+
+/// How long running runs may go on after the signal to end.
+const DRAIN_GRACE: Duration = Duration::from_secs(60);
+
+/// Builds an [`Executor`]. Whatever is wrong is said by [`build`](Self::build) or [`run_until`](Self::run_until).
+///
+/// ```no_run
+/// use rondel_executor::{Executor, ExecutorError, JobError, Params, State};
+/// use std::time::Duration;
+///
+/// #[derive(Clone)]
+/// struct Db;
+///
+/// async fn import(Params(table): Params<String>, State(_db): State<Db>) -> Result<(), JobError> {
+///     Ok(())
+/// }
+/// fn hash_files(Params(dir): Params<String>) -> Result<usize, std::io::Error> {
+///     Ok(std::fs::read_dir(dir)?.count())
+/// }
+///
+/// # async fn start() -> Result<(), ExecutorError> {
+/// Executor::builder("billing")
+///     .server("http://10.0.0.1:8080")
+///     .server("http://10.0.0.2:8080")
+///     .token_file("/run/secrets/rondel-token")
+///     .name("billing-1")
+///     .label("zone", "a")
+///     .slots(16)
+///     .data_dir("/var/lib/billing/rondel")
+///     .drain_grace(Duration::from_secs(30))
+///     .state(Db)
+///     .handler("import", import)
+///     .blocking_handler("hash", hash_files)
+///     .run_until(rondel_executor::signal::terminate())
+///     .await
+/// # }
+/// ```
+#[must_use = "a builder does nothing until it runs"]
+pub struct Builder {
+    app: String,
+    namespace: String,
+    name: Option<String>,
+    servers: Vec<String>,
+    token: TokenSource,
+    ca_file: Option<PathBuf>,
+    labels: BTreeMap<String, String>,
+    weight: u32,
+    slots: u32,
+    blocking_threads: usize,
+    data_dir: Option<PathBuf>,
+    drain_grace: Duration,
+    timing: Timing,
+    secrets: Option<Secrets>,
+    states: States,
+    handlers: Vec<(String, Arc<dyn AnyHandler>)>,
+}
+
+/// Who it is, and where it goes.
+impl Builder {
+    pub(crate) fn new(app: String) -> Self {
+        Self {
+            app,
+            namespace: "default".to_owned(),
+            name: None,
+            servers: Vec::new(),
+            token: TokenSource::None,
+            ca_file: None,
+            labels: BTreeMap::new(),
+            weight: 1,
+            slots: SLOTS,
+            blocking_threads: BLOCKING_THREADS,
+            data_dir: None,
+            drain_grace: DRAIN_GRACE,
+            timing: Timing::default(),
+            secrets: None,
+            states: States::default(),
+            handlers: Vec::new(),
+        }
+    }
+
+    /// A server to dial: at least one. It names the others by itself.
+    pub fn server(mut self, url: impl Into<String>) -> Self {
+        self.servers.push(url.into());
+        self
+    }
+
+    /// The token that opens the servers' doors.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = TokenSource::Text(token.into());
+        self
+    }
+
+    /// A file that holds the token; read at each dial, so that a new token is taken up.
+    pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.token = TokenSource::File(path.into());
+        self
+    }
+
+    /// A file of PEM certificates to trust for `https` servers, beside the well-known ones.
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.ca_file = Some(path.into());
+        self
+    }
+
+    /// The namespace of the app; `default` where nothing is said.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// A name that stays across restarts: routers order and hash by it. Without one it is kept in the data directory, or
+    /// made of the host's name and a few random letters.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// A label that jobs may ask for.
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// Its share among the executors of the app; 1 where nothing is said.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
+        self
+    }
+}
+
+/// What it does, and how.
+impl Builder {
+    /// How many runs it takes at the same time; 64 where nothing is said.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// How many blocking handlers run at the same time; 32 where nothing is said.
+    pub fn blocking_threads(mut self, count: usize) -> Self {
+        self.blocking_threads = count;
+        self
+    }
+
+    /// A directory of its own, where results are kept until a server has acknowledged them, across restarts.
+    pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.data_dir = Some(path.into());
+        self
+    }
+
+    /// How long running runs may go on after `until` has resolved; 60 s where nothing is said.
+    pub fn drain_grace(mut self, grace: Duration) -> Self {
+        self.drain_grace = grace;
+        self
+    }
+
+    /// The lengths that it works by.
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.timing = timing;
+        self
+    }
+
+    /// Resolves `{{secret.NAME}}` in params.
+    pub fn secrets(mut self, secrets: Secrets) -> Self {
+        self.secrets = Some(secrets);
+        self
+    }
+
+    /// A value that handlers take as [`State<T>`](crate::State): one per type.
+    pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.states.insert(value);
+        self
+    }
+
+    /// An async function that runs the jobs with this handler name.
+    pub fn handler<Args: 'static>(mut self, name: impl Into<String>, handler: impl Handler<Args>) -> Self {
+        self.handlers.push((name.into(), handler::any(handler)));
+        self
+    }
+
+    /// A plain function that does, on a thread of a bounded pool: for what blocks. It cannot be aborted: it should look
+    /// at [`Cancel`](crate::Cancel) now and then.
+    pub fn blocking_handler<Args: 'static>(
+        mut self,
+        name: impl Into<String>,
+        handler: impl BlockingHandler<Args>,
+    ) -> Self {
+        self.handlers.push((name.into(), handler::any_blocking(handler)));
+        self
+    }
+}
+
+impl Builder {
+    /// Checks everything, and takes the data directory.
+    ///
+    /// # Errors
+    /// What is wrong with what was said, in one sentence.
+    pub fn build(self) -> Result<Executor, ExecutorError> {
+        self.check()?;
+        let handlers = collect_handlers(self.handlers)?;
+        let servers = open_servers(&self.servers, self.token, self.ca_file)?;
+        let mut setup = Setup::new(handlers, self.states, self.timing);
+        setup.secrets = self.secrets;
+        setup.shipping = Some(Arc::new(Shipping::default()));
+        setup.blocking = Arc::new(Semaphore::new(self.blocking_threads));
+        let incarnation = identity::new_incarnation();
+        let (name, predecessor, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
+        let identity = Identity {
+            namespace: self.namespace,
+            app: self.app,
+            name,
+            incarnation,
+            predecessor,
+            labels: self.labels,
+            weight: self.weight,
+            slots: self.slots,
+        };
+        let engine = Engine::new(Arc::new(setup), identity, servers, journal);
+        Ok(Executor { engine, drain_grace: self.drain_grace })
+    }
+
+    /// Builds it, runs it until `until` resolves, and drains: see [`Executor::run_until`].
+    ///
+    /// # Errors
+    /// What [`build`](Self::build) found.
+    pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
+        self.build()?.run_until(until).await
+    }
+
+    fn check(&self) -> Result<(), ExecutorError> {
+        let named = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
+        for (what, name) in named {
+            let checked = name.map_or(Ok(()), |name| name::check(name));
+            checked.map_err(|reason| ExecutorError::Name { what, reason })?;
+        }
+        let counts = [("slots", self.slots == 0), ("blocking_threads", self.blocking_threads == 0)];
+        counts.into_iter().try_for_each(|(what, zero)| if zero { Err(ExecutorError::Zero { what }) } else { Ok(()) })
+    }
+}
+
+fn collect_handlers(
+    handlers: Vec<(String, Arc<dyn AnyHandler>)>,
+) -> Result<BTreeMap<String, Arc<dyn AnyHandler>>, ExecutorError> {
+    let mut by_name = BTreeMap::new();
+    for (handler_name, handler) in handlers {
+        name::check_handler(&handler_name).map_err(|reason| ExecutorError::Name { what: "handler", reason })?;
+        if by_name.contains_key(&handler_name) {
+            return Err(ExecutorError::DuplicateHandler(handler_name));
+        }
+        by_name.insert(handler_name, handler);
+    }
+    Ok(by_name)
+}
+
+fn open_servers(urls: &[String], token: TokenSource, ca_file: Option<PathBuf>) -> Result<Servers, ExecutorError> {
+    let urls: BTreeSet<ServerUrl> = urls.iter().map(|url| ServerUrl::parse(url)).collect::<Result<_, _>>()?;
+    if urls.is_empty() {
+        return Err(ExecutorError::NoServer);
+    }
+    let read = |path: PathBuf| std::fs::read(&path).map_err(|source| ExecutorError::File { path, source });
+    if let TokenSource::File(path) = &token {
+        read(path.clone())?;
+    }
+    Servers::new(urls, token, ca_file.map(read).transpose()?)
+}
+
+type Journaled = (Journal, Vec<v1::Result>);
+
+fn open_data_dir(
+    dir: Option<PathBuf>,
+    name: Option<String>,
+    incarnation: i64,
+) -> Result<(String, i64, Option<Journaled>), ExecutorError> {
+    let Some(dir) = dir else { return Ok((name.unwrap_or_else(identity::default_name), 0, None)) };
+    let opened = Journal::open(&dir, name.as_deref(), incarnation)?;
+    Ok((opened.name, opened.predecessor, Some((opened.journal, opened.results))))
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let handlers: Vec<&str> = self.handlers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Builder")
+            .field("app", &self.app)
+            .field("servers", &self.servers)
+            .field("handlers", &handlers)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn builder() -> Builder {
+        Executor::builder("app").server("http://127.0.0.1:1")
+    }
+
+    async fn nothing() {}
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (builder, expected) in [
+            (Executor::builder("app"), "no server is named"),
+            (Executor::builder("App").server("http://a"), "app: \"App\" is not a name"),
+            (builder().server("a:1"), "\"a:1\" is not a server's URL"),
+            (builder().namespace(""), "namespace: "),
+            (builder().name("a b"), "executor: "),
+            (builder().handler("a b", nothing), "handler: "),
+            (builder().handler("a", nothing).handler("a", nothing), "handler \"a\" is there twice"),
+            (builder().slots(0), "slots must be at least 1"),
+            (builder().token_file("/nonexistent/token"), "read /nonexistent/token"),
+            (builder().ca_file("/nonexistent/ca"), "read /nonexistent/ca"),
+        ] {
+            let error = builder.build().unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_data_directory_keeps_the_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = builder().data_dir(dir.path()).build().unwrap().name().to_owned();
+        let second = builder().data_dir(dir.path()).build().unwrap();
+        assert_eq!(second.name(), first);
+    }
+}

@@ -1,0 +1,107 @@
+//! The server's time, carried on by this host's monotonic clock.
+//!
+//! A time that arrives was read before it arrived, so each sample is a lower bound; of the last few the highest is the
+//! closest one. Results carry instants of this clock, never of the host's own.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use tokio::time::Instant;
+
+use crate::lifecycle::lock;
+
+/// How many samples count: enough for one quick answer among slow ones, few enough to follow a clock set back.
+const SAMPLES_MAX: usize = 12;
+
+/// How far the estimate may lag behind the server: the transit time of its quickest answer.
+const SLACK: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(crate) struct ServerClock {
+    base: Instant,
+    state: Mutex<Samples>,
+}
+
+#[derive(Debug)]
+struct Samples {
+    /// Server time less the time since `base`, in milliseconds.
+    offsets: VecDeque<i64>,
+    offset: i64,
+}
+
+impl ServerClock {
+    /// A clock that shows the host's time until a server has told its own.
+    pub(crate) fn new() -> Self {
+        let offset = host_now().as_millis();
+        Self { base: Instant::now(), state: Mutex::new(Samples { offsets: VecDeque::new(), offset }) }
+    }
+
+    /// Takes in what a server said just now.
+    pub(crate) fn observe(&self, server_now: Timestamp) {
+        let sample = server_now.as_millis() - self.elapsed_ms();
+        let mut state = lock(&self.state);
+        if state.offsets.len() == SAMPLES_MAX {
+            state.offsets.pop_front();
+        }
+        state.offsets.push_back(sample);
+        state.offset = state.offsets.iter().copied().max().unwrap_or(sample);
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        let offset = lock(&self.state).offset;
+        Timestamp::from_millis(offset.saturating_add(self.elapsed_ms()))
+    }
+
+    /// Now, for an event that cannot have come before `due`: lifted to it where the clock's own lag explains the rest.
+    pub(crate) fn now_not_before(&self, due: Timestamp) -> Timestamp {
+        let now = self.now();
+        if now < due && due.since(now) <= SLACK { due } else { now }
+    }
+
+    fn elapsed_ms(&self) -> i64 {
+        rondel_core::time::millis(self.base.elapsed())
+    }
+}
+
+/// The host's wall clock: what stands in for the server's until the first welcome, and in tests without a server.
+#[expect(clippy::disallowed_methods, reason = "the first estimate, before any server has told the time")]
+fn host_now() -> Timestamp {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH + since_epoch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_quickest_sample_counts_and_time_goes_on() {
+        let clock = ServerClock::new();
+        clock.observe(Timestamp::from_millis(1_000));
+        clock.observe(Timestamp::from_millis(960));
+        assert_eq!(clock.now(), Timestamp::from_millis(1_000));
+        tokio::time::advance(Duration::from_millis(250)).await;
+        assert_eq!(clock.now(), Timestamp::from_millis(1_250));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_set_back_is_followed() {
+        let clock = ServerClock::new();
+        clock.observe(Timestamp::from_secs(1_000));
+        for _ in 0..SAMPLES_MAX {
+            clock.observe(Timestamp::from_secs(500));
+        }
+        assert_eq!(clock.now(), Timestamp::from_secs(500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_own_lag_is_lifted() {
+        let clock = ServerClock::new();
+        clock.observe(Timestamp::from_millis(1_000));
+        assert_eq!(clock.now_not_before(Timestamp::from_millis(1_020)), Timestamp::from_millis(1_020));
+        assert_eq!(clock.now_not_before(Timestamp::from_millis(1_900)), Timestamp::from_millis(1_000));
+        assert_eq!(clock.now_not_before(Timestamp::from_millis(900)), Timestamp::from_millis(1_000));
+    }
+}

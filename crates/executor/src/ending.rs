@@ -1,0 +1,136 @@
+//! How an attempt ended, as it is told to the server.
+
+use rondel_core::RunStatus;
+use rondel_proto::v1;
+use serde::Serialize;
+
+use crate::job_error::{JobError, JobErrorKind};
+use crate::masks::Masks;
+
+/// The longest message, in bytes: one line for people.
+const MESSAGE_BYTES_MAX: usize = 2 * 1024;
+
+/// The longest result, in bytes of JSON: it travels with every acknowledgement and is kept in the ledger.
+const RESULT_BYTES_MAX: usize = 256 * 1024;
+
+/// How a handler ended. Handlers return `()` or a `Result`; this is what they become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub(crate) status: RunStatus,
+    pub(crate) message: String,
+    /// JSON text.
+    pub(crate) result: Option<String>,
+    pub(crate) retryable: bool,
+}
+
+impl Ending {
+    pub(crate) fn succeeded() -> Self {
+        Self { status: RunStatus::Succeeded, message: String::new(), result: None, retryable: false }
+    }
+
+    pub(crate) fn new(status: RunStatus, message: impl Into<String>, retryable: bool) -> Self {
+        Self { status, message: message.into(), result: None, retryable }
+    }
+
+    /// Makes it fit for the wire: one masked line of bounded length, no NUL, a result of bounded length.
+    pub(crate) fn tidy(mut self, masks: &Masks) -> Self {
+        self.message = one_line(&masks.apply(&self.message));
+        self.result = self.result.map(|result| masks.apply_json(&result).into_owned());
+        self
+    }
+
+    pub(crate) fn wire_status(&self) -> v1::result::Status {
+        match self.status {
+            RunStatus::Succeeded => v1::result::Status::Succeeded,
+            RunStatus::TimedOut => v1::result::Status::TimedOut,
+            RunStatus::Cancelled => v1::result::Status::Cancelled,
+            RunStatus::Skipped => v1::result::Status::Skipped,
+            // An executor makes none of the others.
+            RunStatus::Failed
+            | RunStatus::Unknown
+            | RunStatus::Pending
+            | RunStatus::Waiting
+            | RunStatus::Running => v1::result::Status::Failed,
+        }
+    }
+}
+
+impl From<JobError> for Ending {
+    fn from(error: JobError) -> Self {
+        let (status, retryable) = match error.kind {
+            JobErrorKind::Retryable => (RunStatus::Failed, true),
+            JobErrorKind::Terminal => (RunStatus::Failed, false),
+            JobErrorKind::Skip => (RunStatus::Skipped, false),
+        };
+        Self::new(status, error.message, retryable)
+    }
+}
+
+/// What a handler may return: `()`, or `Result<T, E>` with a `T` that becomes the run's result as JSON.
+#[diagnostic::on_unimplemented(
+    message = "a handler cannot return `{Self}`",
+    label = "not `()` and not a suitable `Result`",
+    note = "return `()` or `Result<T, E>` where `T: serde::Serialize` and `E: Into<JobError>`"
+)]
+pub trait IntoEnding {
+    /// Turns the value into the run's ending.
+    fn into_ending(self) -> Ending;
+}
+
+impl IntoEnding for () {
+    fn into_ending(self) -> Ending {
+        Ending::succeeded()
+    }
+}
+
+impl<T: Serialize, E: Into<JobError>> IntoEnding for Result<T, E> {
+    fn into_ending(self) -> Ending {
+        match self {
+            Ok(value) => with_result(&value),
+            Err(error) => error.into().into(),
+        }
+    }
+}
+
+fn with_result(value: &impl Serialize) -> Ending {
+    match serde_json::to_string(value) {
+        Ok(json) if json == "null" => Ending::succeeded(),
+        Ok(json) if json.len() > RESULT_BYTES_MAX => JobError::terminal(format_args!(
+            "the result is {} bytes of JSON; {RESULT_BYTES_MAX} is the most that a run may return",
+            json.len()
+        ))
+        .into(),
+        Ok(json) => Ending { result: Some(json), ..Ending::succeeded() },
+        Err(error) => JobError::terminal(format_args!("the result cannot be written as JSON: {error}")).into(),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let line = text.trim().replace(['\n', '\r', '\t'], " ").replace('\0', "\u{fffd}");
+    if line.len() <= MESSAGE_BYTES_MAX {
+        return line;
+    }
+    let end = line.floor_char_boundary(MESSAGE_BYTES_MAX - '…'.len_utf8());
+    format!("{}…", &line[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_become_json() {
+        assert_eq!(().into_ending().result, None);
+        assert_eq!(Ok::<_, JobError>(()).into_ending().result, None);
+        assert_eq!(Ok::<_, JobError>(vec![1, 2]).into_ending().result.as_deref(), Some("[1,2]"));
+        let big = Ok::<_, JobError>("x".repeat(RESULT_BYTES_MAX)).into_ending();
+        assert_eq!((big.status, big.retryable), (RunStatus::Failed, false));
+    }
+
+    #[test]
+    fn messages_are_one_bounded_line() {
+        assert_eq!(one_line(" a\nb\0c "), "a b\u{fffd}c");
+        let long = one_line(&"ä".repeat(5_000));
+        assert!(long.len() <= MESSAGE_BYTES_MAX && long.ends_with('…'));
+    }
+}

@@ -1,0 +1,52 @@
+//! The way out: take no more, let the running ones finish, stop what does not, wait for the last acknowledgements.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Engine;
+use super::desk::Desk;
+use crate::run::StopCause;
+
+/// How long dropped tasks may take to be gone. Only one that blocks its thread takes longer, and nobody can stop that.
+const TASKS_GRACE: Duration = Duration::from_secs(2);
+
+impl Engine {
+    pub(crate) async fn drain(self: &Arc<Self>, drain_grace: Duration) {
+        let timing = &self.setup.timing;
+        self.desk().drain();
+        if !self.settles_within(drain_grace, |desk| desk.runs.is_empty()).await {
+            self.desk().stop(&StopCause::Drained, |_| true, Instant::now());
+            // Past its grace a run is dropped and reports, so this ends but for what blocks a thread.
+            self.settles_within(timing.cancel_grace + TASKS_GRACE, |desk| desk.runs.is_empty()).await;
+        }
+        let answered = |desk: &Desk| desk.outbox.unacked_count() == 0 && !desk.outbox.has_lingering_logs();
+        if !self.settles_within(timing.ack_grace, answered).await {
+            let unacked = self.desk().outbox.unacked_count();
+            if unacked > 0 {
+                tracing::warn!(unacked, kept = self.journal.is_some(), "results without an acknowledgement at the end");
+            }
+        }
+        self.stop_tasks().await;
+    }
+
+    async fn stop_tasks(&self) {
+        let lifecycle = &self.setup.lifecycle;
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+        lifecycle.tracker.close();
+        if tokio::time::timeout(TASKS_GRACE, lifecycle.tracker.wait()).await.is_err() {
+            tracing::warn!(tasks = lifecycle.tracker.len(), "tasks that block their threads are left behind");
+        }
+    }
+
+    async fn settles_within(&self, limit: Duration, settled: impl Fn(&Desk) -> bool) -> bool {
+        let all = async {
+            while !settled(&self.desk()) {
+                self.settled.notified().await;
+            }
+        };
+        tokio::time::timeout(limit, all).await.is_ok()
+    }
+}

@@ -1,0 +1,175 @@
+//! What waits to be written to one server's stream, in order.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::{self, Draining, ExecutorMessage, LogChunk, Logs, ProbeReplies, Replies, Reply, Results};
+use tokio::sync::Notify;
+
+use crate::lifecycle::lock;
+
+/// Items in one round of messages.
+const BATCH_MAX: usize = 500;
+
+/// Bytes in one round of messages: well below what a server takes in one.
+const BATCH_BYTES_MAX: usize = 1024 * 1024;
+
+/// Log bytes that wait for one stream; more stays with the logs, which are bounded.
+const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// A live session, seen from the runs' side: whoever has something to say puts it here.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) id: u64,
+    pub(crate) node_id: i64,
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    log_bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum Item {
+    Reply(Reply),
+    Log(LogChunk),
+    Result(v1::Result),
+    Probe(ProbeReplies),
+    Draining,
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Reply(_) | Self::Probe(_) | Self::Draining => 32,
+            Self::Log(chunk) => chunk.lines.iter().map(|line| line.text.len() + 32).sum(),
+            Self::Result(result) => result.message.len() + result.result.len() + 64,
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(id: u64, node_id: i64) -> Self {
+        Self { id, node_id, queue: Mutex::default(), wake: Notify::new() }
+    }
+
+    pub(crate) fn push(&self, item: Item) {
+        self.extend([item]);
+    }
+
+    pub(crate) fn extend(&self, items: impl IntoIterator<Item = Item>) {
+        let mut queue = lock(&self.queue);
+        for item in items {
+            if let Item::Log(_) = item {
+                queue.log_bytes += item.bytes();
+            }
+            queue.items.push_back(item);
+        }
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    /// Whether more log lines may wait here.
+    pub(crate) fn has_log_room(&self) -> bool {
+        lock(&self.queue).log_bytes < LOG_BYTES_MAX
+    }
+
+    /// Resolves when something waits.
+    pub(crate) async fn ready(&self) {
+        while lock(&self.queue).items.is_empty() {
+            self.wake.notified().await;
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.queue).items.is_empty()
+    }
+
+    /// The next round of messages. Within a round logs stand before results, so that a run's lines are always on the
+    /// stream before its result.
+    pub(crate) fn take(&self) -> Vec<ExecutorMessage> {
+        let mut round = Round::default();
+        let mut queue = lock(&self.queue);
+        let mut bytes = 0;
+        for _ in 0..BATCH_MAX {
+            if bytes >= BATCH_BYTES_MAX {
+                break;
+            }
+            let Some(item) = queue.items.pop_front() else { break };
+            bytes += item.bytes();
+            if let Item::Log(_) = item {
+                queue.log_bytes -= item.bytes();
+            }
+            round.add(item);
+        }
+        drop(queue);
+        round.into_messages()
+    }
+}
+
+#[derive(Default)]
+struct Round {
+    replies: Vec<Reply>,
+    chunks: Vec<LogChunk>,
+    results: Vec<v1::Result>,
+    others: Vec<Body>,
+}
+
+impl Round {
+    fn add(&mut self, item: Item) {
+        match item {
+            Item::Reply(reply) => self.replies.push(reply),
+            Item::Log(chunk) => self.chunks.push(chunk),
+            Item::Result(result) => self.results.push(result),
+            Item::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
+            Item::Draining => self.others.push(Body::Draining(Draining {})),
+        }
+    }
+
+    fn into_messages(self) -> Vec<ExecutorMessage> {
+        let Self { replies, chunks, results, others } = self;
+        let replies = (!replies.is_empty()).then_some(Body::Replies(Replies { replies }));
+        let logs = (!chunks.is_empty()).then_some(Body::Logs(Logs { chunks }));
+        let results = (!results.is_empty()).then_some(Body::Results(Results { results }));
+        let bodies = replies.into_iter().chain(logs).chain(results).chain(others);
+        bodies.map(|body| ExecutorMessage { body: Some(body) }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(run_id: i64) -> Item {
+        Item::Result(v1::Result { run_id, ..v1::Result::default() })
+    }
+
+    #[test]
+    fn a_round_is_bounded_and_logs_come_before_results() {
+        let link = Link::new(1, 1);
+        link.extend((0..600).map(result));
+        link.push(Item::Log(LogChunk::default()));
+        link.push(result(600));
+        let [first] = &link.take()[..] else { panic!("one message") };
+        assert!(matches!(&first.body, Some(Body::Results(results)) if results.results.len() == BATCH_MAX));
+        let second: Vec<Option<Body>> = link.take().into_iter().map(|message| message.body).collect();
+        let [Some(Body::Logs(_)), Some(Body::Results(results))] = &second[..] else { panic!("{second:?}") };
+        assert_eq!(results.results.len(), 101);
+        assert!(link.is_empty());
+    }
+
+    #[test]
+    fn a_round_of_big_results_is_cut_by_bytes() {
+        let link = Link::new(1, 1);
+        let big = "x".repeat(300_000);
+        link.extend((0..10).map(|run_id| {
+            Item::Result(v1::Result { run_id, result: big.clone(), ..v1::Result::default() })
+        }));
+        let message = link.take().remove(0);
+        assert!(matches!(&message.body, Some(Body::Results(results)) if results.results.len() == 4));
+    }
+}

@@ -1,0 +1,226 @@
+//! The executor at work: triggers become tasks, tasks become results, and loops beside them keep what was promised.
+
+mod desk;
+mod drain;
+mod link;
+mod outbox;
+mod recent;
+mod runs;
+mod silence;
+mod sweep;
+mod write_behind;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rondel_proto::v1::{self, Fence, Hello, Probes, ProbeReplies, Triggers, Welcome};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::attempt::{self, Ended};
+use crate::journal::Journal;
+use crate::lifecycle::lock;
+use crate::run::{RunContext, RunKey};
+use crate::session::Servers;
+use crate::setup::Setup;
+use desk::{Desk, wire_result};
+pub(crate) use link::{Item, Link};
+use silence::Silence;
+
+/// Who dials in.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) namespace: String,
+    pub(crate) app: String,
+    pub(crate) name: String,
+    pub(crate) incarnation: i64,
+    pub(crate) predecessor: i64,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) weight: u32,
+    pub(crate) slots: u32,
+}
+
+pub(crate) struct Engine {
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) identity: Identity,
+    pub(crate) servers: Servers,
+    desk: Mutex<Desk>,
+    silence: Silence,
+    journal: Option<Arc<Journal>>,
+    /// Results wait for the journal, or results in it were acknowledged.
+    journal_wake: Notify,
+    /// Something went away that a drain may be waiting for.
+    settled: Notify,
+    next_link: AtomicU64,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        setup: Arc<Setup>,
+        identity: Identity,
+        servers: Servers,
+        journal: Option<(Journal, Vec<v1::Result>)>,
+    ) -> Arc<Self> {
+        let slots = usize::try_from(identity.slots).unwrap_or(usize::MAX);
+        let mut desk = Desk::new(Arc::clone(&setup), slots, journal.is_some());
+        let journal = journal.map(|(journal, results)| {
+            results.into_iter().for_each(|result| desk.outbox.restore(result));
+            Arc::new(journal)
+        });
+        Arc::new(Self {
+            silence: Silence::new(setup.timing.silence),
+            setup,
+            identity,
+            servers,
+            desk: Mutex::new(desk),
+            journal,
+            journal_wake: Notify::new(),
+            settled: Notify::new(),
+            next_link: AtomicU64::new(1),
+        })
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        lock(&self.desk)
+    }
+
+    /// Starts the loops that run beside the sessions.
+    pub(crate) fn start_loops(self: &Arc<Self>) {
+        let tracker = &self.setup.lifecycle.tracker;
+        tracker.spawn(sweep::SweepLoop::new(Arc::clone(self)).run());
+        if let Some(journal) = &self.journal {
+            tracker.spawn(write_behind::JournalLoop::new(Arc::clone(self), Arc::clone(journal)).run());
+        }
+    }
+}
+
+/// Runs.
+impl Engine {
+    fn start(self: &Arc<Self>, runs: Vec<RunContext>) {
+        for run in runs {
+            let engine = Arc::clone(self);
+            self.setup.lifecycle.tracker.spawn(async move {
+                let hard = engine.setup.lifecycle.hard.clone();
+                tokio::select! {
+                    biased;
+                    () = engine.run(run) => {}
+                    () = hard.cancelled() => {}
+                }
+            });
+        }
+    }
+
+    async fn run(self: &Arc<Self>, run: RunContext) {
+        let Some(handler) = self.setup.handlers.get(run.handler()).cloned() else { return };
+        let Ended { ending, started_at, finished_at } = attempt::execute(&run, handler).await;
+        let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
+        let startable = self.desk().finish(run.key(), result, Instant::now());
+        self.start(startable);
+        self.poke();
+    }
+
+    /// A result was made or answered for.
+    fn poke(&self) {
+        if self.journal.is_some() {
+            self.journal_wake.notify_one();
+        }
+        self.settled.notify_one();
+    }
+}
+
+/// What sessions bring.
+impl Engine {
+    pub(crate) fn hello(&self) -> Hello {
+        let (held, finished) = self.desk().inventory();
+        let identity = &self.identity;
+        Hello {
+            namespace: identity.namespace.clone(),
+            app: identity.app.clone(),
+            name: identity.name.clone(),
+            incarnation: identity.incarnation,
+            predecessor: identity.predecessor,
+            sdk_version: concat!("rondel-rust/", env!("CARGO_PKG_VERSION")).to_owned(),
+            labels: identity.labels.clone().into_iter().collect(),
+            weight: identity.weight,
+            slots: identity.slots,
+            handlers: self.setup.handlers.keys().cloned().collect(),
+            held,
+            finished,
+        }
+    }
+
+    /// A session begins; `None` where another one to the same node lives.
+    pub(crate) fn link_up(&self, welcome: &Welcome) -> Option<Arc<Link>> {
+        let now = Instant::now();
+        self.silence.welcomed(welcome.silence_ms);
+        let mut desk = self.desk();
+        if desk.outbox.links().any(|link| link.node_id == welcome.node_id) {
+            return None;
+        }
+        welcome.fences.iter().for_each(|fence| desk.fence(fence));
+        let link = Arc::new(Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id));
+        desk.link_up(&link, now);
+        drop(desk);
+        if let Some(journal) = &self.journal {
+            journal.welcomed();
+            self.journal_wake.notify_one();
+        }
+        Some(link)
+    }
+
+    pub(crate) fn link_lost(&self, link: &Link) {
+        self.desk().link_lost(link, Instant::now());
+    }
+
+    pub(crate) fn has_node(&self, node_id: i64) -> bool {
+        self.desk().outbox.links().any(|link| link.node_id == node_id)
+    }
+
+    /// A server said something.
+    pub(crate) fn heard(&self) {
+        self.silence.heard();
+    }
+
+    pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {
+        let startable = self.desk().offer(link, triggers, Instant::now());
+        self.start(startable);
+    }
+
+    pub(crate) fn cancel(&self, cancels: &[v1::Cancel]) {
+        let mut desk = self.desk();
+        for cancel in cancels {
+            desk.cancel(RunKey::new(cancel.run_id, cancel.attempt), &cancel.by, Instant::now());
+        }
+        drop(desk);
+        self.poke();
+    }
+
+    pub(crate) fn acked(&self, acks: &[v1::ResultAck]) {
+        self.desk().acked(acks, Instant::now());
+        self.poke();
+    }
+
+    pub(crate) fn log_acked(&self, acks: &[v1::LogAck]) {
+        self.desk().log_acked(acks);
+        self.settled.notify_one();
+    }
+
+    pub(crate) fn fence(&self, link: &Link, fence: &Fence) {
+        let mut desk = self.desk();
+        desk.fence(fence);
+        desk.answer_fence(link, fence, Instant::now());
+    }
+
+    pub(crate) fn probe(&self, link: &Link, probes: Probes) {
+        let free_job_ids = self.desk().free_jobs(probes.job_ids);
+        link.push(Item::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
+    }
+
+    /// Running and queued.
+    pub(crate) fn load(&self) -> (u32, u32) {
+        let desk = self.desk();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        (count(desk.runs.running_count()), count(desk.runs.queued_count()))
+    }
+}

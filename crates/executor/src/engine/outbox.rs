@@ -1,0 +1,252 @@
+//! Results and logs on their way: kept until a server has acknowledged them, sent again where nobody does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_proto::v1::{self, Reply};
+use tokio::time::Instant;
+
+use super::link::{Item, Link};
+use super::recent::Recent;
+use crate::log::RunLog;
+use crate::run::RunKey;
+
+/// How many results may wait for an acknowledgement before new runs are refused.
+pub(crate) const UNACKED_MAX: usize = 50_000;
+
+/// How long a log is kept for its acknowledgement after the result has had its own.
+const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// Each time that a result goes unanswered it waits twice as long, up to this many doublings.
+const DOUBLINGS_MAX: u32 = 4;
+
+pub(crate) struct Outbox {
+    resend_after: Duration,
+    links: BTreeMap<u64, Arc<Link>>,
+    unacked: BTreeMap<RunKey, Unacked>,
+    /// When each result that is on its way is due to be sent again.
+    resend: BTreeSet<(Instant, RunKey)>,
+    /// Logs whose result is acknowledged and whose last chunks are not.
+    lingering: BTreeMap<RunKey, (Instant, Arc<RunLog>)>,
+    journaled_count: usize,
+    pub(crate) recent: Recent,
+}
+
+/// A result that nobody has acknowledged.
+struct Unacked {
+    result: v1::Result,
+    log: Option<Arc<RunLog>>,
+    /// The session that has it, or is to get it; 0 for none.
+    link: u64,
+    tries: u32,
+    resend_at: Option<Instant>,
+    /// Whether it is on disk.
+    journaled: bool,
+    /// Whether it may be sent: where there is a journal, only what is in it.
+    ready: bool,
+}
+
+impl Outbox {
+    pub(crate) fn new(resend_after: Duration) -> Self {
+        Self {
+            resend_after,
+            links: BTreeMap::new(),
+            unacked: BTreeMap::new(),
+            resend: BTreeSet::new(),
+            lingering: BTreeMap::new(),
+            journaled_count: 0,
+            recent: Recent::default(),
+        }
+    }
+
+    pub(crate) fn unacked_count(&self) -> usize {
+        self.unacked.len()
+    }
+
+    /// How many results on disk wait for an acknowledgement: with none, the journal may be emptied.
+    pub(crate) fn journaled_count(&self) -> usize {
+        self.journaled_count
+    }
+
+    pub(crate) fn journaled(&self) -> impl Iterator<Item = &v1::Result> {
+        self.unacked.values().filter(|unacked| unacked.journaled).map(|unacked| &unacked.result)
+    }
+
+    pub(crate) fn unacked_keys(&self) -> impl Iterator<Item = RunKey> {
+        self.unacked.keys().copied()
+    }
+
+    pub(crate) fn is_unacked(&self, key: RunKey) -> bool {
+        self.unacked.contains_key(&key)
+    }
+
+    pub(crate) fn links(&self) -> impl Iterator<Item = &Arc<Link>> {
+        self.links.values()
+    }
+
+    /// The session that is wanted, or any that lives.
+    pub(crate) fn route(&self, wanted: u64) -> Option<&Arc<Link>> {
+        self.links.get(&wanted).or_else(|| self.links.values().next())
+    }
+
+    pub(crate) fn reply(&self, wanted: u64, reply: Reply) {
+        if let Some(link) = self.route(wanted) {
+            link.push(Item::Reply(reply));
+        }
+    }
+}
+
+/// Results.
+impl Outbox {
+    /// Takes a result over. It is sent at once, or after [`Self::stored`] where there is a journal.
+    pub(crate) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<RunLog>>, link: u64) {
+        let unacked = Unacked { result, log, link, tries: 0, resend_at: None, journaled: false, ready: false };
+        self.unacked.insert(key, unacked);
+    }
+
+    /// Takes over what the journal of an earlier process holds.
+    pub(crate) fn restore(&mut self, result: v1::Result) {
+        let key = RunKey::new(result.run_id, result.attempt);
+        let unacked =
+            Unacked { result, log: None, link: 0, tries: 0, resend_at: None, journaled: true, ready: true };
+        if self.unacked.insert(key, unacked).is_none() {
+            self.journaled_count += 1;
+        }
+    }
+
+    /// The result is on disk: it may be sent.
+    pub(crate) fn stored(&mut self, key: RunKey) {
+        if let Some(unacked) = self.unacked.get_mut(&key)
+            && !unacked.journaled
+        {
+            unacked.journaled = true;
+            self.journaled_count += 1;
+        }
+    }
+
+    /// Sends the result, by the session that the run came by where that lives.
+    pub(crate) fn deliver(&mut self, key: RunKey, now: Instant) {
+        let Some(unacked) = self.unacked.get_mut(&key) else { return };
+        unacked.ready = true;
+        let wanted = unacked.link;
+        self.send(key, wanted, now);
+    }
+
+    /// Sends the result by this session, whoever has it already.
+    pub(crate) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
+        if self.unacked.get(&key).is_some_and(|unacked| unacked.ready) {
+            self.send(key, link, now);
+        }
+    }
+
+    /// The chunks of its log that the session lacks go first.
+    fn send(&mut self, key: RunKey, wanted: u64, now: Instant) {
+        let link = self.route(wanted).cloned();
+        let Some(unacked) = self.unacked.get_mut(&key) else { return };
+        if let Some(resend_at) = unacked.resend_at.take() {
+            self.resend.remove(&(resend_at, key));
+        }
+        let Some(link) = link else {
+            unacked.link = 0;
+            return;
+        };
+        let chunks = unacked.log.as_ref().map(|log| log.collect(link.id, true)).unwrap_or_default();
+        link.extend(chunks.into_iter().map(Item::Log).chain([Item::Result(unacked.result.clone())]));
+        let resend_at = now + self.resend_after * (1 << unacked.tries.min(DOUBLINGS_MAX));
+        unacked.link = link.id;
+        unacked.tries += 1;
+        unacked.resend_at = Some(resend_at);
+        self.resend.insert((resend_at, key));
+    }
+
+    /// Sends again what nobody has acknowledged, by another session where there is one.
+    pub(crate) fn resend_due(&mut self, now: Instant) {
+        while let Some((at, key)) = self.resend.first().copied() {
+            if at > now {
+                break;
+            }
+            self.resend.pop_first();
+            let had = self.unacked.get_mut(&key).map_or(0, |unacked| {
+                unacked.resend_at = None;
+                unacked.link
+            });
+            let other = self.links.range(had + 1..).chain(self.links.range(..had)).next().map(|(id, _)| *id);
+            self.send(key, other.unwrap_or(had), now);
+        }
+    }
+
+    /// A server has answered for the result, whatever it said: it is forgotten.
+    pub(crate) fn acked(&mut self, key: RunKey, now: Instant) {
+        let Some(unacked) = self.unacked.remove(&key) else { return };
+        if let Some(resend_at) = unacked.resend_at {
+            self.resend.remove(&(resend_at, key));
+        }
+        if unacked.journaled {
+            self.journaled_count -= 1;
+        }
+        if let Some(log) = unacked.log.filter(|log| log.has_chunks()) {
+            self.lingering.insert(key, (now, log));
+        }
+        self.recent.insert(key, unacked.result);
+    }
+}
+
+/// Logs.
+impl Outbox {
+    /// Puts what is new in the log on a stream; false where it has to wait.
+    pub(crate) fn ship(&self, log: &RunLog) -> bool {
+        let Some(link) = self.route(log.link()).filter(|link| link.has_log_room()) else { return false };
+        link.extend(log.collect(link.id, false).into_iter().map(Item::Log));
+        !log.has_unsent()
+    }
+
+    pub(crate) fn log_acked(&mut self, key: RunKey, sequence: i64) {
+        let log = self.unacked.get(&key).and_then(|unacked| unacked.log.as_ref());
+        if let Some(log) = log.or_else(|| self.lingering.get(&key).map(|(_, log)| log)) {
+            log.acked(sequence);
+        }
+        if self.lingering.get(&key).is_some_and(|(_, log)| !log.has_chunks()) {
+            self.lingering.remove(&key);
+        }
+    }
+
+    /// Forgets logs that no server acknowledges although it has the result.
+    pub(crate) fn forget_logs(&mut self, now: Instant) {
+        self.lingering.retain(|_, (since, _)| now.duration_since(*since) < LOG_KEPT_FOR);
+    }
+
+    pub(crate) fn has_lingering(&self, key: RunKey) -> bool {
+        self.lingering.contains_key(&key)
+    }
+
+    pub(crate) fn has_lingering_logs(&self) -> bool {
+        !self.lingering.is_empty()
+    }
+}
+
+/// Sessions.
+impl Outbox {
+    /// A session lives: it gets what had nowhere to go.
+    pub(crate) fn link_up(&mut self, link: Arc<Link>, now: Instant) {
+        let id = link.id;
+        self.links.insert(id, link);
+        let waiting: Vec<RunKey> =
+            self.unacked.iter().filter(|(_, unacked)| unacked.ready && unacked.link == 0).map(|(key, _)| *key).collect();
+        for key in waiting {
+            self.send(key, id, now);
+        }
+    }
+
+    /// A session is gone: what it had goes by another one, or waits for one. Gives the logs to be sent again.
+    pub(crate) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<RunLog>> {
+        self.links.remove(&id);
+        let had = |unacked: &Unacked| unacked.ready && unacked.link == id;
+        let stranded: Vec<RunKey> =
+            self.unacked.iter().filter(|(_, unacked)| had(unacked)).map(|(key, _)| *key).collect();
+        for key in stranded {
+            self.send(key, 0, now);
+        }
+        self.lingering.values().filter(|(_, log)| log.link() == id).map(|(_, log)| Arc::clone(log)).collect()
+    }
+}

@@ -1,0 +1,51 @@
+//! What was finished and acknowledged of late, so that a trigger that comes once more is answered and not run again.
+
+use std::collections::{HashMap, VecDeque};
+
+use rondel_proto::v1;
+
+use crate::run::RunKey;
+
+/// How many are remembered.
+const RECENT_MAX: usize = 100_000;
+
+#[derive(Default)]
+pub(crate) struct Recent {
+    results: HashMap<RunKey, v1::Result>,
+    order: VecDeque<RunKey>,
+}
+
+impl Recent {
+    /// Remembers the verdict without the texts: the server has them.
+    pub(crate) fn insert(&mut self, key: RunKey, result: v1::Result) {
+        let short = v1::Result { message: String::new(), result: String::new(), ..result };
+        if self.results.insert(key, short).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > RECENT_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.results.remove(&oldest);
+        }
+    }
+
+    pub(crate) fn get(&self, key: RunKey) -> Option<&v1::Result> {
+        self.results.get(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let mut recent = Recent::default();
+        for run in 0..=i64::try_from(RECENT_MAX).unwrap() {
+            recent.insert(RunKey::new(run, 1), v1::Result::default());
+        }
+        assert!(recent.get(RunKey::new(0, 1)).is_none());
+        assert!(recent.get(RunKey::new(1, 1)).is_some());
+        assert_eq!(recent.results.len(), RECENT_MAX);
+    }
+}

@@ -1,0 +1,74 @@
+//! What happens by the clock: logs go out, lasting runs are announced, unanswered results go again, silence is noticed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::Engine;
+use crate::lifecycle::lock;
+use crate::run::StopCause;
+
+/// Progress goes out this often at most.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
+
+pub(crate) struct SweepLoop {
+    engine: Arc<Engine>,
+    progress_at: Instant,
+}
+
+impl SweepLoop {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, progress_at: Instant::now() }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let engine = Arc::clone(&self.engine);
+        let mut ticker = tokio::time::interval(engine.setup.timing.sweep_period);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let hurried = async {
+                match &engine.setup.shipping {
+                    Some(shipping) => shipping.hurried().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = engine.setup.lifecycle.soft.cancelled() => return,
+                _ = ticker.tick() => self.tick(Instant::now()),
+                () = hurried => self.ship_logs(),
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.ship_logs();
+        let mut desk = self.engine.desk();
+        desk.announce_started(now);
+        desk.outbox.resend_due(now);
+        desk.outbox.forget_logs(now);
+        if now >= self.progress_at {
+            self.progress_at = now + PROGRESS_PERIOD;
+            let runs = std::mem::take(&mut *lock(&self.engine.setup.progressed));
+            desk.announce_progress(runs);
+        }
+        if let Some(length) = self.engine.silence.exceeded() {
+            desk.stop(&StopCause::Silence { length }, |run| run.must_not_run_twice(), now);
+        }
+    }
+
+    fn ship_logs(&self) {
+        let Some(shipping) = &self.engine.setup.shipping else { return };
+        let marked = shipping.take_marked();
+        if marked.is_empty() {
+            return;
+        }
+        let desk = self.engine.desk();
+        for log in marked {
+            // A run that is over puts the rest of its log on the stream itself, before its result.
+            if !desk.outbox.ship(&log) && (log.has_unsent() || log.has_chunks()) && desk.is_open(log.key()) {
+                shipping.mark(log);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Results go through the journal in batches, and only then onto a stream; the journal shrinks when all are answered for.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Engine;
+use crate::journal::Journal;
+
+pub(crate) struct JournalLoop {
+    engine: Arc<Engine>,
+    journal: Arc<Journal>,
+    /// Whether the last write failed: said once, not at each batch.
+    failing: bool,
+}
+
+impl JournalLoop {
+    pub(crate) fn new(engine: Arc<Engine>, journal: Arc<Journal>) -> Self {
+        Self { engine, journal, failing: false }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let engine = Arc::clone(&self.engine);
+        loop {
+            tokio::select! {
+                () = engine.setup.lifecycle.soft.cancelled() => break,
+                () = engine.journal_wake.notified() => self.tick().await,
+            }
+        }
+        self.tick().await;
+    }
+
+    async fn tick(&mut self) {
+        loop {
+            let results = self.engine.desk().take_to_journal();
+            if results.is_empty() {
+                break;
+            }
+            let written = self.on_disk({
+                let results = results.clone();
+                move |journal| journal.append(&results)
+            });
+            let on_disk = written.await;
+            self.engine.desk().journaled(&results, on_disk, Instant::now());
+        }
+        self.shrink().await;
+        if self.journal.is_welcome_pending() {
+            self.on_disk(Journal::remember_welcome).await;
+        }
+    }
+
+    /// Empties the journal when nothing in it is needed, or rewrites it when little of it is.
+    async fn shrink(&mut self) {
+        let needed = self.engine.desk().outbox.journaled_count();
+        if !self.journal.wants_shrinking(needed) {
+            return;
+        }
+        let kept: Vec<_> = self.engine.desk().outbox.journaled().cloned().collect();
+        self.on_disk(move |journal| journal.rewrite(&kept)).await;
+    }
+
+    async fn on_disk(&mut self, write: impl FnOnce(&Journal) -> std::io::Result<()> + Send + 'static) -> bool {
+        let journal = Arc::clone(&self.journal);
+        let written = self.engine.setup.lifecycle.tracker.spawn_blocking(move || write(&journal)).await;
+        let error = match written {
+            Ok(Ok(())) => {
+                self.failing = false;
+                return true;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        if !self.failing {
+            tracing::error!(%error, "the journal of results cannot be written; results are safe once a server has them");
+        }
+        self.failing = true;
+        false
+    }
+}

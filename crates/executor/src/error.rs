@@ -1,0 +1,67 @@
+//! What keeps an executor from starting. Once it runs, it reconnects and goes on: nothing ends it but its `run_until`.
+
+use std::path::PathBuf;
+
+/// Why an executor did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecutorError {
+    /// A namespace, app, executor or handler has a name that it cannot have.
+    #[error("{what}: {reason}")]
+    Name {
+        /// What bears the name.
+        what: &'static str,
+        /// What is allowed.
+        reason: String,
+    },
+    /// Two handlers have the same name.
+    #[error("handler {0:?} is there twice")]
+    DuplicateHandler(String),
+    /// Nobody to dial.
+    #[error("no server is named: call .server(url)")]
+    NoServer,
+    /// Not the URL of a server.
+    #[error("{url:?} is not a server's URL such as https://rondel.example.com:8080")]
+    ServerUrl {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        #[source]
+        source: Option<tonic::transport::Error>,
+    },
+    /// A number outside its range.
+    #[error("{what} must be at least 1")]
+    Zero {
+        /// Which number.
+        what: &'static str,
+    },
+    /// A file with a token or a certificate cannot be read.
+    #[error("read {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another living process uses the data directory.
+    #[error("the data directory {} is used by another executor", path.display())]
+    DataDirInUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The data directory cannot be used.
+    #[error("{operation} in the data directory {}", path.display())]
+    DataDir {
+        /// What was tried.
+        operation: &'static str,
+        /// Which file or directory.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The HTTP client of the agent's `http` handler cannot be made.
+    #[error("set up the http client")]
+    HttpClient(#[source] Box<dyn std::error::Error + Send + Sync>),
+}

@@ -1,0 +1,80 @@
+//! An executor that is ready to run, and its life from the first dial to the last acknowledgement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::builder::Builder;
+use crate::engine::Engine;
+use crate::error::ExecutorError;
+use crate::session;
+
+/// A program's part in the cluster: it dials out to the servers and runs what they send.
+///
+/// ```no_run
+/// use rondel_executor::{Executor, ExecutorError, JobError, Shard};
+///
+/// async fn rebuild(shard: Shard) -> Result<String, JobError> {
+///     Ok(format!("part {} of {}", shard.index, shard.total))
+/// }
+///
+/// # async fn start() -> Result<(), ExecutorError> {
+/// Executor::builder("search")
+///     .server("https://rondel.example.com:8080")
+///     .token_file("/run/secrets/rondel-token")
+///     .handler("rebuild", rebuild)
+///     .run_until(rondel_executor::signal::terminate())
+///     .await
+/// # }
+/// ```
+pub struct Executor {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) drain_grace: Duration,
+}
+
+impl Executor {
+    /// Starts with the app whose jobs it runs.
+    ///
+    /// ```
+    /// let builder = rondel_executor::Executor::builder("billing");
+    /// ```
+    #[must_use]
+    pub fn builder(app: impl Into<String>) -> Builder {
+        Builder::new(app.into())
+    }
+
+    /// The stable name that servers and people know this executor by.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), rondel_executor::ExecutorError> {
+    /// let executor = rondel_executor::Executor::builder("billing").server("http://localhost:8080").name("billing-1").build()?;
+    /// assert_eq!(executor.name(), "billing-1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.engine.identity.name
+    }
+
+    /// Runs until `until` resolves, whatever it gives, and then drains: no new runs, time for the running ones, the last
+    /// results acknowledged. Servers that cannot be reached, or refuse, are logged and dialled again.
+    ///
+    /// # Errors
+    /// None today: what can be wrong is found by [`Builder::build`].
+    pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
+        let Self { engine, drain_grace } = self;
+        let _stop_all = engine.setup.lifecycle.guard();
+        engine.start_loops();
+        session::dial_configured(&engine);
+        until.await;
+        tracing::info!("the executor drains");
+        engine.drain(drain_grace).await;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor").field("identity", &self.engine.identity).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,243 @@
+//! What a handler takes as arguments.
+
+use std::any::type_name;
+
+use serde::de::DeserializeOwned;
+
+use crate::job_error::JobError;
+use crate::run::RunContext;
+use crate::shard::Shard;
+
+/// Something that a handler can take as an argument, made from the run.
+///
+/// ```
+/// # use rondel_executor::{FromRun, JobError, RunContext, TestRun};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// struct Half(bool);
+/// impl FromRun for Half {
+///     fn from_run(run: &RunContext) -> Result<Self, JobError> {
+///         Ok(Half(run.attempt() > 1))
+///     }
+/// }
+/// async fn import(Half(half): Half) {
+///     assert!(half, "the second attempt imports half only");
+/// }
+/// assert!(TestRun::of(import).attempt(2).run().await.is_succeeded());
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be made from a run",
+    label = "not something that a handler can take",
+    note = "handlers take `Params<T>`, `Shard`, `State<T>`, `Cancel`, `RunContext`, `Progress`, `Log`, or your own type with `impl FromRun`"
+)]
+pub trait FromRun: Sized {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The run fails with the error, and the handler is not called.
+    fn from_run(run: &RunContext) -> Result<Self, JobError>;
+}
+
+/// The job's parameters, read from JSON. A job without parameters gives `null`, or `{}` where `T` wants fields.
+/// Parameters that do not fit are a failure that no retry mends.
+///
+/// ```
+/// # use rondel_executor::{Params, TestRun};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// #[derive(serde::Deserialize)]
+/// struct Import { table: String, #[serde(default)] rows: u32 }
+///
+/// async fn import(Params(import): Params<Import>) -> Result<String, rondel_executor::JobError> {
+///     Ok(format!("{} {}", import.table, import.rows))
+/// }
+/// let outcome = TestRun::of(import).params(serde_json::json!({"table": "orders"})).run().await;
+/// assert_eq!(outcome.result(), Some(&"orders 0".into()));
+/// let outcome = TestRun::of(import).run().await;
+/// assert!(outcome.message().contains("missing field `table`"));
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRun for Params<T> {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        let text = run.params();
+        let read = if text == "null" {
+            serde_json::from_str(text).or_else(|_| serde_json::from_str("{}"))
+        } else {
+            serde_json::from_str(text)
+        };
+        read.map(Params).map_err(|error| JobError::terminal(format_args!("params: {error}")))
+    }
+}
+
+/// A value that the builder was given with [`state`](crate::Builder::state): a pool, a client. It is cloned.
+///
+/// ```
+/// # use rondel_executor::{State, TestRun};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// #[derive(Clone)]
+/// struct Greeting(&'static str);
+///
+/// async fn greet(State(Greeting(words)): State<Greeting>) {
+///     assert_eq!(words, "good morning");
+/// }
+/// assert!(TestRun::of(greet).state(Greeting("good morning")).run().await.is_succeeded());
+/// assert!(TestRun::of(greet).run().await.message().contains("Greeting"));
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct State<T>(pub T);
+
+impl<T: Clone + Send + Sync + 'static> FromRun for State<T> {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        run.state::<T>().map(State).ok_or_else(|| {
+            JobError::terminal(format_args!("the executor has no state of type {}: .state(value) gives it one", type_name::<T>()))
+        })
+    }
+}
+
+impl FromRun for RunContext {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        Ok(run.clone())
+    }
+}
+
+impl FromRun for Shard {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        Ok(run.shard())
+    }
+}
+
+/// Says when the run is to stop: somebody cancelled it, its time is over, or the executor goes away.
+///
+/// A handler that stops by itself ends well; one that does not is dropped at an `await` after the grace.
+///
+/// ```
+/// # use rondel_executor::{Cancel, JobError, RunStatus, TestRun};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn patient(cancel: Cancel) -> Result<(), JobError> {
+///     loop {
+///         cancel.check()?;
+///         tokio::time::sleep(Duration::from_millis(5)).await;
+///     }
+/// }
+/// let outcome = TestRun::of(patient).cancel_after(Duration::from_millis(20)).run().await;
+/// assert_eq!(outcome.status(), RunStatus::Cancelled);
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Cancel {
+    run: RunContext,
+}
+
+/// The run is to stop. With `?` it ends the handler; the verdict says why it was to stop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Cancelled(String);
+
+impl Cancel {
+    /// Resolves when the run is to stop.
+    pub async fn cancelled(&self) {
+        self.run.stopped().await;
+    }
+
+    /// Whether the run is to stop.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.run.stop_cause().is_some()
+    }
+
+    /// An error once the run is to stop: `cancel.check()?` between two steps.
+    ///
+    /// # Errors
+    /// [`Cancelled`], with the reason.
+    pub fn check(&self) -> Result<(), Cancelled> {
+        self.run.stop_cause().map_or(Ok(()), |cause| Err(Cancelled(cause.to_string())))
+    }
+}
+
+impl FromRun for Cancel {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        Ok(Self { run: run.clone() })
+    }
+}
+
+/// Tells how far the run is; about once a second the newest numbers go to the server.
+///
+/// ```
+/// # use rondel_executor::{Progress, TestRun};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn import(progress: Progress) {
+///     progress.set(3, 10);
+/// }
+/// assert_eq!(TestRun::of(import).run().await.progress(), Some((3, 10)));
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Progress {
+    run: RunContext,
+}
+
+impl Progress {
+    /// So many of so many; `total` is 0 where nobody knows it.
+    pub fn set(&self, done: u64, total: u64) {
+        self.run.set_progress(done, total);
+    }
+}
+
+impl FromRun for Progress {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        Ok(Self { run: run.clone() })
+    }
+}
+
+/// The run's own log, for lines that do not come by `tracing`.
+///
+/// ```
+/// # use rondel_executor::{Log, TestRun};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn import(log: Log) {
+///     log.info("3 rows");
+/// }
+/// assert_eq!(TestRun::of(import).run().await.log(), "info 3 rows\n");
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Log {
+    run: RunContext,
+}
+
+impl Log {
+    /// A line for people who follow along.
+    pub fn info(&self, text: impl AsRef<str>) {
+        self.line("info", text.as_ref());
+    }
+
+    /// A line about something odd.
+    pub fn warn(&self, text: impl AsRef<str>) {
+        self.line("warn", text.as_ref());
+    }
+
+    /// A line about something that went wrong.
+    pub fn error(&self, text: impl AsRef<str>) {
+        self.line("error", text.as_ref());
+    }
+
+    pub(crate) fn line(&self, level: &'static str, text: &str) {
+        self.run.log_line(level, text);
+    }
+}
+
+impl FromRun for Log {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        Ok(Self { run: run.clone() })
+    }
+}

@@ -1,0 +1,119 @@
+//! Functions as handlers.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::ending::{Ending, IntoEnding};
+use crate::extract::FromRun;
+use crate::run::{self, RunContext};
+
+/// An async function whose arguments come from the run and whose return value becomes the run's ending.
+///
+/// It is implemented for every such function with up to eight arguments; nobody implements it by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler",
+    label = "not an async function of a run",
+    note = "a handler is an `async fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>` where `T: Serialize` and `E: Into<JobError>`; it is `Send + Sync + 'static`, and so is what it holds across an `.await`"
+)]
+pub trait Handler<Args>: Send + Sync + 'static {
+    /// Calls it.
+    fn call(&self, run: RunContext) -> impl Future<Output = Ending> + Send;
+}
+
+/// A plain function that blocks its thread; see [`blocking_handler`](crate::Builder::blocking_handler).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a blocking handler",
+    label = "not a plain function of a run",
+    note = "a blocking handler is a `fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>`"
+)]
+pub trait BlockingHandler<Args>: Send + Sync + 'static {
+    /// Calls it.
+    fn call(&self, run: &RunContext) -> Ending;
+}
+
+macro_rules! handlers {
+    ($($arg:ident),*) => {
+        impl<F, Fut, R, $($arg),*> Handler<($($arg,)*)> for F
+        where
+            F: Fn($($arg),*) -> Fut + Send + Sync + 'static,
+            Fut: Future<Output = R> + Send,
+            R: IntoEnding,
+            $($arg: FromRun + Send,)*
+        {
+            #[allow(clippy::allow_attributes, reason = "not every number of arguments needs what follows")]
+            #[allow(non_snake_case, unused_variables, reason = "arguments are named like their types; there may be none")]
+            async fn call(&self, run: RunContext) -> Ending {
+                $(let $arg = match $arg::from_run(&run) {
+                    Ok(value) => value,
+                    Err(error) => return error.into(),
+                };)*
+                self($($arg),*).await.into_ending()
+            }
+        }
+
+        impl<F, R, $($arg),*> BlockingHandler<($($arg,)*)> for F
+        where
+            F: Fn($($arg),*) -> R + Send + Sync + 'static,
+            R: IntoEnding,
+            $($arg: FromRun,)*
+        {
+            #[allow(clippy::allow_attributes, reason = "not every number of arguments needs what follows")]
+            #[allow(non_snake_case, unused_variables, reason = "arguments are named like their types; there may be none")]
+            fn call(&self, run: &RunContext) -> Ending {
+                $(let $arg = match $arg::from_run(run) {
+                    Ok(value) => value,
+                    Err(error) => return error.into(),
+                };)*
+                self($($arg),*).into_ending()
+            }
+        }
+    };
+}
+
+handlers!();
+handlers!(A);
+handlers!(A, B);
+handlers!(A, B, C);
+handlers!(A, B, C, D);
+handlers!(A, B, C, D, E);
+handlers!(A, B, C, D, E, G);
+handlers!(A, B, C, D, E, G, H);
+handlers!(A, B, C, D, E, G, H, I);
+
+/// A handler of any kind, as the executor keeps it.
+pub(crate) trait AnyHandler: Send + Sync {
+    fn start(&self, run: RunContext) -> BoxFuture<'_, Ending>;
+}
+
+struct Async<H, Args> {
+    handler: H,
+    args: PhantomData<fn() -> Args>,
+}
+
+impl<H: Handler<Args>, Args: 'static> AnyHandler for Async<H, Args> {
+    fn start(&self, run: RunContext) -> BoxFuture<'_, Ending> {
+        Box::pin(self.handler.call(run))
+    }
+}
+
+struct Blocking<H, Args> {
+    handler: Arc<H>,
+    args: PhantomData<fn() -> Args>,
+}
+
+impl<H: BlockingHandler<Args>, Args: 'static> AnyHandler for Blocking<H, Args> {
+    fn start(&self, run: RunContext) -> BoxFuture<'_, Ending> {
+        let handler = Arc::clone(&self.handler);
+        Box::pin(run::on_blocking_thread(run, move |run| handler.call(run)))
+    }
+}
+
+pub(crate) fn any<H: Handler<Args>, Args: 'static>(handler: H) -> Arc<dyn AnyHandler> {
+    Arc::new(Async { handler, args: PhantomData })
+}
+
+pub(crate) fn any_blocking<H: BlockingHandler<Args>, Args: 'static>(handler: H) -> Arc<dyn AnyHandler> {
+    Arc::new(Blocking { handler: Arc::new(handler), args: PhantomData })
+}

@@ -1,0 +1,49 @@
+//! Who this process is: an incarnation number of its own, and a name that people and routers know it by.
+
+use rondel_core::name;
+
+/// A new incarnation: positive, and different from every other with all the certainty that 63 random bits give.
+pub(crate) fn new_incarnation() -> i64 {
+    (rand::random::<i64>() & i64::MAX).max(1)
+}
+
+/// Host name and a few random letters, so that two executors on one host differ.
+pub(crate) fn default_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let suffix: String = (0..4).map(|_| char::from(b'a' + rand::random_range(0..26_u8))).collect();
+    format!("{}-{suffix}", as_name(&host))
+}
+
+/// `text` with everything that a name cannot hold replaced.
+fn as_name(text: &str) -> String {
+    let mapped = text.chars().map(|c| match c.to_ascii_lowercase() {
+        c if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_') => c,
+        _ => '-',
+    });
+    let cut: String = mapped.take(name::NAME_LEN_MAX - 10).collect();
+    let trimmed = cut.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    if trimmed.is_empty() { "executor".to_owned() } else { trimmed.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_become_names() {
+        for (host, expected) in
+            [("Web-01.Example.com", "web-01.example.com"), ("_ä_", "executor"), ("", "executor"), ("a b", "a-b")]
+        {
+            assert_eq!(as_name(host), expected);
+            assert_eq!(name::check(&as_name(host)), Ok(()));
+        }
+        assert_eq!(name::check(&default_name()), Ok(()));
+        assert_eq!(name::check(&format!("{}-abcd", as_name(&"x".repeat(300)))), Ok(()));
+    }
+
+    #[test]
+    fn incarnations_are_positive_and_differ() {
+        let (a, b) = (new_incarnation(), new_incarnation());
+        assert!(a > 0 && b > 0 && a != b);
+    }
+}

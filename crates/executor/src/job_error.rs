@@ -1,0 +1,176 @@
+//! How a handler says that it failed.
+
+use std::error::Error;
+use std::fmt;
+
+/// A handler's failure. Any error that `?` meets becomes a failure that may be tried again.
+///
+/// It is not itself a [`std::error::Error`], so that every such error can be turned into it.
+///
+/// ```
+/// # use rondel_executor::{JobError, Params, TestRun, RunStatus};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn import(Params(amount): Params<String>) -> Result<i64, JobError> {
+///     if amount.is_empty() {
+///         return Err(JobError::skip("nothing to import"));
+///     }
+///     let amount: i64 = amount.parse()?; // fails; a retry may follow
+///     if amount < 0 {
+///         return Err(JobError::terminal("amounts are never negative"));
+///     }
+///     Ok(amount)
+/// }
+/// let outcome = TestRun::of(import).params("x").run().await;
+/// assert_eq!(outcome.status(), RunStatus::Failed);
+/// assert_eq!(outcome.message(), "invalid digit found in string");
+/// assert!(outcome.is_retryable());
+/// assert!(!TestRun::of(import).params("-1").run().await.is_retryable());
+/// assert_eq!(TestRun::of(import).params("").run().await.status(), RunStatus::Skipped);
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct JobError {
+    pub(crate) kind: JobErrorKind,
+    pub(crate) message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobErrorKind {
+    Retryable,
+    Terminal,
+    Skip,
+}
+
+impl JobError {
+    /// A failure that may be tried again. Takes whatever can be shown, `anyhow::Error` included.
+    pub fn failed(message: impl fmt::Display) -> Self {
+        Self::new(JobErrorKind::Retryable, message)
+    }
+
+    /// A failure that no retry mends.
+    pub fn terminal(message: impl fmt::Display) -> Self {
+        Self::new(JobErrorKind::Terminal, message)
+    }
+
+    /// There is nothing to do: the run's verdict is `skipped`, with this reason.
+    pub fn skip(reason: impl fmt::Display) -> Self {
+        Self::new(JobErrorKind::Skip, reason)
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether a retry may follow.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.kind == JobErrorKind::Retryable
+    }
+
+    fn new(kind: JobErrorKind, message: impl fmt::Display) -> Self {
+        // The alternate form is how error types such as anyhow's show their whole chain.
+        Self { kind, message: format!("{message:#}") }
+    }
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for JobError {
+    fn from(error: E) -> Self {
+        Self { kind: JobErrorKind::Retryable, message: error_line(&error) }
+    }
+}
+
+/// Turns errors into the other kinds of failure on the way out.
+///
+/// ```
+/// # use rondel_executor::{JobError, ResultExt};
+/// fn amount(text: &str) -> Result<i64, JobError> {
+///     text.parse().terminal()
+/// }
+/// assert!(!amount("x").unwrap_err().is_retryable());
+/// ```
+pub trait ResultExt<T, E> {
+    /// An error is a failure that no retry mends.
+    ///
+    /// # Errors
+    /// The error, as a terminal one.
+    fn terminal(self) -> Result<T, JobError>;
+
+    /// An error of which `is_terminal` holds is a failure that no retry mends.
+    ///
+    /// # Errors
+    /// The error, as a terminal or a retryable one.
+    fn terminal_if(self, is_terminal: impl FnOnce(&E) -> bool) -> Result<T, JobError>;
+}
+
+impl<T, E: Into<JobError>> ResultExt<T, E> for Result<T, E> {
+    fn terminal(self) -> Result<T, JobError> {
+        self.terminal_if(|_| true)
+    }
+
+    fn terminal_if(self, is_terminal: impl FnOnce(&E) -> bool) -> Result<T, JobError> {
+        self.map_err(|error| {
+            let terminal = is_terminal(&error);
+            let error: JobError = error.into();
+            let kind = if terminal { JobErrorKind::Terminal } else { error.kind };
+            JobError { kind, ..error }
+        })
+    }
+}
+
+/// An error and its causes in one line; a cause that the line already ends with is not said again.
+pub(crate) fn error_line(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        source = cause.source();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Link {
+        text: &'static str,
+        #[source]
+        source: Option<Box<Link>>,
+    }
+
+    #[test]
+    fn a_chain_is_one_line_without_echoes() {
+        let root = Link { text: "no such table", source: None };
+        let middle = Link { text: "query failed: no such table", source: Some(Box::new(root)) };
+        let top = Link { text: "load orders", source: Some(Box::new(middle)) };
+        assert_eq!(error_line(&top), "load orders: query failed: no such table");
+    }
+
+    #[test]
+    fn other_error_types_come_in_by_display() {
+        let error = anyhow::anyhow!("inner").context("outer");
+        assert_eq!(JobError::failed(error).message(), "outer: inner");
+    }
+
+    #[test]
+    fn terminal_if_decides_by_the_error() {
+        let terminal = |text: &str| text.parse::<i64>().terminal_if(|error| error.to_string().contains("empty"));
+        assert!(!terminal("").unwrap_err().is_retryable());
+        assert!(terminal("x").unwrap_err().is_retryable());
+    }
+}

@@ -1,0 +1,308 @@
+//! The data directory: a lock, who was here before, and the results that no server has acknowledged yet.
+//!
+//! `lock` keeps a second process out. `state.json` names the incarnation, so that the next one can prove that this one
+//! is dead. `results.jsonl` gets one line per result, made durable in batches; when all are acknowledged it is emptied.
+//! A line that a crash left half written ends the file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rondel_proto::v1;
+use serde::{Deserialize, Serialize};
+
+use crate::error::ExecutorError;
+use crate::lifecycle::lock;
+
+/// A journal beyond this size, of which most lines are not needed, is rewritten.
+const REWRITE_BYTES: usize = 16 * 1024 * 1024;
+
+/// Lines of this length are the usual; how many are needed times this is compared with the size.
+const LINE_BYTES: usize = 512;
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    dir: PathBuf,
+    state: Mutex<State>,
+    results: Mutex<File>,
+    bytes: AtomicUsize,
+    welcome_pending: AtomicBool,
+    /// Held until the process ends.
+    _lock: File,
+}
+
+/// What an executor finds in its data directory.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) journal: Journal,
+    pub(crate) name: String,
+    /// 0 for none.
+    pub(crate) predecessor: i64,
+    pub(crate) results: Vec<v1::Result>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    name: String,
+    incarnation: i64,
+    /// The one before it, as long as no server has heard of this one.
+    predecessor: i64,
+    welcomed: bool,
+}
+
+impl Journal {
+    /// Opens and locks the directory, for an executor with this incarnation. `name` replaces the one that it had.
+    pub(crate) fn open(dir: &Path, name: Option<&str>, incarnation: i64) -> Result<Opened, ExecutorError> {
+        let failed = |operation, path: &Path| {
+            let path = path.to_owned();
+            move |source| ExecutorError::DataDir { operation, path, source }
+        };
+        std::fs::create_dir_all(dir).map_err(failed("create", dir))?;
+        let lock_file = lock_dir(dir)?;
+        let state_path = dir.join("state.json");
+        let before = read_state(&state_path).map_err(failed("read", &state_path))?;
+        // A process that no server ever heard of proves nothing: the one before it still counts.
+        let predecessor = if before.welcomed { before.incarnation } else { before.predecessor };
+        let name = name.map(str::to_owned).or_else(|| (!before.name.is_empty()).then(|| before.name.clone()));
+        let name = name.unwrap_or_else(crate::identity::default_name);
+        let state = State { name: name.clone(), incarnation, predecessor, welcomed: false };
+        write_state(dir, &state).map_err(failed("write", &state_path))?;
+        let results_path = dir.join("results.jsonl");
+        let results = read_results(&results_path).map_err(failed("read", &results_path))?;
+        let file = append_to(&results_path).map_err(failed("open", &results_path))?;
+        let journal = Self {
+            dir: dir.to_owned(),
+            state: Mutex::new(state),
+            results: Mutex::new(file),
+            bytes: AtomicUsize::new(0),
+            welcome_pending: AtomicBool::new(false),
+            _lock: lock_file,
+        };
+        // What a crash left behind a half-written line must not stand behind the next one.
+        journal.rewrite(&results).map_err(failed("write", &results_path))?;
+        Ok(Opened { journal, name, predecessor, results })
+    }
+
+    /// Makes results durable.
+    pub(crate) fn append(&self, results: &[v1::Result]) -> io::Result<()> {
+        let text = lines(results)?;
+        let mut file = lock(&self.results);
+        file.write_all(&text)?;
+        file.sync_data()?;
+        self.bytes.fetch_add(text.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether so few of its lines are needed that it should be rewritten.
+    pub(crate) fn wants_shrinking(&self, needed: usize) -> bool {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        bytes > 0 && (needed == 0 || (bytes > REWRITE_BYTES && needed * LINE_BYTES < bytes / 2))
+    }
+
+    /// Replaces everything by these results.
+    pub(crate) fn rewrite(&self, results: &[v1::Result]) -> io::Result<()> {
+        let mut file = lock(&self.results);
+        let text = lines(results)?;
+        if text.is_empty() {
+            file.set_len(0)?;
+        } else {
+            let path = self.dir.join("results.jsonl");
+            replace(&self.dir, &path, &text)?;
+            *file = append_to(&path)?;
+        }
+        self.bytes.store(text.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A server has heard of this incarnation: the next one may name it.
+    pub(crate) fn welcomed(&self) {
+        if !lock(&self.state).welcomed {
+            self.welcome_pending.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether that is still to be written down.
+    pub(crate) fn is_welcome_pending(&self) -> bool {
+        self.welcome_pending.load(Ordering::Relaxed)
+    }
+
+    /// Writes down that a server has heard of this incarnation.
+    pub(crate) fn remember_welcome(&self) -> io::Result<()> {
+        let state = State { welcomed: true, predecessor: 0, ..lock(&self.state).clone() };
+        write_state(&self.dir, &state)?;
+        *lock(&self.state) = state;
+        self.welcome_pending.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn lock_dir(dir: &Path) -> Result<File, ExecutorError> {
+    let path = dir.join("lock");
+    let failed = |source| ExecutorError::DataDir { operation: "lock", path: path.clone(), source };
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(ExecutorError::DataDirInUse { path: dir.to_owned() }),
+        Err(std::fs::TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+fn read_state(path: &Path) -> io::Result<State> {
+    match std::fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::default()),
+        Err(error) => Err(error),
+    }
+}
+
+fn write_state(dir: &Path, state: &State) -> io::Result<()> {
+    let text = serde_json::to_vec(state).map_err(io::Error::other)?;
+    replace(dir, &dir.join("state.json"), &text)
+}
+
+/// Replaces a file whole: a crash leaves the old one or the new one.
+fn replace(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    File::open(dir)?.sync_all()
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn read_results(path: &Path) -> io::Result<Vec<v1::Result>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut results = Vec::new();
+    for line in BufReader::new(file).split(b'\n') {
+        match serde_json::from_slice::<Line>(&line?) {
+            Ok(line) => results.push(line.into()),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "the journal ends in a half-written line");
+                break;
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn lines(results: &[v1::Result]) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for result in results {
+        serde_json::to_writer(&mut text, &Line::from(result)).map_err(io::Error::other)?;
+        text.push(b'\n');
+    }
+    Ok(text)
+}
+
+/// A result as it stands in the journal.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    run_id: i64,
+    attempt: i32,
+    job_id: i64,
+    status: i32,
+    message: String,
+    result: String,
+    retryable: bool,
+    started_at_ms: i64,
+    finished_at_ms: i64,
+}
+
+impl From<&v1::Result> for Line {
+    fn from(result: &v1::Result) -> Self {
+        Self {
+            run_id: result.run_id,
+            attempt: result.attempt,
+            job_id: result.job_id,
+            status: result.status,
+            message: result.message.clone(),
+            result: result.result.clone(),
+            retryable: result.retryable,
+            started_at_ms: result.started_at_ms,
+            finished_at_ms: result.finished_at_ms,
+        }
+    }
+}
+
+impl From<Line> for v1::Result {
+    fn from(line: Line) -> Self {
+        Self {
+            run_id: line.run_id,
+            attempt: line.attempt,
+            status: line.status,
+            message: line.message,
+            result: line.result,
+            retryable: line.retryable,
+            started_at_ms: line.started_at_ms,
+            finished_at_ms: line.finished_at_ms,
+            job_id: line.job_id,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(run_id: i64) -> v1::Result {
+        v1::Result { run_id, attempt: 1, message: "line\nbreak".to_owned(), ..v1::Result::default() }
+    }
+
+    fn open(dir: &Path, incarnation: i64) -> Opened {
+        Journal::open(dir, None, incarnation).unwrap()
+    }
+
+    #[test]
+    fn results_outlive_the_process_until_they_are_not_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(dir.path(), 11);
+        assert_eq!((first.predecessor, first.results.len()), (0, 0));
+        first.journal.append(&[result(1), result(2)]).unwrap();
+        first.journal.welcomed();
+        first.journal.remember_welcome().unwrap();
+        drop(first.journal);
+        let second = open(dir.path(), 12);
+        assert_eq!((second.predecessor, &second.name), (11, &first.name));
+        assert_eq!(second.results, [result(1), result(2)]);
+        assert!(!second.journal.wants_shrinking(2) && second.journal.wants_shrinking(0));
+        second.journal.rewrite(&[]).unwrap();
+        second.journal.append(&[result(3)]).unwrap();
+        drop(second.journal);
+        let third = open(dir.path(), 13);
+        assert_eq!(third.predecessor, 11, "no server has heard of the second");
+        assert_eq!(third.results, [result(3)]);
+    }
+
+    #[test]
+    fn a_half_written_line_ends_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(dir.path(), 1);
+        first.journal.append(&[result(1)]).unwrap();
+        drop(first.journal);
+        let path = dir.path().join("results.jsonl");
+        append_to(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
+        let second = open(dir.path(), 2);
+        assert_eq!(second.results, [result(1)]);
+        second.journal.append(&[result(3)]).unwrap();
+        drop(second.journal);
+        assert_eq!(open(dir.path(), 3).results, [result(1), result(3)]);
+    }
+
+    #[test]
+    fn a_directory_belongs_to_one_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = open(dir.path(), 1);
+        let second = Journal::open(dir.path(), None, 2);
+        assert!(matches!(second, Err(ExecutorError::DataDirInUse { .. })), "{second:?}");
+    }
+}

@@ -1,0 +1,35 @@
+//! Owner of every task: nothing that an executor starts outlives it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+/// Two signals and a register. `soft`: sessions and loops end. `hard`: runs are dropped where they stand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lifecycle {
+    pub(crate) soft: CancellationToken,
+    pub(crate) hard: CancellationToken,
+    pub(crate) tracker: TaskTracker,
+}
+
+impl Lifecycle {
+    /// Trips both signals when dropped: an executor whose future is dropped leaves no task behind.
+    pub(crate) fn guard(&self) -> (DropGuard, DropGuard) {
+        (self.soft.clone().drop_guard(), self.hard.clone().drop_guard())
+    }
+}
+
+/// Spawns a task that belongs to no executor, because [`crate::spawn`] was called outside a run.
+#[expect(clippy::disallowed_methods, reason = "the one place; outside a run there is no tracker to own the task")]
+pub(crate) fn spawn_outside<F>(future: F) -> tokio::task::JoinHandle<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    tokio::spawn(future)
+}
+
+/// Locks for a short section. A panic under one of these locks leaves no half-made state worth refusing.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

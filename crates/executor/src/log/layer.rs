@@ -1,0 +1,89 @@
+//! The `tracing` layer: an event inside a run becomes a line of that run's log.
+
+use std::fmt::{self, Write};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use crate::run;
+
+/// Routes events inside a run into the run's log; see [`log_layer`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogLayer;
+
+/// A layer for the program's `tracing` subscriber: each event inside a run becomes a line of that run's log. Events
+/// outside runs pass by. The executor installs no subscriber by itself.
+///
+/// ```no_run
+/// use tracing_subscriber::prelude::*;
+///
+/// tracing_subscriber::registry()
+///     .with(tracing_subscriber::fmt::layer())
+///     .with(rondel_executor::log_layer())
+///     .init();
+/// ```
+#[must_use]
+pub fn log_layer() -> LogLayer {
+    LogLayer
+}
+
+impl<S: Subscriber> Layer<S> for LogLayer {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        run::with_current(|run| {
+            let mut text = Text::default();
+            event.record(&mut text);
+            run.log_line(level_word(*event.metadata().level()), &text.into_line());
+        });
+    }
+}
+
+fn level_word(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+/// The message, then the other fields as `name=value`.
+#[derive(Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Text {
+    fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        let written = match field.name() {
+            "message" => self.message.write_fmt(value),
+            name => write!(self.fields, " {name}={value}"),
+        };
+        // Only a value's own Debug can fail; the line then ends where it did.
+        if written.is_err() {
+            self.fields.push_str(" …");
+        }
+    }
+
+    fn into_line(self) -> String {
+        if self.message.is_empty() { self.fields.trim_start().to_owned() } else { self.message + &self.fields }
+    }
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format_args!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, format_args!("{value}"));
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        let line = crate::job_error::error_line(value);
+        self.add(field, format_args!("{line}"));
+    }
+}

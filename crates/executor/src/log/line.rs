@@ -1,0 +1,33 @@
+//! A text made fit to be a line of a log.
+
+use crate::masks::Masks;
+
+/// The longest line, in bytes.
+pub(crate) const LINE_BYTES_MAX: usize = 16 * 1024;
+
+const CUT_MARK: &str = " … [line cut]";
+
+/// Masks secrets, replaces NUL (no database stores it in a text) and cuts with a visible mark.
+pub(crate) fn tidy(text: &str, masks: &Masks) -> String {
+    let masked = masks.apply(text.trim_end_matches(['\n', '\r']));
+    let clean = if masked.contains('\0') { masked.replace('\0', "\u{fffd}") } else { masked.into_owned() };
+    if clean.len() <= LINE_BYTES_MAX {
+        return clean;
+    }
+    let end = clean.floor_char_boundary(LINE_BYTES_MAX - CUT_MARK.len());
+    format!("{}{CUT_MARK}", &clean[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_clean_and_bounded() {
+        let masks = Masks::new(["hidden".to_owned()]);
+        assert_eq!(tidy("a\0b hidden\r\n", &masks), "a\u{fffd}b ***");
+        let long = tidy(&"ä".repeat(LINE_BYTES_MAX), &masks);
+        assert!(long.len() <= LINE_BYTES_MAX && long.ends_with(CUT_MARK), "{}", long.len());
+        assert_eq!(tidy(&"x".repeat(LINE_BYTES_MAX), &masks).len(), LINE_BYTES_MAX);
+    }
+}

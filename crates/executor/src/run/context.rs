@@ -1,0 +1,320 @@
+//! One attempt of a run, as its handler and the executor's tasks see it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use rondel_core::{JobId, RunId, Timestamp};
+use rondel_proto::v1::Trigger;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::stop::{StopCause, StopCell};
+use crate::lifecycle::lock;
+use crate::log::RunLog;
+use crate::masks::Masks;
+use crate::setup::Setup;
+use crate::shard::Shard;
+
+/// What makes an attempt one of a kind: the same pair twice is the same work twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RunKey {
+    pub(crate) run: RunId,
+    pub(crate) attempt: i32,
+}
+
+impl RunKey {
+    pub(crate) fn new(run_id: i64, attempt: i32) -> Self {
+        Self { run: RunId::new(run_id), attempt }
+    }
+}
+
+/// Rises with each start of the job's runs, across servers and executors: hand it to your own store, which refuses what
+/// comes with a lower one than it has seen. It is what protects from a run that was given up for lost and yet goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken {
+    /// Rises when the job moves to another server.
+    pub term: i64,
+    /// Rises with each start within a term.
+    pub n: i64,
+}
+
+/// The run that a handler is called for. Cheap to clone.
+///
+/// ```
+/// # use rondel_executor::{RunContext, TestRun};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn export(run: RunContext) -> Result<String, rondel_executor::JobError> {
+///     Ok(format!("{} #{} due {}", run.job(), run.attempt(), run.fire_at()))
+/// }
+/// let fire_at = "2026-03-08T07:00:00Z".parse().unwrap();
+/// let outcome = TestRun::of(export).job("export").fire_at(fire_at).run().await;
+/// assert_eq!(outcome.result(), Some(&"export #1 due 2026-03-08T07:00:00Z".into()));
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RunContext {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    key: RunKey,
+    trigger: Trigger,
+    setup: Arc<Setup>,
+    log: Arc<RunLog>,
+    stop: StopCell,
+    progress: ProgressCell,
+    /// The params with their secrets in place.
+    resolved: OnceLock<String>,
+    /// Tasks that end with the run.
+    tasks: Mutex<Vec<AbortHandle>>,
+    arrived: Instant,
+    started: OnceLock<Instant>,
+}
+
+#[derive(Default)]
+struct ProgressCell {
+    told: AtomicBool,
+    /// Whether it waits in the list of what is to be sent.
+    listed: AtomicBool,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl RunContext {
+    /// The run.
+    #[must_use]
+    pub fn run_id(&self) -> RunId {
+        self.inner.key.run
+    }
+
+    /// Counts from 1.
+    #[must_use]
+    pub fn attempt(&self) -> i32 {
+        self.inner.key.attempt
+    }
+
+    /// The job's name.
+    #[must_use]
+    pub fn job(&self) -> &str {
+        &self.inner.trigger.job
+    }
+
+    /// The job.
+    #[must_use]
+    pub fn job_id(&self) -> JobId {
+        JobId::new(self.inner.trigger.job_id)
+    }
+
+    /// The job's namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.inner.trigger.namespace
+    }
+
+    /// The handler's name.
+    #[must_use]
+    pub fn handler(&self) -> &str {
+        &self.inner.trigger.handler
+    }
+
+    /// The planned instant.
+    #[must_use]
+    pub fn fire_at(&self) -> Timestamp {
+        Timestamp::from_millis(self.inner.trigger.fire_at_ms)
+    }
+
+    /// When this attempt was to start: `fire_at`, or later by jitter, backoff or queueing.
+    #[must_use]
+    pub fn due_at(&self) -> Timestamp {
+        Timestamp::from_millis(self.inner.trigger.due_at_ms)
+    }
+
+    /// Why the run exists: `cron`, `manual`, `api`, …
+    #[must_use]
+    pub fn trigger(&self) -> &str {
+        &self.inner.trigger.trigger
+    }
+
+    /// Which part of the fire's work this is.
+    #[must_use]
+    pub fn shard(&self) -> Shard {
+        Shard::from_wire(self.inner.trigger.shard_index, self.inner.trigger.shard_total)
+    }
+
+    /// A number that rises with each start of the job's runs, for your own store.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        FencingToken { term: self.inner.trigger.fence_term, n: self.inner.trigger.fence_n }
+    }
+
+    /// How long the attempt may take; `None` for no limit.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        u64::try_from(self.inner.trigger.timeout_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis)
+    }
+
+    /// When the attempt's time is over; `None` for no limit.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let started = self.inner.started.get().copied().unwrap_or(self.inner.arrived);
+        self.timeout().and_then(|timeout| started.checked_add(timeout))
+    }
+
+    /// The job's parameters as JSON text.
+    #[must_use]
+    pub fn params(&self) -> &str {
+        let raw = self.inner.resolved.get().unwrap_or(&self.inner.trigger.params);
+        if raw.trim().is_empty() { "null" } else { raw }
+    }
+
+    /// A value that the builder was given, by its type.
+    #[must_use]
+    pub fn state<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.inner.setup.states.get()
+    }
+}
+
+/// What the executor's own tasks do with a run.
+impl RunContext {
+    pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
+        let key = RunKey::new(trigger.run_id, trigger.attempt);
+        let log = RunLog::new(key, link, setup.shipping.clone());
+        Self {
+            inner: Arc::new(Inner {
+                key,
+                trigger,
+                setup: Arc::clone(setup),
+                log,
+                stop: StopCell::default(),
+                progress: ProgressCell::default(),
+                resolved: OnceLock::new(),
+                tasks: Mutex::new(Vec::new()),
+                arrived: Instant::now(),
+                started: OnceLock::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn key(&self) -> RunKey {
+        self.inner.key
+    }
+
+    pub(crate) fn setup(&self) -> &Arc<Setup> {
+        &self.inner.setup
+    }
+
+    pub(crate) fn log(&self) -> &Arc<RunLog> {
+        &self.inner.log
+    }
+
+    pub(crate) fn log_line(&self, level: &'static str, text: &str) {
+        self.inner.log.push(level, self.inner.setup.clock.now(), text);
+    }
+
+    pub(crate) fn masks(&self) -> &Masks {
+        self.inner.log.masks()
+    }
+
+    pub(crate) fn tracker(&self) -> &TaskTracker {
+        &self.inner.setup.lifecycle.tracker
+    }
+
+    pub(crate) fn blocking_pool(&self) -> &Arc<Semaphore> {
+        &self.inner.setup.blocking
+    }
+
+    /// Whether it must stop when no server answers: another executor may be given the same work.
+    pub(crate) fn must_not_run_twice(&self) -> bool {
+        self.inner.trigger.serial || self.inner.trigger.at_most_once
+    }
+
+    pub(crate) fn set_params(&self, params: String) {
+        // A run's params are resolved once, before its handler starts.
+        self.inner.resolved.get_or_init(|| params);
+    }
+
+    /// The session that the run is spoken of on; 0 for none.
+    pub(crate) fn link(&self) -> u64 {
+        self.inner.log.link()
+    }
+}
+
+/// Time and ending.
+impl RunContext {
+    pub(crate) fn set_started(&self) -> Instant {
+        *self.inner.started.get_or_init(Instant::now)
+    }
+
+    /// From the trigger's arrival to the handler's start.
+    pub(crate) fn started_after(&self) -> Duration {
+        self.inner.started.get().map_or(Duration::ZERO, |started| started.duration_since(self.inner.arrived))
+    }
+
+    pub(crate) fn stop(&self, cause: StopCause) {
+        self.inner.stop.set(cause);
+    }
+
+    pub(crate) fn stop_cause(&self) -> Option<&StopCause> {
+        self.inner.stop.cause()
+    }
+
+    pub(crate) async fn stopped(&self) {
+        self.inner.stop.stopped().await;
+    }
+
+    /// Takes a task on that ends with the run.
+    pub(crate) fn adopt(&self, task: AbortHandle) {
+        let mut tasks = lock(&self.inner.tasks);
+        if tasks.len() == tasks.capacity() {
+            tasks.retain(|task| !task.is_finished());
+        }
+        tasks.push(task);
+    }
+
+    pub(crate) fn end_tasks(&self) {
+        for task in std::mem::take(&mut *lock(&self.inner.tasks)) {
+            task.abort();
+        }
+    }
+}
+
+/// Progress.
+impl RunContext {
+    pub(crate) fn set_progress(&self, done: u64, total: u64) {
+        let cell = &self.inner.progress;
+        cell.done.store(done, Ordering::Relaxed);
+        cell.total.store(total, Ordering::Relaxed);
+        cell.told.store(true, Ordering::Release);
+        if !cell.listed.swap(true, Ordering::AcqRel) {
+            lock(&self.inner.setup.progressed).push(self.clone());
+        }
+    }
+
+    /// The newest numbers, for sending; what is told from now on is listed again.
+    pub(crate) fn take_progress(&self) -> (u64, u64) {
+        self.inner.progress.listed.store(false, Ordering::Release);
+        self.progress().unwrap_or_default()
+    }
+
+    pub(crate) fn progress(&self) -> Option<(u64, u64)> {
+        let cell = &self.inner.progress;
+        let numbers = || (cell.done.load(Ordering::Relaxed), cell.total.load(Ordering::Relaxed));
+        cell.told.load(Ordering::Acquire).then(numbers)
+    }
+}
+
+impl fmt::Debug for RunContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunContext")
+            .field("run_id", &self.run_id())
+            .field("attempt", &self.attempt())
+            .field("job", &self.job())
+            .field("handler", &self.handler())
+            .finish_non_exhaustive()
+    }
+}

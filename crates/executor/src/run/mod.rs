@@ -1,0 +1,100 @@
+//! The run that some code runs in: what the handler is given, and what code far from it reads.
+
+mod context;
+mod stop;
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
+use tracing::instrument::WithSubscriber;
+
+use crate::ending::Ending;
+use crate::lifecycle;
+
+pub use context::{FencingToken, RunContext};
+pub(crate) use context::RunKey;
+pub(crate) use stop::StopCause;
+
+tokio::task_local! {
+    static RUN: RunContext;
+}
+
+/// The run that this code runs in; `None` outside a run.
+///
+/// ```
+/// # use rondel_executor::{TestRun, run};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn handler() {
+///     let run = run::current().expect("inside a run");
+///     assert_eq!((run.job(), run.attempt()), ("reports", 2));
+/// }
+/// assert!(TestRun::of(handler).job("reports").attempt(2).run().await.is_succeeded());
+/// assert!(run::current().is_none());
+/// # }
+/// ```
+#[must_use]
+pub fn current() -> Option<RunContext> {
+    with_current(RunContext::clone)
+}
+
+pub(crate) fn with_current<T>(read: impl FnOnce(&RunContext) -> T) -> Option<T> {
+    RUN.try_with(read).ok()
+}
+
+/// Spawns a task that belongs to the run: it inherits [`current`], the shard and the run's log, and it is aborted where
+/// it still goes on when the run is over. Outside a run it is an ordinary task.
+///
+/// ```
+/// # use rondel_executor::{TestRun, run, spawn};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn handler() -> Result<i64, tokio::task::JoinError> {
+///     spawn(async { run::current().map_or(0, |run| run.run_id().get()) }).await
+/// }
+/// assert_eq!(TestRun::of(handler).run().await.result(), Some(&1.into()));
+/// # }
+/// ```
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    let future = future.with_current_subscriber();
+    let Some(run) = current() else { return lifecycle::spawn_outside(future) };
+    let handle = run.tracker().spawn(RUN.scope(run.clone(), future));
+    run.adopt(handle.abort_handle());
+    handle
+}
+
+/// Runs the handler's future inside the run; a panic becomes its message.
+pub(crate) async fn within<F: Future<Output = Ending>>(run: RunContext, future: F) -> Result<Ending, String> {
+    let guarded = std::panic::AssertUnwindSafe(RUN.scope(run, future)).catch_unwind();
+    guarded.await.map_err(|payload| panic_message(payload.as_ref()))
+}
+
+/// Runs a blocking handler on a thread of its own, as soon as the pool has one free.
+pub(crate) async fn on_blocking_thread(
+    run: RunContext,
+    call: impl FnOnce(&RunContext) -> Ending + Send + 'static,
+) -> Ending {
+    let Ok(permit) = Arc::clone(run.blocking_pool()).acquire_owned().await else {
+        return Ending::new(rondel_core::RunStatus::Failed, "the pool of blocking handlers is closed", true);
+    };
+    let tracker = run.tracker().clone();
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    let handle = tracker.spawn_blocking(move || {
+        let _permit = permit;
+        tracing::dispatcher::with_default(&dispatch, || RUN.sync_scope(run.clone(), || call(&run)))
+    });
+    match handle.await {
+        Ok(ending) => ending,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Ending::new(rondel_core::RunStatus::Failed, "the runtime went away", true),
+    }
+}
+
+pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.map_or_else(|| "panicked".to_owned(), |text| format!("panicked: {text}"))
+}

@@ -1,0 +1,75 @@
+//! Why a run is to stop: the first reason counts.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rondel_core::RunStatus;
+use rondel_core::time::format_duration;
+use tokio_util::sync::CancellationToken;
+
+use crate::ending::Ending;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StopCause {
+    /// Somebody asked for it.
+    Cancelled { by: String },
+    /// Its time is over.
+    TimedOut { timeout: Duration },
+    /// No server answers, and the run must not go on beside its successor elsewhere.
+    Silence { length: Duration },
+    /// The executor goes away.
+    Drained,
+}
+
+impl fmt::Display for StopCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cancelled { by } if by.is_empty() => f.write_str("cancelled"),
+            Self::Cancelled { by } => write!(f, "cancelled by {by}"),
+            Self::TimedOut { timeout } => write!(f, "timed out after {}", format_duration(*timeout)),
+            Self::Silence { length } => write!(f, "stopped: no server answered for {}", format_duration(*length)),
+            Self::Drained => f.write_str("stopped: the executor goes away"),
+        }
+    }
+}
+
+impl StopCause {
+    /// What the run ends with. Only what a person asked for is `cancelled`; where the executor itself had to stop the
+    /// run it has failed, so that the job's retries apply.
+    pub(crate) fn ending(&self, aborted_after: Option<Duration>) -> Ending {
+        let (status, retryable) = match self {
+            Self::Cancelled { .. } => (RunStatus::Cancelled, false),
+            Self::TimedOut { .. } => (RunStatus::TimedOut, true),
+            Self::Silence { .. } | Self::Drained => (RunStatus::Failed, true),
+        };
+        let message = match aborted_after {
+            Some(grace) => format!("{self}; aborted, for it did not stop within {}", format_duration(grace)),
+            None => self.to_string(),
+        };
+        Ending::new(status, message, retryable)
+    }
+}
+
+/// Set once, read and awaited by many.
+#[derive(Debug, Default)]
+pub(crate) struct StopCell {
+    cause: OnceLock<StopCause>,
+    token: CancellationToken,
+}
+
+impl StopCell {
+    pub(crate) fn set(&self, cause: StopCause) {
+        if self.cause.set(cause).is_ok() {
+            self.token.cancel();
+        }
+    }
+
+    pub(crate) fn cause(&self) -> Option<&StopCause> {
+        self.cause.get()
+    }
+
+    pub(crate) async fn stopped(&self) {
+        self.token.cancelled().await;
+    }
+}

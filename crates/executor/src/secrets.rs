@@ -1,0 +1,106 @@
+//! Where an executor finds its secrets: its own files, or its own environment. The server never has them.
+
+use std::path::PathBuf;
+
+use crate::job_error::JobError;
+
+/// The prefix of the environment variables that hold secrets.
+const ENV_PREFIX: &str = "RONDEL_SECRET_";
+
+/// The largest file that is a secret.
+const SECRET_BYTES_MAX: u64 = 64 * 1024;
+
+/// Resolves `{{secret.NAME}}` in the string values of params, before the handler sees them: from the file `NAME` in a
+/// directory, else from the environment variable `RONDEL_SECRET_NAME`. What was resolved is hidden in the run's log,
+/// message and result.
+///
+/// ```no_run
+/// # fn configure(builder: rondel_executor::Builder) -> rondel_executor::Builder {
+/// builder.secrets(rondel_executor::Secrets::from_env().dir("/run/secrets"))
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    dir: Option<PathBuf>,
+}
+
+impl Secrets {
+    /// From the environment only.
+    #[must_use]
+    pub fn from_env() -> Self {
+        Self { dir: None }
+    }
+
+    /// From the files of this directory first; a line break at a file's end is not part of the secret.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+
+    /// The secret, or the failure that names it.
+    pub(crate) async fn get(&self, name: &str) -> Result<String, JobError> {
+        if !is_name(name) {
+            return Err(JobError::terminal(format_args!("{name:?} is not a secret's name: letters, digits, '_', '-', '.'")));
+        }
+        if let Some(secret) = self.from_file(name).await? {
+            return Ok(secret);
+        }
+        from_variable(name)
+            .ok_or_else(|| JobError::terminal(format_args!("secret {name:?} is not known to this executor")))
+    }
+
+    async fn from_file(&self, name: &str) -> Result<Option<String>, JobError> {
+        let Some(dir) = &self.dir else { return Ok(None) };
+        let unreadable = |error: &dyn std::fmt::Display| {
+            JobError::terminal(format_args!("secret {name:?} cannot be read: {error}"))
+        };
+        let path = dir.join(name);
+        match tokio::fs::metadata(&path).await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(&error)),
+            Ok(meta) if !meta.is_file() => return Err(unreadable(&"not a file")),
+            Ok(meta) if meta.len() > SECRET_BYTES_MAX => return Err(unreadable(&"larger than 64 KiB")),
+            Ok(_) => {}
+        }
+        let text = tokio::fs::read_to_string(&path).await.map_err(|error| unreadable(&error))?;
+        let trimmed = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(Some(trimmed.strip_suffix('\r').unwrap_or(trimmed).to_owned()))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the executor's environment is one of the two homes of secrets")]
+fn from_variable(name: &str) -> Option<String> {
+    std::env::var(format!("{ENV_PREFIX}{name}")).ok()
+}
+
+/// No separators and no leading dot: a name is never a path.
+fn is_name(name: &str) -> bool {
+    let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn files_come_without_their_last_line_break() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("api_key"), "s3cret\n")?;
+        let secrets = Secrets::from_env().dir(dir.path());
+        assert_eq!(secrets.get("api_key").await.unwrap(), "s3cret");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_named_and_paths_are_no_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let secrets = Secrets::from_env().dir(dir.path());
+        let missing = secrets.get("nope").await.unwrap_err();
+        assert!(missing.message().contains("\"nope\"") && !missing.is_retryable());
+        for name in ["../passwd", "/etc/passwd", ".hidden", "", "a b"] {
+            assert!(secrets.get(name).await.unwrap_err().message().contains("not a secret's name"), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Which servers there are, and what they are shown at the door.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Uri};
+
+use crate::error::ExecutorError;
+use crate::job_error::error_line;
+use crate::lifecycle::lock;
+use crate::setup::Timing;
+
+/// A server's URL in one spelling, so that two spellings are not two servers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ServerUrl(String);
+
+impl ServerUrl {
+    pub(crate) fn parse(url: &str) -> Result<Self, ExecutorError> {
+        let wrong = || ExecutorError::ServerUrl { url: url.to_owned(), source: None };
+        let uri: Uri = url.trim().parse().map_err(|_| wrong())?;
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(wrong()) };
+        if !matches!(scheme, "http" | "https") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(wrong());
+        }
+        Ok(Self(format!("{scheme}://{}", authority.as_str().to_ascii_lowercase())))
+    }
+}
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where the token comes from. Its Debug is silent.
+#[derive(Clone, Default)]
+pub(crate) enum TokenSource {
+    #[default]
+    None,
+    Text(String),
+    /// Read at each dial, so that a new one is taken up.
+    File(PathBuf),
+}
+
+impl fmt::Debug for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Text(_) => f.write_str("Text(***)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+impl TokenSource {
+    /// What stands in `authorization`; the error is a sentence.
+    pub(crate) async fn header(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
+        let token = match self {
+            Self::None => return Ok(None),
+            Self::Text(token) => token.clone(),
+            Self::File(path) => tokio::fs::read_to_string(path)
+                .await
+                .map_err(|error| format!("read the token file {}: {error}", path.display()))?,
+        };
+        let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.trim())
+            .parse()
+            .map_err(|_| "the token holds characters that no token has".to_owned())?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+pub(crate) struct Servers {
+    pub(crate) token: TokenSource,
+    tls: ClientTlsConfig,
+    configured: BTreeSet<ServerUrl>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By the latest welcome that named any.
+    named: BTreeSet<ServerUrl>,
+    /// Those that have a task.
+    dialled: BTreeSet<ServerUrl>,
+}
+
+impl Servers {
+    pub(crate) fn new(
+        configured: BTreeSet<ServerUrl>,
+        token: TokenSource,
+        ca_pem: Option<Vec<u8>>,
+    ) -> Result<Self, ExecutorError> {
+        let tls = ClientTlsConfig::new().with_enabled_roots();
+        let tls = ca_pem.into_iter().fold(tls, |tls, pem| tls.ca_certificate(Certificate::from_pem(pem)));
+        let servers = Self { token, tls, configured, known: Mutex::default() };
+        // A certificate or URL that cannot be used is said now, not at each dial.
+        servers.configured.iter().try_for_each(|url| servers.endpoint(url, &Timing::default()).map(drop)).map(|()| servers)
+    }
+
+    pub(crate) fn configured(&self) -> Vec<ServerUrl> {
+        self.configured.iter().cloned().collect()
+    }
+
+    /// Takes in what a welcome named; gives those to be dialled.
+    pub(crate) fn name(&self, urls: &[String]) -> Vec<ServerUrl> {
+        let mut named = BTreeSet::new();
+        for url in urls {
+            match ServerUrl::parse(url) {
+                Ok(url) => drop(named.insert(url)),
+                Err(error) => tracing::warn!("a server names another one: {}", error_line(&error)),
+            }
+        }
+        if !named.is_empty() {
+            lock(&self.known).named.clone_from(&named);
+        }
+        named.into_iter().collect()
+    }
+
+    /// Whether the caller is the one to dial this server.
+    pub(crate) fn claim(&self, url: &ServerUrl) -> bool {
+        lock(&self.known).dialled.insert(url.clone())
+    }
+
+    /// Whether nobody names this server any more; whoever dialled it ends then.
+    pub(crate) fn gives_up(&self, url: &ServerUrl) -> bool {
+        let mut known = lock(&self.known);
+        let wanted = self.configured.contains(url) || known.named.contains(url);
+        if !wanted {
+            known.dialled.remove(url);
+        }
+        !wanted
+    }
+
+    pub(crate) fn endpoint(&self, url: &ServerUrl, timing: &Timing) -> Result<Endpoint, ExecutorError> {
+        let wrong = |source| ExecutorError::ServerUrl { url: url.0.clone(), source: Some(source) };
+        let endpoint = Endpoint::from_shared(url.0.clone()).map_err(wrong)?;
+        let endpoint = endpoint
+            .connect_timeout(timing.connect_timeout)
+            .http2_keep_alive_interval(std::time::Duration::from_secs(10))
+            .keep_alive_timeout(std::time::Duration::from_secs(5))
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(4 << 20);
+        if url.0.starts_with("https:") { endpoint.tls_config(self.tls.clone()).map_err(wrong) } else { Ok(endpoint) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_have_one_spelling() {
+        for (url, expected) in [
+            ("http://Localhost:8080/", "http://localhost:8080"),
+            (" https://a.example ", "https://a.example"),
+            ("http://[::1]:80", "http://[::1]:80"),
+        ] {
+            assert_eq!(ServerUrl::parse(url).unwrap().to_string(), expected);
+        }
+        for url in ["", "localhost:8080", "ftp://a", "http://", "http://a/path", "http://a?b=c", "/x"] {
+            assert!(ServerUrl::parse(url).is_err(), "{url:?}");
+        }
+    }
+
+    #[test]
+    fn named_servers_are_dialled_once_and_while_they_are_named() {
+        let configured = BTreeSet::from([ServerUrl::parse("http://a").unwrap()]);
+        let servers = Servers::new(configured, TokenSource::None, None).unwrap();
+        let named = servers.name(&["http://a/".to_owned(), "http://b".to_owned(), "nonsense".to_owned()]);
+        assert_eq!(named.len(), 2);
+        let b = ServerUrl::parse("http://b").unwrap();
+        assert!(servers.claim(&b) && !servers.claim(&b));
+        assert!(!servers.gives_up(&b));
+        servers.name(&["http://a".to_owned()]);
+        assert!(servers.gives_up(&b), "no longer named");
+        assert!(servers.claim(&b), "may be dialled again");
+        assert!(!servers.gives_up(&servers.configured()[0]));
+    }
+
+    #[tokio::test]
+    async fn tokens_are_silent() {
+        assert_eq!(format!("{:?}", TokenSource::Text("hidden".to_owned())), "Text(***)");
+        let header = TokenSource::Text("hidden\n".to_owned()).header().await.unwrap().unwrap();
+        assert_eq!(header.to_str().unwrap(), "Bearer hidden");
+        assert!(!format!("{header:?}").contains("hidden"));
+        let missing = TokenSource::File("/nonexistent/token".into()).header().await.unwrap_err();
+        assert!(missing.contains("/nonexistent/token"), "{missing}");
+    }
+}

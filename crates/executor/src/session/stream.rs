@@ -1,0 +1,256 @@
+//! One session: hello, welcome, and then what either side has to say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_proto::v1::executor_message::Body as FromExecutor;
+use rondel_proto::v1::gateway_client::GatewayClient;
+use rondel_proto::v1::server_message::Body as FromServer;
+use rondel_proto::v1::{ExecutorMessage, Heartbeat, ServerMessage, Welcome};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming};
+
+use super::{ServerUrl, dial_named};
+use crate::engine::{Engine, Link};
+use crate::host;
+use crate::job_error::error_line;
+
+/// Messages between this task and the connection; what waits longer waits in the link, where it is batched.
+const CHANNEL_MAX: usize = 2;
+
+/// The largest message that is taken: triggers carry their params.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The shortest time between two rounds: under load the messages grow instead of their number.
+const ROUND_PERIOD: Duration = Duration::from_millis(1);
+
+/// What holds where a welcome does not say it.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// How long the goodbye may take.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// Why a session is over.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The executor goes away.
+    Stopped,
+    /// This URL leads to a node that is connected by another URL.
+    Alias(i64),
+    /// The server does not want this executor.
+    Refused(String),
+    /// There was no session.
+    Unreachable(String),
+    /// There was one.
+    Lost(String),
+}
+
+pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
+    let stop = engine.setup.lifecycle.soft.clone();
+    let opened = tokio::select! {
+        () = stop.cancelled() => return End::Stopped,
+        opened = open(engine, url) => opened,
+    };
+    let (sender, mut inbound, welcome) = match opened {
+        Ok(opened) => opened,
+        Err(end) => return end,
+    };
+    let Some(link) = begin(engine, url, &welcome) else { return End::Alias(welcome.node_id) };
+    let _registered = Registered { engine, link: &link };
+    let heartbeat = heartbeat_period(&welcome);
+    let end = tokio::select! {
+        () = stop.cancelled() => End::Stopped,
+        end = read(engine, &link, &mut inbound, heartbeat) => end,
+        end = write(engine, &link, &sender, heartbeat) => end,
+    };
+    if matches!(end, End::Stopped) {
+        say_goodbye(&link, sender, inbound).await;
+    }
+    end
+}
+
+type Opened = (mpsc::Sender<ExecutorMessage>, Streaming<ServerMessage>, Welcome);
+
+async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
+    let timing = &engine.setup.timing;
+    let endpoint = engine.servers.endpoint(url, timing).map_err(|error| End::Unreachable(error_line(&error)))?;
+    let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
+    let channel = connected
+        .map_err(|_| End::Unreachable("no connection in time".to_owned()))?
+        .map_err(|error| End::Unreachable(error_line(&error)))?;
+    let (sender, receiver) = mpsc::channel(CHANNEL_MAX);
+    let mut request = Request::new(ReceiverStream::new(receiver));
+    if let Some(token) = engine.servers.token.header().await.map_err(End::Unreachable)? {
+        request.metadata_mut().insert("authorization", token);
+    }
+    // The hello must wait in the stream before the call: the server may answer nothing until it has it.
+    let hello = ExecutorMessage { body: Some(FromExecutor::Hello(engine.hello())) };
+    sender.try_send(hello).map_err(|error| End::Unreachable(error.to_string()))?;
+    let mut client = GatewayClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let welcomed = async {
+        let mut inbound = client.session(request).await?.into_inner();
+        let first = inbound.message().await?;
+        Ok::<_, Status>((inbound, first))
+    };
+    let (inbound, first) = timeout(timing.connect_timeout, welcomed)
+        .await
+        .map_err(|_| End::Unreachable("no welcome in time".to_owned()))?
+        .map_err(|status| not_welcome(&status))?;
+    match first.and_then(|message| message.body) {
+        Some(FromServer::Welcome(welcome)) => Ok((sender, inbound, welcome)),
+        _ => Err(End::Unreachable("the server began without a welcome".to_owned())),
+    }
+}
+
+fn not_welcome(status: &Status) -> End {
+    let reason = status_line(status);
+    match status.code() {
+        Code::Unauthenticated
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::AlreadyExists
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::Unimplemented => End::Refused(reason),
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::ResourceExhausted
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => End::Unreachable(reason),
+    }
+}
+
+fn status_line(status: &Status) -> String {
+    if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() }
+}
+
+fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome) -> Option<Arc<Link>> {
+    engine.setup.clock.observe(Timestamp::from_millis(welcome.now_at_ms));
+    let link = engine.link_up(welcome)?;
+    tracing::info!(server = %url, node = %welcome.node_name, version = %welcome.server_version, "connected");
+    dial_named(engine, &welcome.servers);
+    Some(link)
+}
+
+/// Takes the link out however the session ends.
+struct Registered<'a> {
+    engine: &'a Engine,
+    link: &'a Link,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.engine.link_lost(self.link);
+    }
+}
+
+fn heartbeat_period(welcome: &Welcome) -> Duration {
+    if welcome.heartbeat_ms == 0 { HEARTBEAT } else { Duration::from_millis(welcome.heartbeat_ms.into()) }
+}
+
+/// Every heartbeat is answered: a stream on which nothing comes for several of them leads nowhere.
+async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerMessage>, heartbeat: Duration) -> End {
+    let patience = heartbeat * 3 + Duration::from_secs(1);
+    loop {
+        match timeout(patience, inbound.message()).await {
+            Err(_) => return End::Lost("the server is silent".to_owned()),
+            Ok(Err(status)) => return End::Lost(status_line(&status)),
+            Ok(Ok(None)) => return End::Lost("the server closed the session".to_owned()),
+            Ok(Ok(Some(message))) => {
+                engine.heard();
+                if let Some(body) = message.body {
+                    take(engine, link, body);
+                }
+            }
+        }
+    }
+}
+
+fn take(engine: &Arc<Engine>, link: &Link, body: FromServer) {
+    match body {
+        FromServer::HeartbeatReply(reply) => engine.setup.clock.observe(Timestamp::from_millis(reply.now_at_ms)),
+        FromServer::Triggers(triggers) => engine.offer(link, triggers),
+        FromServer::Cancels(cancels) => engine.cancel(&cancels.cancels),
+        FromServer::ResultAcks(acks) => engine.acked(&acks.acks),
+        FromServer::LogAcks(acks) => engine.log_acked(&acks.acks),
+        FromServer::Fence(fence) => engine.fence(link, &fence),
+        FromServer::Probes(probes) => engine.probe(link, probes),
+        FromServer::Drain(_) => tracing::info!("a server goes away; results still go to it until it has"),
+        FromServer::Welcome(welcome) => dial_named(engine, &welcome.servers),
+    }
+}
+
+async fn write(engine: &Engine, link: &Link, sender: &mpsc::Sender<ExecutorMessage>, heartbeat: Duration) -> End {
+    let mut beat = interval(heartbeat);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sequence = 0;
+    let mut wrote_at = Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            _ = beat.tick() => {
+                sequence += 1;
+                if sender.send(beat_message(engine, sequence)).await.is_err() {
+                    return closed();
+                }
+            }
+            () = link.ready() => {
+                // Others who are about to say something come along.
+                if wrote_at.elapsed() < ROUND_PERIOD {
+                    sleep(ROUND_PERIOD).await;
+                } else {
+                    tokio::task::yield_now().await;
+                }
+                wrote_at = Instant::now();
+                if !write_round(link, sender).await {
+                    return closed();
+                }
+            }
+        }
+    }
+}
+
+fn closed() -> End {
+    End::Lost("the connection is closed".to_owned())
+}
+
+async fn write_round(link: &Link, sender: &mpsc::Sender<ExecutorMessage>) -> bool {
+    for message in link.take() {
+        if sender.send(message).await.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+fn beat_message(engine: &Engine, sequence: i64) -> ExecutorMessage {
+    let (running, queued) = engine.load();
+    let beat = Heartbeat {
+        running,
+        queued,
+        sequence,
+        cpu_load: host::cpu_load(),
+        memory_bytes: host::memory_bytes(),
+    };
+    ExecutorMessage { body: Some(FromExecutor::Heartbeat(beat)) }
+}
+
+/// Writes what still waits, closes this side, and lets the server close the other.
+async fn say_goodbye(link: &Link, sender: mpsc::Sender<ExecutorMessage>, mut inbound: Streaming<ServerMessage>) {
+    let goodbye = async {
+        while !link.is_empty() && write_round(link, &sender).await {}
+        drop(sender);
+        while let Ok(Some(_)) = inbound.message().await {}
+    };
+    if timeout(GOODBYE, goodbye).await.is_err() {
+        tracing::debug!("a server did not close the session in time");
+    }
+}

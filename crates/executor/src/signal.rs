@@ -1,0 +1,34 @@
+//! What usually ends an executor.
+
+/// Resolves at SIGTERM or ctrl-c: what `run_until` is mostly given.
+///
+/// ```no_run
+/// # async fn start(builder: rondel_executor::Builder) -> Result<(), rondel_executor::ExecutorError> {
+/// builder.run_until(rondel_executor::signal::terminate()).await
+/// # }
+/// ```
+pub async fn terminate() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt => {}
+            },
+            Err(error) => {
+                tracing::warn!(%error, "cannot listen for SIGTERM; only ctrl-c drains this executor");
+                end_of(interrupt.await);
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    end_of(interrupt.await);
+}
+
+fn end_of(listened: std::io::Result<()>) {
+    if let Err(error) = listened {
+        tracing::warn!(%error, "cannot listen for ctrl-c; the executor stops");
+    }
+}

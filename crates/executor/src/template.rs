@@ -1,0 +1,91 @@
+//! `{{secret.NAME}}` in the string values of params.
+
+use serde_json::Value;
+
+use crate::job_error::JobError;
+use crate::masks::Masks;
+use crate::secrets::Secrets;
+
+const OPEN: &str = "{{secret.";
+const CLOSE: &str = "}}";
+
+/// Params with the secrets in place, and what to hide from now on.
+pub(crate) struct Resolved {
+    pub(crate) params: String,
+    pub(crate) masks: Masks,
+}
+
+/// `None` where `params` names no secret.
+pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Resolved>, JobError> {
+    if !params.contains(OPEN) {
+        return Ok(None);
+    }
+    let mut value: Value = serde_json::from_str(params).map_err(JobError::terminal)?;
+    let mut found = Vec::new();
+    let mut texts = Vec::new();
+    collect_texts(&mut value, &mut texts);
+    for text in texts {
+        *text = fill(text, secrets, &mut found).await?;
+    }
+    Ok(Some(Resolved { params: value.to_string(), masks: Masks::new(found) }))
+}
+
+/// Every string value that names a secret, in document order. Keys are names, not values.
+fn collect_texts<'a>(value: &'a mut Value, into: &mut Vec<&'a mut String>) {
+    match value {
+        Value::String(text) if text.contains(OPEN) => into.push(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| collect_texts(item, into)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| collect_texts(field, into)),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+async fn fill(text: &str, secrets: &Secrets, found: &mut Vec<String>) -> Result<String, JobError> {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(OPEN) {
+        let (before, after) = (&rest[..start], &rest[start + OPEN.len()..]);
+        let Some(end) = after.find(CLOSE) else { break };
+        let secret = secrets.get(after[..end].trim()).await?;
+        filled.push_str(before);
+        filled.push_str(&secret);
+        found.push(secret);
+        rest = &after[end + CLOSE.len()..];
+    }
+    filled.push_str(rest);
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn resolved(params: &str) -> Result<Option<String>, JobError> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("key"), "a\"b\n").unwrap();
+        std::fs::write(dir.path().join("user"), "root").unwrap();
+        let secrets = Secrets::from_env().dir(dir.path());
+        Ok(resolve(params, &secrets).await?.map(|resolved| resolved.params))
+    }
+
+    #[tokio::test]
+    async fn string_values_are_filled_and_stay_valid_json() {
+        let filled = resolved(r#"{"h":{"auth":"{{secret.user}}:{{secret.key}}!"},"n":1,"list":["{{secret.key}}"]}"#);
+        let expected = r#"{"h":{"auth":"root:a\"b!"},"n":1,"list":["a\"b"]}"#;
+        let (filled, expected): (Value, Value) =
+            (serde_json::from_str(&filled.await.unwrap().unwrap()).unwrap(), serde_json::from_str(expected).unwrap());
+        assert_eq!(filled, expected);
+    }
+
+    #[tokio::test]
+    async fn nothing_to_do_is_nothing_done() {
+        assert_eq!(resolved(r#"{"a":"{{other}}"}"#).await.unwrap(), None);
+        assert_eq!(resolved(r#""{{secret.open""#).await.unwrap().as_deref(), Some(r#""{{secret.open""#));
+    }
+
+    #[tokio::test]
+    async fn an_unknown_secret_is_named() {
+        let error = resolved(r#""{{secret.missing_one}}""#).await.unwrap_err();
+        assert!(error.message().contains("missing_one") && !error.is_retryable());
+    }
+}

@@ -1,0 +1,76 @@
+//! The executor against a server that a test plays.
+
+mod agent;
+mod basics;
+mod durability;
+mod fake;
+mod logs;
+mod stopping;
+
+use std::time::Duration;
+
+use rondel_executor::{Builder, Executor, ExecutorError, Timing};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::prelude::*;
+
+use fake::FakeServer;
+
+/// How long a test waits for anything.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Short lengths, so that tests of what happens late are quick.
+fn quick() -> Timing {
+    Timing {
+        cancel_grace: Duration::from_millis(300),
+        resend_after: Duration::from_millis(300),
+        started_after: Duration::from_millis(100),
+        sweep_period: Duration::from_millis(20),
+        reconnect_min: Duration::from_millis(10),
+        reconnect_max: Duration::from_millis(100),
+        ack_grace: Duration::from_secs(2),
+        ..Timing::default()
+    }
+}
+
+fn builder(server: &FakeServer) -> Builder {
+    install_subscriber();
+    Executor::builder("app").server(server.url()).token("secret").name("tester").timing(quick())
+}
+
+fn install_subscriber() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| tracing_subscriber::registry().with(rondel_executor::log_layer()).init());
+}
+
+/// An executor that runs beside the test.
+struct Running {
+    stop: CancellationToken,
+    task: JoinSet<Result<(), ExecutorError>>,
+}
+
+impl Running {
+    fn start(builder: Builder) -> Self {
+        let stop = CancellationToken::new();
+        let mut task = JoinSet::new();
+        let until = stop.clone().cancelled_owned();
+        task.spawn(builder.run_until(until));
+        Self { stop, task }
+    }
+
+    fn begin_stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Drains it and waits for its end.
+    async fn stop(mut self) {
+        self.begin_stop();
+        let ended = tokio::time::timeout(LIMIT, self.task.join_next()).await.expect("ends in time");
+        ended.expect("one task").expect("no panic").expect("no error");
+    }
+
+    /// Ends it where it stands, as a crash would.
+    async fn crash(mut self) {
+        self.task.shutdown().await;
+    }
+}
