@@ -1,0 +1,102 @@
+//! Executors: who is online, and who was a while ago.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::OnlineExecutor;
+use rondel_core::{AppId, ExecutorId, Timestamp};
+use rondel_store::cluster::ExecutorRecord;
+use serde::Serialize;
+
+use super::Page;
+use crate::call::Call;
+use crate::frame::json;
+use crate::problem::Problem;
+
+/// How long those that are gone are shown.
+const SHOWN_FOR: Duration = Duration::from_secs(3600);
+/// How fresh another node's word about its executor must be.
+const FRESH_FOR: Duration = Duration::from_secs(30);
+
+#[derive(Serialize)]
+struct ExecutorJson {
+    id: ExecutorId,
+    name: String,
+    app: String,
+    status: &'static str,
+    labels: BTreeMap<String, String>,
+    weight: u32,
+    slots: u32,
+    /// Null where this node does not hear it.
+    running: Option<u32>,
+    handlers: Vec<String>,
+    sdk_version: String,
+    /// When its stream to this node was opened.
+    connected_at: Option<Timestamp>,
+    last_seen_at: Timestamp,
+}
+
+pub(super) async fn list(call: Call) -> Result<Response, Problem> {
+    let store = call.engine().store();
+    let now = call.engine().now();
+    let online = call.engine().online_executors();
+    let mut items: Vec<ExecutorJson> =
+        online.into_iter().filter(|one| one.namespace == call.namespace.id).map(ExecutorJson::from).collect();
+    let apps = store.apps(call.namespace.id).await?;
+    let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
+    let elsewhere = store.sessions(now - FRESH_FOR).await?;
+    let elsewhere: HashSet<ExecutorId> =
+        elsewhere.iter().filter(|session| session.open).map(|session| session.executor).collect();
+    let mut records = store.executors(call.namespace.id, now - SHOWN_FOR).await?;
+    // The newest start of a name comes first: the ones before it are history, unless they live.
+    records.sort_by_key(|record| std::cmp::Reverse(record.last_seen_at));
+    for record in records {
+        let app = apps.get(&record.app).cloned().unwrap_or_else(|| record.app.to_string());
+        let is_online = elsewhere.contains(&record.id);
+        let is_known = items.iter().any(|item| item.id == record.id);
+        let is_history = !is_online && items.iter().any(|item| item.name == record.name && item.app == app);
+        if !is_known && !is_history {
+            items.push(from_record(record, app, is_online));
+        }
+    }
+    items.sort_by(|a, b| (&a.app, &a.name, a.id).cmp(&(&b.app, &b.name, b.id)));
+    json(StatusCode::OK, &Page { items, next_cursor: None })
+}
+
+impl From<OnlineExecutor> for ExecutorJson {
+    fn from(executor: OnlineExecutor) -> Self {
+        Self {
+            id: executor.id,
+            name: executor.name,
+            app: executor.app_name,
+            status: if executor.draining { "draining" } else { "online" },
+            labels: executor.labels,
+            weight: executor.weight,
+            slots: executor.slots,
+            running: Some(executor.running),
+            handlers: executor.handlers,
+            sdk_version: executor.sdk_version,
+            connected_at: Some(executor.connected_at),
+            last_seen_at: executor.last_seen_at,
+        }
+    }
+}
+
+fn from_record(record: ExecutorRecord, app: String, is_online: bool) -> ExecutorJson {
+    ExecutorJson {
+        id: record.id,
+        name: record.name,
+        app,
+        status: if is_online { "online" } else { "offline" },
+        labels: serde_json::from_str(&record.labels).unwrap_or_default(),
+        weight: record.weight,
+        slots: record.slots,
+        running: None,
+        handlers: serde_json::from_str(&record.handlers).unwrap_or_default(),
+        sdk_version: record.sdk_version,
+        connected_at: None,
+        last_seen_at: record.last_seen_at,
+    }
+}

@@ -1,0 +1,191 @@
+//! A log as a stream: each line as it comes in, until the run is over and its log complete.
+//!
+//! The store is asked again and again; nothing is kept for a reader but its position. A stream that ends before the log
+//! does says so and gives the cursor to go on with.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream::{Stream, unfold};
+use http::HeaderValue;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use rondel_core::{Run, RunStatus};
+use rondel_store::StoreError;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::lines::{self, Line, Lines, Position};
+use crate::app::Web;
+use crate::cursor::Listing;
+use crate::problem::{Code, Problem, chain};
+
+const POLL_PERIOD: Duration = Duration::from_millis(300);
+/// After how long without a line something is sent, so that proxies keep the connection.
+const QUIET_MAX: Duration = Duration::from_secs(15);
+const LINE_COUNT: usize = 500;
+
+/// How the stream is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A JSON object in each line.
+    Lines,
+    /// Server-sent events.
+    Events,
+    /// The lines as they were written.
+    Text,
+}
+
+/// What is to be read.
+#[derive(Debug)]
+pub(super) struct Follow {
+    pub(super) run: Run,
+    pub(super) listing: Listing,
+    pub(super) position: Position,
+    pub(super) form: Form,
+    /// Whether to wait for what is not written yet.
+    pub(super) waits: bool,
+    /// Whether to end with the attempt, rather than go on with the next one.
+    pub(super) stays: bool,
+}
+
+struct Reader {
+    web: Web,
+    follow: Follow,
+    ends_at: Instant,
+    spoke_at: Instant,
+    is_over: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The last thing in a stream.
+#[derive(Serialize)]
+struct End {
+    complete: bool,
+    status: RunStatus,
+    next_cursor: Option<String>,
+}
+
+pub(super) fn answer(web: &Web, follow: Follow) -> Result<Response, Problem> {
+    let permit = Arc::clone(&web.follows).try_acquire_owned().map_err(|_| {
+        Problem::new(Code::Overloaded, "too many logs are followed at the same time; read pages instead")
+            .with_header(RETRY_AFTER, HeaderValue::from_static("10"))
+    })?;
+    let content_type = match follow.form {
+        Form::Lines => "application/x-ndjson",
+        Form::Events => "text/event-stream",
+        Form::Text => "text/plain; charset=utf-8",
+    };
+    let now = Instant::now();
+    let ends_at = now + web.config.follow_timeout;
+    let reader = Reader { web: web.clone(), follow, ends_at, spoke_at: now, is_over: false, _permit: permit };
+    let mut response = Response::new(Body::from_stream(stream(reader)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Ok(response)
+}
+
+fn stream(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    unfold(reader, async |mut reader| {
+        let bytes = reader.next().await?;
+        Some((Ok(bytes), reader))
+    })
+}
+
+impl Reader {
+    /// The next piece of the stream.
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.is_over {
+            if self.web.config.shutdown.is_cancelled() || Instant::now() >= self.ends_at {
+                return self.end(false);
+            }
+            let (found, is_settled) = match self.read().await {
+                Ok(read) => read,
+                Err(error) => {
+                    tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "log broken off");
+                    return self.end(false);
+                }
+            };
+            if !found.lines.is_empty() {
+                self.follow.position = found.position;
+                self.spoke_at = Instant::now();
+                return Some(self.write(&found.lines));
+            }
+            if is_settled {
+                if self.follow.stays || self.follow.position.attempt >= self.follow.run.attempt {
+                    return self.end(true);
+                }
+                self.follow.position = Position::start(self.follow.position.attempt + 1);
+            } else if !self.follow.waits {
+                return self.end(false);
+            } else if self.spoke_at.elapsed() >= QUIET_MAX {
+                self.spoke_at = Instant::now();
+                return Some(self.keep_alive());
+            } else {
+                self.wait().await;
+            }
+        }
+        None
+    }
+
+    /// Reads the run before its lines: whether nothing would follow them was known before they were read.
+    async fn read(&mut self) -> Result<(Lines, bool), StoreError> {
+        let store = self.web.engine.store();
+        if let Some(run) = store.runs(&[self.follow.run.id]).await?.pop() {
+            self.follow.run = run;
+        }
+        let now = self.web.engine.now();
+        let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
+        Ok((lines::read(store, &self.follow.run, self.follow.position, LINE_COUNT, now).await?, is_settled))
+    }
+
+    async fn wait(&self) {
+        tokio::select! {
+            () = tokio::time::sleep(POLL_PERIOD) => {}
+            () = self.web.config.shutdown.cancelled() => {}
+        }
+    }
+
+    fn end(&mut self, complete: bool) -> Option<Bytes> {
+        self.is_over = true;
+        let next_cursor = (!complete).then(|| self.follow.listing.cursor(self.follow.position));
+        let end = End { complete, status: self.follow.run.status, next_cursor };
+        let text = serde_json::to_string(&end).unwrap_or_default();
+        match self.follow.form {
+            Form::Lines => Some(Bytes::from(text + "\n")),
+            Form::Events => Some(Bytes::from(format!("event: end\ndata: {text}\n\n"))),
+            Form::Text => None,
+        }
+    }
+
+    fn keep_alive(&self) -> Bytes {
+        match self.follow.form {
+            Form::Lines => Bytes::from_static(b"\n"),
+            Form::Events => Bytes::from_static(b":\n\n"),
+            // There is nothing that could be sent and would not stand in the text; hyper passes it over.
+            Form::Text => Bytes::new(),
+        }
+    }
+
+    fn write(&self, lines: &[Line]) -> Bytes {
+        let mut text = String::new();
+        for (index, line) in lines.iter().enumerate() {
+            let json = serde_json::to_string(line).unwrap_or_default();
+            match self.follow.form {
+                Form::Lines => text.extend([&json, "\n"]),
+                Form::Text => text.extend([line.line.as_str(), "\n"]),
+                Form::Events => {
+                    // Only the last event of a batch is a place to go on from.
+                    if index + 1 == lines.len() {
+                        text.extend(["id: ", &self.follow.listing.cursor(self.follow.position), "\n"]);
+                    }
+                    text.extend(["event: line\ndata: ", &json, "\n\n"]);
+                }
+            }
+        }
+        Bytes::from(text)
+    }
+}

@@ -1,0 +1,265 @@
+//! Jobs: defined, changed, switched, deleted.
+
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{ETAG, LOCATION};
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use rondel_admin::jobs::JobError;
+use rondel_core::run::BROADCAST;
+use rondel_core::{AppId, JobSpec, Run, RunId, RunStatus, Timestamp, name};
+use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::ledger::RunQuery;
+use serde::Serialize;
+
+use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, job_body};
+use crate::app::Web;
+use crate::body::JsonBody;
+use crate::call::{Call, quoted};
+use crate::cursor::{Listing, invalid};
+use crate::etag::{IfMatch, mismatch, tag};
+use crate::frame::json;
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+
+/// How often a change is tried again that met another one, where the caller gave no version.
+const TRY_COUNT: usize = 4;
+/// Among how many of the newest rows the last run is looked for: some may be claimed and not due yet, some are shards.
+const LAST_RUN_ROWS: u32 = 20;
+
+/// The `{name}` of a path.
+pub(super) struct JobName(pub(super) String);
+
+impl FromRequestParts<Web> for JobName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::JobNotFound, "the path has no readable name"))
+    }
+}
+
+/// The query of the list.
+#[derive(Debug)]
+pub(crate) struct ListJobs {
+    app: Option<String>,
+    contains: Option<String>,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ListJobs {
+    fn from_query(reader: &mut Reader) -> Self {
+        let part = |text: &str| {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+            if text.len() <= name::NAME_LEN_MAX && text.chars().all(plain) {
+                Ok(text.to_owned())
+            } else {
+                Err("is no part of a name: a-z, 0-9, '.', '_' and '-'".to_owned())
+            }
+        };
+        Self {
+            app: reader.one("app"),
+            contains: reader.parsed("q", part),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one("cursor"),
+        }
+    }
+}
+
+/// A job as the API shows it: its definition in full, and what the server knows about it.
+#[derive(Serialize)]
+struct JobJson<'a> {
+    #[serde(flatten)]
+    spec: &'a JobSpec,
+    namespace: &'a str,
+    version: i64,
+    next_fire_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_run: Option<Option<LastRun>>,
+}
+
+#[derive(Serialize)]
+struct LastRun {
+    id: RunId,
+    status: RunStatus,
+    fire_at: Timestamp,
+}
+
+impl<'a> JobJson<'a> {
+    fn new(record: &'a JobRecord, namespace: &'a str) -> Self {
+        Self {
+            spec: &record.spec,
+            namespace,
+            version: record.version,
+            next_fire_at: record.next_fire_at,
+            created_at: record.created_at,
+            updated_at: record.updated_at,
+            last_run: None,
+        }
+    }
+}
+
+pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+    let spec = job_body::parse(&body)?;
+    let record = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await?;
+    let mut response = answer(&call, StatusCode::CREATED, &record, None)?;
+    let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
+    if let Ok(location) = HeaderValue::from_str(&location) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+pub(super) async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
+    let query = &call.query;
+    let listing = Listing::new("jobs", (call.namespace.id, &query.app, &query.contains));
+    let after_name = match &query.cursor {
+        None => None,
+        Some(cursor) => Some(listing.position::<String>(cursor)?),
+    };
+    if after_name.as_deref().is_some_and(|after| name::check(after).is_err()) {
+        return Err(invalid("does not hold a name"));
+    }
+    let app = match &query.app {
+        None => None,
+        Some(app) => Some(find_app(&call, app).await?),
+    };
+    let wanted = JobQuery { app, name_contains: query.contains.clone(), after_name, limit: query.limit + 1 };
+    let mut records = call.engine().store().jobs(call.namespace.id, &wanted).await?;
+    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+    let has_more = records.len() > limit;
+    records.truncate(limit);
+    let last = records.last().filter(|_| has_more);
+    let next_cursor = last.map(|record| listing.cursor(&record.spec.name));
+    let items = records.iter().map(|record| JobJson::new(record, &call.namespace.name)).collect();
+    json(StatusCode::OK, &Page { items, next_cursor })
+}
+
+pub(super) async fn get(call: Call, JobName(name): JobName) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let last = last_run(&call, &record).await?;
+    answer(&call, StatusCode::OK, &record, Some(last))
+}
+
+pub(super) async fn replace(
+    call: Call,
+    JobName(name): JobName,
+    if_match: IfMatch,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let expected = if_match.against(record.version)?;
+    let spec = job_body::parse_named(&body, &name)?;
+    let changed = call.engine().change_job(&record, spec, expected, call.caller.name()).await;
+    answer(&call, StatusCode::OK, &changed.map_err(refused)?, None)
+}
+
+pub(super) async fn patch(
+    call: Call,
+    JobName(name): JobName,
+    if_match: IfMatch,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    change(&call, &name, &if_match, |record| job_body::patched(&record.spec, &body)).await
+}
+
+pub(super) async fn pause(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
+    switch(&call, &name, &if_match, false).await
+}
+
+pub(super) async fn resume(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
+    switch(&call, &name, &if_match, true).await
+}
+
+pub(super) async fn delete(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let expected = if_match.against(record.version)?;
+    if call.engine().delete_job(&record, expected).await.map_err(refused)? {
+        Ok(StatusCode::NO_CONTENT.into_response())
+    } else {
+        Err(missing(&call, &name))
+    }
+}
+
+async fn switch(call: &Call, name: &str, if_match: &IfMatch, enabled: bool) -> Result<Response, Problem> {
+    change(call, name, if_match, |record| Ok(JobSpec { enabled, ..record.spec.clone() })).await
+}
+
+/// Reads, changes and writes; again if somebody else was faster, unless the caller said which version is meant.
+async fn change(
+    call: &Call,
+    name: &str,
+    if_match: &IfMatch,
+    edit: impl Fn(&JobRecord) -> Result<JobSpec, Problem> + Send + Sync,
+) -> Result<Response, Problem> {
+    for _ in 0..TRY_COUNT {
+        let record = find(call, name).await?;
+        if_match.against(record.version)?;
+        let spec = edit(&record)?;
+        if spec == record.spec {
+            return answer(call, StatusCode::OK, &record, None);
+        }
+        match call.engine().change_job(&record, spec, Some(record.version), call.caller.name()).await {
+            Ok(changed) => return answer(call, StatusCode::OK, &changed, None),
+            Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
+}
+
+fn refused(error: JobError) -> Problem {
+    match error {
+        JobError::Conflict { version } => mismatch(version),
+        error @ (JobError::Invalid(_) | JobError::NameTaken | JobError::NotFound | JobError::Store(_)) => error.into(),
+    }
+}
+
+/// The job with this name in the namespace of the call.
+pub(super) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, Problem> {
+    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    let is_name = name::check(wanted).is_ok();
+    let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
+    found.ok_or_else(|| missing(call, wanted))
+}
+
+async fn find_app<Q>(call: &Call<Q>, wanted: &str) -> Result<AppId, Problem> {
+    let is_name = name::check(wanted).is_ok();
+    let found = if is_name { call.engine().store().app(call.namespace.id, wanted).await? } else { None };
+    let missing = || format!("there is no app {} in namespace {}", quoted(wanted), call.namespace.name);
+    found.map(|app| app.id).ok_or_else(|| Problem::new(Code::AppNotFound, missing()))
+}
+
+fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
+    let detail = format!("there is no job {} in namespace {}", quoted(name), call.namespace.name);
+    Problem::new(Code::JobNotFound, detail)
+}
+
+fn answer(
+    call: &Call,
+    status: StatusCode,
+    record: &JobRecord,
+    last_run: Option<Option<LastRun>>,
+) -> Result<Response, Problem> {
+    let body = JobJson { last_run, ..JobJson::new(record, &call.namespace.name) };
+    let mut response = json(status, &body)?;
+    response.headers_mut().insert(ETAG, tag(record.version));
+    Ok(response)
+}
+
+/// The newest run that is due; for a broadcast the row that stands for all of its shards.
+async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Problem> {
+    let store = call.engine().store();
+    let query = RunQuery { job: Some(record.id), limit: LAST_RUN_ROWS, ..RunQuery::default() };
+    let now = call.engine().now();
+    let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
+    let Some(newest) = newest else { return Ok(None) };
+    let of = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
+    let Some(parent) = newest.parent.filter(|_| newest.shard_index != BROADCAST) else { return Ok(Some(of(&newest))) };
+    let parents = store.runs(&[parent]).await?;
+    let whole = parents.first().filter(|parent| parent.shard_index == BROADCAST && parent.fire_at == newest.fire_at);
+    Ok(Some(of(whole.unwrap_or(&newest))))
+}

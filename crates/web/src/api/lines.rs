@@ -1,0 +1,120 @@
+//! Reads a run's log line by line out of its chunks, from a position on.
+
+use rondel_core::{Run, Timestamp};
+use rondel_store::logs::LogChunk;
+use rondel_store::{Store, StoreError};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How long after a run's end lines of it may still come in.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long a missing chunk is waited for while later ones are there.
+const GAP_PATIENCE: Duration = Duration::from_secs(5);
+const CHUNK_COUNT: u32 = 32;
+
+/// Where a reader stands: it has read all chunks up to `chunk`, `skip` lines of the next one, and `seq` lines in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Position {
+    #[serde(rename = "t")]
+    pub(super) attempt: i32,
+    #[serde(rename = "c")]
+    chunk: i64,
+    #[serde(rename = "k")]
+    skip: usize,
+    #[serde(rename = "s")]
+    seq: u64,
+}
+
+/// A line as the API shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Line {
+    /// Counts the lines of the attempt from 1.
+    seq: u64,
+    at: Timestamp,
+    level: String,
+    pub(super) line: String,
+    attempt: i32,
+}
+
+/// Some lines, and where they end.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) lines: Vec<Line>,
+    pub(super) position: Position,
+    /// Whether there is nothing after them that could be read now.
+    pub(super) is_drained: bool,
+}
+
+impl Position {
+    /// Before the first line of an attempt.
+    pub(super) const fn start(attempt: i32) -> Self {
+        Self { attempt, chunk: -1, skip: 0, seq: 0 }
+    }
+
+    /// Whether it can be one that this API gave out for a run with so many attempts.
+    pub(super) const fn is_plausible(&self, attempt_count: i32) -> bool {
+        self.attempt >= 1 && self.attempt <= attempt_count && self.chunk >= -1
+    }
+}
+
+/// Whether no further line of the attempt will come in.
+pub(super) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
+    attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE))
+}
+
+/// Reads at most `limit` lines.
+pub(super) async fn read(
+    store: &dyn Store,
+    run: &Run,
+    from: Position,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Lines, StoreError> {
+    let is_settled = is_settled(run, from.attempt, now);
+    let mut found = Lines { lines: Vec::new(), position: from, is_drained: false };
+    loop {
+        let chunks = store.log_chunks(run.id, from.attempt, found.position.chunk, CHUNK_COUNT).await?;
+        if chunks.is_empty() {
+            found.is_drained = true;
+            return Ok(found);
+        }
+        for chunk in chunks {
+            if is_early(&chunk, found.position.chunk) && !is_settled && is_fresh(&chunk, now) {
+                found.is_drained = true;
+                return Ok(found);
+            }
+            if !found.take(chunk, limit) {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// Whether a chunk before this one is missing.
+const fn is_early(chunk: &LogChunk, last: i64) -> bool {
+    chunk.sequence > last.saturating_add(1)
+}
+
+fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
+    chunk.lines.last().is_some_and(|line| line.at + GAP_PATIENCE > now)
+}
+
+impl Lines {
+    /// Takes the lines of a chunk; false where the limit came before its end.
+    fn take(&mut self, chunk: LogChunk, limit: usize) -> bool {
+        let skip = if is_early(&chunk, self.position.chunk) { 0 } else { self.position.skip };
+        self.position.skip = skip;
+        for line in chunk.lines.into_iter().skip(skip) {
+            if self.lines.len() >= limit {
+                return false;
+            }
+            self.position.skip += 1;
+            self.position.seq += 1;
+            let (seq, attempt) = (self.position.seq, self.position.attempt);
+            self.lines.push(Line { seq, at: line.at, level: line.level, line: line.text, attempt });
+        }
+        self.position.chunk = chunk.sequence;
+        self.position.skip = 0;
+        true
+    }
+}

@@ -1,0 +1,109 @@
+//! The log of a run: a page of it, all of it as text, or as it is written.
+
+use axum::response::Response;
+use http::header::ACCEPT;
+use http::{HeaderMap, StatusCode};
+use rondel_core::Run;
+use serde::Serialize;
+
+use super::follow::{self, Follow, Form};
+use super::lines::{self, Line, Position};
+use super::runs::{self, RunPath};
+use crate::call::Call;
+use crate::cursor::{Listing, invalid};
+use crate::frame::json;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+
+const LIMIT_DEFAULT: u32 = 1000;
+const LIMIT_MAX: u32 = 5000;
+
+/// The query of a log.
+#[derive(Debug)]
+pub(crate) struct ReadLog {
+    after: Option<String>,
+    limit: u32,
+    attempt: Option<i32>,
+    follow: bool,
+}
+
+impl FromQuery for ReadLog {
+    fn from_query(reader: &mut Reader) -> Self {
+        let attempt = |text: &str| match text.parse::<i32>() {
+            Ok(attempt) if attempt >= 1 => Ok(attempt),
+            _ => Err(format!("{text:?} is not the number of an attempt")),
+        };
+        Self {
+            after: reader.one("after"),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            attempt: reader.parsed("attempt", attempt),
+            follow: reader.flag("follow"),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct LogPage {
+    items: Vec<Line>,
+    next_cursor: Option<String>,
+    complete: bool,
+}
+
+pub(super) async fn get(call: Call<ReadLog>, path: RunPath, headers: HeaderMap) -> Result<Response, Problem> {
+    let run = runs::find(&call, &path).await?;
+    let listing = Listing::new("logs", run.id);
+    let position = position(&call.query, &run, &listing, &headers)?;
+    let form = form(&headers);
+    match (call.query.follow, form) {
+        (false, Form::Lines | Form::Events) => page(&call, &run, &listing, position).await,
+        (waits, form) => {
+            let stays = call.query.attempt.is_some();
+            follow::answer(&call.web, Follow { run, listing, position, form, waits, stays })
+        }
+    }
+}
+
+async fn page(call: &Call<ReadLog>, run: &Run, listing: &Listing, from: Position) -> Result<Response, Problem> {
+    let now = call.engine().now();
+    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
+    let found = lines::read(call.engine().store(), run, from, limit, now).await?;
+    let complete = found.is_drained && lines::is_settled(run, from.attempt, now);
+    let next_cursor = (!complete).then(|| listing.cursor(found.position));
+    json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete })
+}
+
+/// Where to begin: after the cursor (or what an event stream says that it saw last), else with the attempt that is asked
+/// for, else with the newest.
+fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) -> Result<Position, Problem> {
+    if query.attempt.is_some_and(|attempt| attempt > run.attempt) {
+        let message = format!("the run has {} attempt(s)", run.attempt);
+        return Err(Problem::of_complaints(
+            Code::InvalidQuery,
+            vec![Complaint::query("attempt", "invalid_value", message)],
+        ));
+    }
+    let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let Some(cursor) = query.after.as_deref().or(last_event) else {
+        return Ok(Position::start(query.attempt.unwrap_or(run.attempt)));
+    };
+    let position = listing.position::<Position>(cursor)?;
+    let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
+    if fits && position.is_plausible(run.attempt) {
+        Ok(position)
+    } else {
+        Err(invalid("belongs to another attempt"))
+    }
+}
+
+/// The form that the caller asks for; JSON if it asks for none that is known.
+fn form(headers: &HeaderMap) -> Form {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let essences = accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim());
+    let known = |essence: &str| match essence {
+        "text/plain" => Some(Form::Text),
+        "text/event-stream" => Some(Form::Events),
+        "application/json" | "application/x-ndjson" => Some(Form::Lines),
+        _ => None,
+    };
+    essences.filter_map(known).next().unwrap_or(Form::Lines)
+}

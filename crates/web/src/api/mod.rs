@@ -1,0 +1,51 @@
+//! The endpoints: one file for each noun, one function for each verb.
+
+mod apps;
+mod executors;
+mod follow;
+mod job_body;
+mod jobs;
+mod lines;
+mod logs;
+mod nodes;
+mod run_json;
+mod runs;
+
+use serde::Serialize;
+
+use crate::access::Permission::{Edit, Operate, View};
+use crate::routes::Routes;
+
+/// How many items a page has if the caller does not say.
+const LIMIT_DEFAULT: u32 = 50;
+/// How many it can have.
+const LIMIT_MAX: u32 = 200;
+
+/// One page of a list.
+#[derive(Serialize)]
+struct Page<T> {
+    items: Vec<T>,
+    next_cursor: Option<String>,
+}
+
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get("/api/v1/jobs", View, jobs::list)
+        .post("/api/v1/jobs", Edit, jobs::create)
+        .get("/api/v1/jobs/{name}", View, jobs::get)
+        .put("/api/v1/jobs/{name}", Edit, jobs::replace)
+        .patch("/api/v1/jobs/{name}", Edit, jobs::patch)
+        .delete("/api/v1/jobs/{name}", Edit, jobs::delete)
+        .post("/api/v1/jobs/{name}/pause", Operate, jobs::pause)
+        .post("/api/v1/jobs/{name}/resume", Operate, jobs::resume)
+        .post("/api/v1/jobs/{name}/runs", Operate, runs::trigger)
+        .get("/api/v1/runs", View, runs::list)
+        .get("/api/v1/runs/{id}", View, runs::get)
+        .post("/api/v1/runs/{id}/cancel", Operate, runs::cancel)
+        .post("/api/v1/runs/{id}/retry", Operate, runs::retry)
+        .get("/api/v1/runs/{id}/logs", View, logs::get)
+        .get("/api/v1/apps", View, apps::list)
+        .post("/api/v1/apps", Edit, apps::create)
+        .get("/api/v1/executors", View, executors::list)
+        .get("/api/v1/nodes", View, nodes::list)
+}

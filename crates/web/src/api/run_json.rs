@@ -1,0 +1,194 @@
+//! Runs as the API shows them.
+
+use std::collections::HashMap;
+
+use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_store::ledger::RunQuery;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::LIMIT_MAX;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// How many shards of a broadcast are shown with it.
+const SHARD_COUNT_MAX: usize = 1000;
+
+/// A run in a list.
+#[derive(Debug, Serialize)]
+pub(super) struct RunItem {
+    id: RunId,
+    job: String,
+    fire_at: Timestamp,
+    status: RunStatus,
+    attempt: i32,
+    executor: Option<String>,
+    /// Null on the row that stands for a whole broadcast.
+    shard_index: Option<i32>,
+    /// Null while a broadcast has not been dealt out.
+    shard_total: Option<i32>,
+    trigger: Trigger,
+    reason: Option<Reason>,
+    started_at: Option<Timestamp>,
+    finished_at: Option<Timestamp>,
+    message: Option<String>,
+}
+
+/// A run by itself.
+#[derive(Debug, Serialize)]
+struct RunJson {
+    #[serde(flatten)]
+    item: RunItem,
+    namespace: String,
+    job_version: i64,
+    due_at: Timestamp,
+    params: Option<Box<RawValue>>,
+    result: Option<Box<RawValue>>,
+    parent: Option<RunId>,
+    cancel_requested_by: Option<String>,
+    /// For a row that stands for several skipped fires: the last of them, and how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span_end_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span_count: Option<i64>,
+    attempts: Vec<AttemptJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shards: Option<Vec<RunItem>>,
+}
+
+#[derive(Debug, Serialize)]
+struct AttemptJson {
+    attempt: i32,
+    status: RunStatus,
+    reason: Option<Reason>,
+    executor: Option<String>,
+    started_at: Option<Timestamp>,
+    finished_at: Option<Timestamp>,
+    message: Option<String>,
+}
+
+impl RunItem {
+    fn new(run: Run, job: &str) -> Self {
+        Self {
+            id: run.id,
+            job: job.to_owned(),
+            fire_at: run.fire_at,
+            status: run.status,
+            attempt: run.attempt,
+            executor: run.executor,
+            shard_index: (run.shard_index != BROADCAST).then_some(run.shard_index),
+            shard_total: run.shard_total,
+            trigger: run.trigger,
+            reason: run.reason,
+            started_at: run.started_at,
+            finished_at: run.finished_at,
+            message: run.message,
+        }
+    }
+}
+
+impl From<Attempt> for AttemptJson {
+    fn from(attempt: Attempt) -> Self {
+        Self {
+            attempt: attempt.attempt,
+            status: attempt.status,
+            reason: attempt.reason,
+            executor: attempt.executor,
+            started_at: attempt.started_at,
+            finished_at: attempt.finished_at,
+            message: attempt.message,
+        }
+    }
+}
+
+/// The attempt that the run itself is in.
+fn present_attempt(run: &Run) -> AttemptJson {
+    AttemptJson {
+        attempt: run.attempt,
+        status: run.status,
+        reason: run.reason,
+        executor: run.executor.clone(),
+        started_at: run.started_at,
+        finished_at: run.finished_at,
+        message: run.message.clone(),
+    }
+}
+
+/// Runs with the names of their jobs, for a list.
+pub(super) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
+    let names = names(call, &runs).await?;
+    // A job that was purged with its name leaves its runs the number.
+    let name = |run: &Run| names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
+    Ok(runs.into_iter().map(|run| (name(&run), run)).map(|(name, run)| RunItem::new(run, &name)).collect())
+}
+
+async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>, Problem> {
+    let mut ids: Vec<JobId> = runs.iter().map(|run| run.job).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    Ok(call.engine().store().job_names(&ids).await?.into_iter().collect())
+}
+
+/// A run with its attempts, its shards, and the parameters that it has or had.
+pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize + use<Q>, Problem> {
+    let before = call.engine().store().attempts(run.id).await?;
+    let mut attempts: Vec<AttemptJson> = before.into_iter().map(AttemptJson::from).collect();
+    attempts.push(present_attempt(&run));
+    let shards = if run.shard_index == BROADCAST { Some(shards(call, &run).await?) } else { None };
+    let params = params(call, &run).await?;
+    let is_span = run.span_end_at.is_some();
+    let (job_version, due_at, parent) = (run.job_version, run.due_at, run.parent);
+    let (span_end_at, span_count) = (run.span_end_at, is_span.then_some(run.span_count));
+    let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
+    let item = items(call, vec![run]).await?.pop();
+    let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;
+    Ok(RunJson {
+        item,
+        namespace: call.namespace.name.clone(),
+        job_version,
+        due_at,
+        params: params.and_then(raw),
+        result: result.and_then(raw),
+        parent,
+        cancel_requested_by,
+        span_end_at,
+        span_count,
+        attempts,
+        shards,
+    })
+}
+
+/// JSON text as it stands.
+fn raw(text: String) -> Option<Box<RawValue>> {
+    RawValue::from_string(text).ok()
+}
+
+/// The run's own parameters, else those of the definition that it runs under, as JSON text.
+pub(super) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
+    if run.params.is_some() {
+        return Ok(run.params.clone());
+    }
+    let definitions = call.engine().store().definitions(&[(run.job, run.job_version)]).await?;
+    Ok(definitions.first().map(|definition| definition.spec.params.to_string()))
+}
+
+async fn shards<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<RunItem>, Problem> {
+    let mut shards = Vec::new();
+    let mut query = RunQuery { parent: Some(whole.id), limit: LIMIT_MAX, ..RunQuery::default() };
+    while shards.len() < SHARD_COUNT_MAX {
+        let page = call.engine().store().list_runs(whole.namespace, &query).await?;
+        query.after = page.last().map(|run| run.id);
+        let is_last = page.len() < usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX);
+        // A run that repeats the broadcast names it as its parent too.
+        shards.extend(page.into_iter().filter(|run| run.shard_index != BROADCAST && run.fire_at == whole.fire_at));
+        if is_last {
+            break;
+        }
+    }
+    shards.sort_by_key(|run| run.shard_index);
+    items(call, shards).await
+}

@@ -1,0 +1,195 @@
+//! Runs: asked for, listed, cancelled, repeated.
+
+use axum::extract::FromRequestParts;
+use axum::response::Response;
+use http::header::LOCATION;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rondel_admin::jobs::RunRequest;
+use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_core::run::BROADCAST;
+use rondel_core::{Run, RunId, RunStatus, Trigger};
+use rondel_store::catalog::JobRecord;
+use rondel_store::ledger::{CancelAsked, RunQuery};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::jobs::{self, JobName};
+use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, run_json};
+use crate::app::Web;
+use crate::body::{OptionalJsonBody, read, refuse_value};
+use crate::call::{Call, quoted};
+use crate::cursor::{Listing, invalid};
+use crate::frame::json;
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+
+/// By which our own clients say that a person stands behind a request.
+const CLIENT_HEADER: &str = "rondel-client";
+
+/// The `{id}` of a path, as text.
+pub(super) struct RunPath(String);
+
+impl FromRequestParts<Web> for RunPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::RunNotFound, "the path has no readable id"))
+    }
+}
+
+/// The query of the list.
+#[derive(Debug)]
+pub(crate) struct ListRuns {
+    job: Option<String>,
+    statuses: Vec<RunStatus>,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ListRuns {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            job: reader.one("job"),
+            statuses: reader.words("status"),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one("cursor"),
+        }
+    }
+}
+
+/// The body of a trigger.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TriggerBody {
+    /// Parameters of this run alone; left out or null for the job's.
+    #[serde(default)]
+    params: Option<Value>,
+}
+
+pub(super) async fn trigger(
+    call: Call,
+    JobName(name): JobName,
+    headers: HeaderMap,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    let body: TriggerBody = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+    let params = body.params.map(|params| params.to_string());
+    if let Some(len) = params.as_ref().map(String::len).filter(|len| *len > PARAMS_LEN_MAX) {
+        return Err(refuse_value("/params", format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept")));
+    }
+    let record = jobs::find(&call, &name).await?;
+    request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None }).await
+}
+
+pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
+    let query = &call.query;
+    let listing = Listing::new("runs", (call.namespace.id, &query.job, &query.statuses));
+    let after = match &query.cursor {
+        None => None,
+        Some(cursor) => Some(listing.position::<RunId>(cursor)?),
+    };
+    if after.is_some_and(|after| after.get() <= 0) {
+        return Err(invalid("does not hold an id"));
+    }
+    let job = match &query.job {
+        None => None,
+        Some(name) => Some(jobs::find(&call, name).await?.id),
+    };
+    let wanted = RunQuery { job, statuses: query.statuses.clone(), after, limit: query.limit + 1, ..RunQuery::default() };
+    let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
+    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+    let has_more = runs.len() > limit;
+    runs.truncate(limit);
+    let next_cursor = runs.last().filter(|_| has_more).map(|run| listing.cursor(run.id));
+    let items = run_json::items(&call, runs).await?;
+    json(StatusCode::OK, &Page { items, next_cursor })
+}
+
+pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> {
+    let run = find(&call, &path).await?;
+    json(StatusCode::OK, &run_json::whole(&call, run).await?)
+}
+
+pub(super) async fn cancel(call: Call, path: RunPath) -> Result<Response, Problem> {
+    let run = find(&call, &path).await?;
+    match call.engine().cancel_run(run.id, call.caller.name()).await? {
+        CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, *run).await?),
+        // To ask twice is no fault.
+        CancelAsked::Over(RunStatus::Cancelled) => {
+            let run = find(&call, &path).await?;
+            json(StatusCode::OK, &run_json::whole(&call, run).await?)
+        }
+        CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
+        CancelAsked::NotFound => Err(missing(&call, &path)),
+    }
+}
+
+pub(super) async fn retry(call: Call, path: RunPath, headers: HeaderMap) -> Result<Response, Problem> {
+    let run = find(&call, &path).await?;
+    if !run.status.is_terminal() {
+        return Err(Problem::new(Code::RunNotFinished, format!("the run is {}; cancel it first", run.status)));
+    }
+    if let Some(whole) = whole_of(&call, &run).await? {
+        return Err(Problem::new(Code::ShardOfBroadcast, format!("retry the whole broadcast, run {whole}")));
+    }
+    let record = job_of(&call, &run).await?;
+    // An edit since then does not change what is repeated.
+    let is_current = run.params.is_none() && run.job_version == record.version;
+    let params = if is_current { None } else { run_json::params(&call, &run).await? };
+    request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: Some(run.id) }).await
+}
+
+async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
+    let run = call.engine().request_run(record, request).await?;
+    let location = call.link(&format!("/api/v1/runs/{}", run.id));
+    let mut response = json(StatusCode::CREATED, &run_json::whole(call, run).await?)?;
+    if let Ok(location) = HeaderValue::from_str(&location) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// The run with this id, if it is in the namespace of the call.
+pub(super) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Problem> {
+    let id = path.0.parse::<RunId>().ok().filter(|id| id.get() > 0);
+    let found = match id {
+        Some(id) => call.engine().store().runs(&[id]).await?.pop(),
+        None => None,
+    };
+    found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))
+}
+
+fn missing<Q>(call: &Call<Q>, path: &RunPath) -> Problem {
+    let detail = format!("there is no run {} in namespace {}", quoted(&path.0), call.namespace.name);
+    Problem::new(Code::RunNotFound, detail)
+}
+
+/// The broadcast of which this run is one shard.
+async fn whole_of(call: &Call, run: &Run) -> Result<Option<RunId>, Problem> {
+    let Some(parent) = run.parent.filter(|_| run.shard_index != BROADCAST) else { return Ok(None) };
+    let parents = call.engine().store().runs(&[parent]).await?;
+    let whole = parents.first().filter(|whole| whole.shard_index == BROADCAST && whole.fire_at == run.fire_at);
+    Ok(whole.map(|whole| whole.id))
+}
+
+/// The job of a run, as it is defined now.
+async fn job_of(call: &Call, run: &Run) -> Result<JobRecord, Problem> {
+    let store = call.engine().store();
+    let name = store.job_names(&[run.job]).await?.pop().map(|(_, name)| name);
+    let record = match name {
+        Some(name) => store.job(run.namespace, &name).await?,
+        None => None,
+    };
+    // Another job may have the name by now.
+    let record = record.filter(|record| record.id == run.job);
+    record.ok_or_else(|| Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again"))
+}
+
+fn trigger_of(headers: &HeaderMap) -> Trigger {
+    match headers.get(CLIENT_HEADER).map(HeaderValue::as_bytes) {
+        Some(b"cli" | b"console") => Trigger::Manual,
+        _ => Trigger::Api,
+    }
+}

@@ -1,0 +1,88 @@
+//! The whole of it: routes, what is around them, and gRPC beside them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use rondel_admin::Engine;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::routes::{RouteInfo, Routes};
+use crate::{api, frame, health, pages};
+
+/// The path of the gRPC service; its calls say who they are themselves.
+const GATEWAY_PATH: &str = "/rondel.v1.Gateway/{*method}";
+
+/// The bounds of the API.
+#[derive(Clone, Debug)]
+pub struct WebConfig {
+    /// The largest body, in bytes.
+    pub body_len_max: usize,
+    /// How long a request may take until its answer begins.
+    pub request_timeout: Duration,
+    /// How long a body may take to arrive.
+    pub body_timeout: Duration,
+    /// How many requests are worked on at the same time; the next one is told to come back.
+    pub request_count_max: usize,
+    /// How many logs are followed at the same time.
+    pub follow_count_max: usize,
+    /// How long one log is followed at most.
+    pub follow_timeout: Duration,
+    /// Ends what is being followed.
+    pub shutdown: CancellationToken,
+}
+
+impl Default for WebConfig {
+    fn default() -> Self {
+        Self {
+            body_len_max: 1024 * 1024,
+            request_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(20),
+            request_count_max: 1024,
+            follow_count_max: 256,
+            follow_timeout: Duration::from_secs(3600),
+            shutdown: CancellationToken::new(),
+        }
+    }
+}
+
+/// What handlers work with.
+#[derive(Clone, Debug)]
+pub(crate) struct Web {
+    pub(crate) engine: Engine,
+    pub(crate) config: Arc<WebConfig>,
+    pub(crate) requests: Arc<Semaphore>,
+    pub(crate) follows: Arc<Semaphore>,
+}
+
+/// The router for everything that one port serves: API, health, pages, and gRPC.
+pub fn app(engine: Engine, config: WebConfig) -> Router {
+    let gateway = engine.gateway();
+    let web = Web {
+        engine,
+        requests: Arc::new(Semaphore::new(config.request_count_max)),
+        follows: Arc::new(Semaphore::new(config.follow_count_max)),
+        config: Arc::new(config),
+    };
+    routes()
+        .into_router(&web)
+        .layer(DefaultBodyLimit::max(web.config.body_len_max))
+        .layer(from_fn_with_state(web.clone(), frame::bound))
+        .layer(CatchPanicLayer::custom(frame::panicked))
+        .layer(from_fn_with_state(web, frame::frame))
+        .route_service(GATEWAY_PATH, gateway)
+}
+
+/// Every route with who may use it.
+#[must_use]
+pub fn route_table() -> Vec<RouteInfo> {
+    routes().table()
+}
+
+fn routes() -> Routes {
+    health::routes().and(pages::routes()).and(api::routes())
+}

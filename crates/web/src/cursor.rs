@@ -1,0 +1,75 @@
+//! Cursors: opaque to clients, and bound to the list that they came from.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::problem::{Code, Complaint, Problem};
+
+const CURSOR_LEN_MAX: usize = 1024;
+
+/// A list with its filters: a cursor of one is of no use in another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listing(String);
+
+#[derive(Serialize, Deserialize)]
+struct Cursor<T> {
+    /// The listing.
+    l: String,
+    /// Where it goes on.
+    a: T,
+}
+
+impl Listing {
+    /// The list `noun` with filters that can be told apart by their `Debug`.
+    pub(crate) fn new(noun: &'static str, filters: impl std::fmt::Debug) -> Self {
+        use std::fmt::Write as _;
+        let digest = Sha256::digest(format!("{noun} {filters:?}"));
+        let hex = digest.iter().take(8).fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").ok();
+            text
+        });
+        Self(hex)
+    }
+
+    /// A cursor that goes on after `position`.
+    pub(crate) fn cursor(&self, position: impl Serialize) -> String {
+        let cursor = Cursor { l: self.0.clone(), a: position };
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&cursor).unwrap_or_default())
+    }
+
+    /// Where a cursor goes on.
+    pub(crate) fn position<T: DeserializeOwned>(&self, cursor: &str) -> Result<T, Problem> {
+        let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
+        let read = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
+        let Some(read) = read else { return Err(invalid("is not a cursor that this API gave out")) };
+        if read.l == self.0 {
+            Ok(read.a)
+        } else {
+            Err(invalid("belongs to another list or another filter; begin without a cursor"))
+        }
+    }
+}
+
+/// The refusal of a cursor.
+pub(crate) fn invalid(message: &str) -> Problem {
+    Problem::of_complaints(Code::InvalidCursor, vec![Complaint::query("cursor", "invalid_value", message)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_belongs_to_its_list() {
+        let (runs, others) = (Listing::new("runs", ("a", 1)), Listing::new("runs", ("a", 2)));
+        let cursor = runs.cursor("42");
+        assert_eq!(runs.position::<String>(&cursor).unwrap(), "42");
+        assert!(others.position::<String>(&cursor).is_err());
+        for bad in ["", "x", "e30", &cursor[1..], &"A".repeat(5000)] {
+            assert!(runs.position::<String>(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Versions of jobs as entity tags: `"v3"`, and `If-Match` against them.
+
+use axum::extract::FromRequestParts;
+use http::header::IF_MATCH;
+use http::request::Parts;
+use http::HeaderValue;
+
+use crate::app::Web;
+use crate::problem::{Code, Problem};
+
+/// The tag of a version.
+pub(crate) fn tag(version: i64) -> HeaderValue {
+    HeaderValue::from_str(&format!("\"v{version}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"v0\""))
+}
+
+/// What the caller wants the version to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum IfMatch {
+    /// Whatever it is: no header, or `*`.
+    Any,
+    /// One of these; a tag that is not one of ours matches nothing.
+    OneOf(Vec<i64>),
+}
+
+impl IfMatch {
+    /// Whether a job with `version` may be changed, and which version to hold the change against.
+    pub(crate) fn against(&self, version: i64) -> Result<Option<i64>, Problem> {
+        match self {
+            Self::Any => Ok(None),
+            Self::OneOf(versions) if versions.contains(&version) => Ok(Some(version)),
+            Self::OneOf(_) => Err(mismatch(version)),
+        }
+    }
+
+    /// Whether the caller gave a version.
+    pub(crate) const fn is_given(&self) -> bool {
+        matches!(self, Self::OneOf(_))
+    }
+}
+
+/// The refusal that names the version of now.
+pub(crate) fn mismatch(version: i64) -> Problem {
+    Problem::new(Code::VersionMismatch, format!("the job has version {version}: read it again and repeat the change"))
+        .with_current_version(version)
+        .with_header(http::header::ETAG, tag(version))
+}
+
+impl FromRequestParts<Web> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _web: &Web) -> Result<Self, Problem> {
+        let mut versions = Vec::new();
+        let mut is_given = false;
+        for header in parts.headers.get_all(IF_MATCH) {
+            is_given = true;
+            let text = header.to_str().map_err(|_| unreadable())?.trim();
+            if text == "*" {
+                return Ok(Self::Any);
+            }
+            for tag in text.split(',') {
+                versions.extend(parse(tag.trim())?);
+            }
+        }
+        Ok(if is_given { Self::OneOf(versions) } else { Self::Any })
+    }
+}
+
+/// The version of a tag; nothing for one that is well-formed and not ours. A weak tag never matches.
+fn parse(tag: &str) -> Result<Option<i64>, Problem> {
+    let strong = tag.strip_prefix("W/").unwrap_or(tag);
+    let opaque = strong.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(unreadable)?;
+    let version = opaque.strip_prefix('v').and_then(|digits| digits.parse().ok());
+    Ok(version.filter(|_| strong == tag))
+}
+
+fn unreadable() -> Problem {
+    Problem::new(Code::InvalidHeader, "If-Match is neither * nor a list of tags such as \"v3\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_read() {
+        for (tag, version) in [("\"v3\"", Some(3)), ("W/\"v3\"", None), ("\"abc\"", None), ("\"\"", None)] {
+            assert_eq!(parse(tag).unwrap(), version, "{tag}");
+        }
+        for tag in ["v3", "", "\"v3", "\""] {
+            assert!(parse(tag).is_err(), "{tag:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What is around every request: an id, one log line, headers, bounds, and the body of a problem.
+
+use std::any::Any;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tokio::time::Instant;
+
+use crate::access::CalledBy;
+use crate::app::Web;
+use crate::problem::{Code, Problem, render};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_LEN_MAX: usize = 64;
+/// Longer paths are cut in problems and logs.
+const PATH_LEN_MAX: usize = 256;
+/// Nothing that the API answers is a document that loads something.
+const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
+
+/// The outermost layer.
+pub(crate) async fn frame(State(web): State<Web>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
+    let method = request.method().clone();
+    let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
+    let mut response = next.run(request).await;
+    let problem = response.extensions_mut().remove::<Problem>();
+    if let Some(problem) = &problem {
+        render(&mut response, problem, &request_id, &path);
+    }
+    harden(response.headers_mut(), &request_id);
+    let status = response.status().as_u16();
+    let by = response.extensions_mut().remove::<CalledBy>().map(|CalledBy(name)| name).unwrap_or_default();
+    let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
+    let elapsed_ms = began.elapsed().as_secs_f64() * 1000.0;
+    match problem.as_ref().and_then(Problem::cause) {
+        Some(cause) => {
+            tracing::error!(target: "http", request_id, %method, path, status, elapsed_ms, by, code, cause, "request");
+        }
+        None if is_probe(&path) => {
+            tracing::debug!(target: "http", request_id, %method, path, status, elapsed_ms, "request");
+        }
+        None => tracing::info!(target: "http", request_id, %method, path, status, elapsed_ms, by, code, "request"),
+    }
+    response
+}
+
+/// Admits a request if there is room, and gives it its time.
+pub(crate) async fn bound(State(web): State<Web>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = web.requests.try_acquire() else {
+        return Problem::new(Code::Overloaded, "too many requests at the same time; try again")
+            .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+            .into_response();
+    };
+    match tokio::time::timeout(web.config.request_timeout, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::new(Code::TimedOut, "no answer was ready in time; what was asked for may still happen")
+            .with_header(RETRY_AFTER, HeaderValue::from_static("5"))
+            .into_response(),
+    }
+}
+
+/// What a panic in a handler becomes.
+#[expect(clippy::needless_pass_by_value, reason = "tower-http's signature")]
+pub(crate) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
+    Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+        .with_cause(format!("panic: {text}"))
+        .into_response()
+}
+
+/// The client's own id, if it is short and plain.
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    ((1..=REQUEST_ID_LEN_MAX).contains(&id.len()) && id.chars().all(plain)).then(|| id.to_owned())
+}
+
+fn harden(headers: &mut HeaderMap, request_id: &str) {
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    for (name, value) in [(CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, POLICY)] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+}
+
+fn is_probe(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz")
+}
+
+/// A status with a JSON body.
+pub(crate) fn json(status: StatusCode, body: &impl serde::Serialize) -> Result<Response, Problem> {
+    let text = serde_json::to_vec(body).map_err(|error| {
+        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+            .with_cause(format!("an answer cannot be written as JSON: {error}"))
+    })?;
+    let content_type = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    Ok((status, content_type, text).into_response())
+}

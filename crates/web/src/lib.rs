@@ -1,0 +1,31 @@
+//! What speaks HTTP: the REST API, the health checks, the pages, and the one port that they share with gRPC.
+//!
+//! - [`app()`] puts a router together from an engine, [`serve()`] runs it on a listener;
+//! - `routes` builds routes, none of them without a declared access; `access` admits callers before anything else is
+//!   looked at; `frame` is around every request: its id, its log line, its limits;
+//! - `call`, `query`, `body`, `etag` and `cursor` read requests; `problem` is the one shape of every error;
+//! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
+//!
+//! No decision about jobs or runs is made here: the engine and the store make them.
+
+mod access;
+mod api;
+mod app;
+mod body;
+mod call;
+mod cursor;
+mod etag;
+mod frame;
+mod health;
+mod pages;
+mod preface;
+mod problem;
+mod query;
+mod routes;
+mod serve;
+
+pub use access::Permission;
+pub use app::{WebConfig, app, route_table};
+pub use problem::Code;
+pub use routes::{Access, RouteInfo};
+pub use serve::serve;

@@ -1,0 +1,106 @@
+//! Tells HTTP/2 from HTTP/1 by the first bytes of a connection, within a bounded time.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+
+/// What every HTTP/2 connection with prior knowledge begins with.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Which protocol a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Http1,
+    Http2,
+}
+
+/// A stream of which some bytes were read ahead; they are read again from here.
+#[derive(Debug)]
+pub(crate) struct Prefixed<S> {
+    prefix: Vec<u8>,
+    taken: usize,
+    stream: S,
+}
+
+/// Reads as much of the stream as it takes to know its protocol.
+pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Prefixed<S>, Version)> {
+    let mut prefix = vec![0; HTTP2_PREFACE.len()];
+    let mut filled = 0;
+    while filled < prefix.len() && HTTP2_PREFACE.starts_with(&prefix[..filled]) {
+        let read = stream.read(&mut prefix[filled..]).await?;
+        if read == 0 {
+            break;
+        }
+        filled += read;
+    }
+    prefix.truncate(filled);
+    let version = if prefix == HTTP2_PREFACE { Version::Http2 } else { Version::Http1 };
+    Ok((Prefixed { prefix, taken: 0, stream }, version))
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let left = self.prefix.len() - self.taken;
+        if left == 0 || buffer.remaining() == 0 {
+            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+        }
+        let count = left.min(buffer.remaining());
+        buffer.put_slice(&self.prefix[self.taken..self.taken + count]);
+        self.taken += count;
+        if self.taken == self.prefix.len() {
+            self.prefix = Vec::new();
+            self.taken = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn check_sniff(input: &[u8], expected: Version) {
+        let (mut prefixed, version) = sniff(input).await.unwrap();
+        assert_eq!(version, expected, "{input:?}");
+        let mut all = Vec::new();
+        prefixed.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, input);
+    }
+
+    #[tokio::test]
+    async fn the_preface_decides_and_no_byte_is_lost() {
+        check_sniff(b"GET / HTTP/1.1\r\n\r\n", Version::Http1).await;
+        check_sniff(&[HTTP2_PREFACE, b"frames"].concat(), Version::Http2).await;
+        check_sniff(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r", Version::Http1).await;
+        check_sniff(b"P", Version::Http1).await;
+        check_sniff(b"", Version::Http1).await;
+    }
+}

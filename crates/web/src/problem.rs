@@ -1,0 +1,276 @@
+//! The one shape of every error: RFC 9457 problem details, with a stable code and a list of complaints.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, StatusCode};
+use rondel_admin::jobs::JobError;
+use rondel_core::FieldError;
+use rondel_store::StoreError;
+use serde::Serialize;
+
+macro_rules! codes {
+    ($($variant:ident = $word:literal, $status:literal, $title:literal;)+) => {
+        /// What went wrong, in a word that does not change between releases.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code { $(
+            #[doc = $title]
+            $variant
+        ),+ }
+
+        impl Code {
+            /// Every code, as documented in `docs/API.md`.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word that programs look at.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            /// The status that it goes with.
+            #[must_use]
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$variant => $status),+ }
+            }
+
+            /// The same for people.
+            #[must_use]
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title),+ }
+            }
+        }
+    };
+}
+
+codes! {
+    InvalidJson = "invalid_json", 400, "The body is not JSON";
+    InvalidHeader = "invalid_header", 400, "A header cannot be read";
+    Unauthenticated = "unauthenticated", 401, "A valid token is needed";
+    Forbidden = "forbidden", 403, "The token does not allow this";
+    NotFound = "not_found", 404, "There is nothing at this path";
+    NamespaceNotFound = "namespace_not_found", 404, "There is no such namespace";
+    AppNotFound = "app_not_found", 404, "There is no such app";
+    JobNotFound = "job_not_found", 404, "There is no such job";
+    RunNotFound = "run_not_found", 404, "There is no such run";
+    MethodNotAllowed = "method_not_allowed", 405, "The path does not have this method";
+    RequestTimeout = "request_timeout", 408, "The body took too long to arrive";
+    JobExists = "job_exists", 409, "A job with this name exists";
+    EditConflict = "edit_conflict", 409, "Somebody else keeps changing the job";
+    JobDeleted = "job_deleted", 409, "The job of this run was deleted";
+    RunNotFinished = "run_not_finished", 409, "The run is not over yet";
+    RunFinished = "run_finished", 409, "The run is over already";
+    ShardOfBroadcast = "shard_of_broadcast", 409, "The run is one shard of a broadcast";
+    VersionMismatch = "version_mismatch", 412, "The job has another version by now";
+    BodyTooLarge = "body_too_large", 413, "The body is too large";
+    UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
+    InvalidBody = "invalid_body", 422, "The body is not right";
+    InvalidQuery = "invalid_query", 422, "The query is not right";
+    InvalidCursor = "invalid_cursor", 422, "The cursor does not belong to this list";
+    Internal = "internal", 500, "The server failed";
+    Overloaded = "overloaded", 503, "The server has too much to do";
+    TimedOut = "timed_out", 503, "The server took too long";
+    Unavailable = "unavailable", 503, "The database is not available";
+}
+
+/// A complaint about one place of the request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Complaint {
+    /// A JSON pointer into the body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pointer: Option<String>,
+    /// The name of a query parameter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) parameter: Option<String>,
+    /// What kind of complaint.
+    pub(crate) code: &'static str,
+    /// A sentence for people.
+    pub(crate) message: String,
+}
+
+impl Complaint {
+    /// About the place in the body at `pointer`.
+    pub(crate) fn body(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
+        Self { pointer: Some(pointer.into()), parameter: None, code, message: message.into() }
+    }
+
+    /// About the query parameter `name`.
+    pub(crate) fn query(name: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
+        Self { pointer: None, parameter: Some(name.into()), code, message: message.into() }
+    }
+}
+
+impl From<FieldError> for Complaint {
+    fn from(error: FieldError) -> Self {
+        Self::body(error.pointer, "invalid_value", error.message)
+    }
+}
+
+/// An error on its way to the client. It becomes a body only in [`render`], where the request is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    code: Code,
+    detail: String,
+    errors: Vec<Complaint>,
+    current_version: Option<i64>,
+    has_instance: bool,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    cause: Option<String>,
+}
+
+impl Problem {
+    /// A problem with one sentence about this very case.
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            code,
+            detail: detail.into(),
+            errors: Vec::new(),
+            current_version: None,
+            has_instance: true,
+            headers: Vec::new(),
+            cause: None,
+        }))
+    }
+
+    /// A problem with places in the body or the query; the first of them gives the sentence.
+    pub(crate) fn of_complaints(code: Code, errors: Vec<Complaint>) -> Self {
+        let place = |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
+        let first = errors.first().map(|error| format!("{}: {}", place(error), error.message)).unwrap_or_default();
+        let detail = match errors.len() {
+            0 | 1 => first,
+            count => format!("{first} (the first of {count} errors)"),
+        };
+        let mut problem = Self::new(code, detail.trim_start_matches(": "));
+        problem.0.errors = errors;
+        problem
+    }
+
+    /// Leaves out the path: the answer is the same for what exists and what does not.
+    pub(crate) fn without_instance(mut self) -> Self {
+        self.0.has_instance = false;
+        self
+    }
+
+    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers.push((name, value));
+        self
+    }
+
+    pub(crate) fn with_current_version(mut self, version: i64) -> Self {
+        self.0.current_version = Some(version);
+        self
+    }
+
+    /// What is logged and never sent.
+    pub(crate) fn with_cause(mut self, cause: String) -> Self {
+        self.0.cause = Some(cause);
+        self
+    }
+
+    /// The place of the first complaint about the body.
+    pub(crate) fn first_pointer(&self) -> Option<&str> {
+        self.0.errors.first()?.pointer.as_deref()
+    }
+
+    pub(crate) const fn code(&self) -> Code {
+        self.0.code
+    }
+
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.0.cause.as_deref()
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let cause = chain(&error);
+        if error.is_transient() {
+            Self::new(Code::Unavailable, "the database did not answer; try again")
+                .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+                .with_cause(cause)
+        } else {
+            Self::new(Code::Internal, "the log of the server has the cause under this request id").with_cause(cause)
+        }
+    }
+}
+
+impl From<JobError> for Problem {
+    fn from(error: JobError) -> Self {
+        match error {
+            JobError::Invalid(errors) => {
+                Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
+            }
+            JobError::NameTaken => Self::new(Code::JobExists, "another job of the namespace has this name"),
+            JobError::Conflict { version } => {
+                Self::new(Code::VersionMismatch, format!("the job has version {version}")).with_current_version(version)
+            }
+            JobError::NotFound => Self::new(Code::JobNotFound, "the job was deleted meanwhile"),
+            JobError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    /// An empty body with the problem as an extension: [`render`] writes it.
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        for (name, value) in &self.0.headers {
+            response.headers_mut().insert(name.clone(), value.clone());
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<&'a str>,
+    code: &'static str,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_version: Option<i64>,
+    errors: &'a [Complaint],
+}
+
+/// Gives a response that carries a problem its body.
+pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &str, path: &str) {
+    let inner = &problem.0;
+    let document = Document {
+        r#type: format!("urn:rondel:problem:{}", inner.code.as_str()),
+        title: inner.code.title(),
+        status: inner.code.status(),
+        detail: &inner.detail,
+        instance: inner.has_instance.then_some(path),
+        code: inner.code.as_str(),
+        request_id,
+        current_version: inner.current_version,
+        errors: &inner.errors,
+    };
+    let body = serde_json::to_vec(&document).unwrap_or_default();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    *response.body_mut() = Body::from(body);
+}
+
+/// An error with its sources, each once: some drivers repeat the source in their own text.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let part = error.to_string();
+        if !text.ends_with(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        source = error.source();
+    }
+    text
+}

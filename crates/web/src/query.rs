@@ -1,0 +1,132 @@
+//! Query strings: each endpoint says what it reads, and what nobody read is refused by name.
+
+use std::str::FromStr;
+
+use axum::extract::Query;
+use http::Uri;
+
+use crate::problem::{Code, Complaint, Problem};
+
+/// Reads a query once; remembers what was asked for, so that [`Reader::finish`] can name the rest.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pairs: Vec<(String, String)>,
+    known: Vec<&'static str>,
+    errors: Vec<Complaint>,
+}
+
+/// A query, as one endpoint understands it. Complaints stay with the reader.
+pub(crate) trait FromQuery: Sized {
+    fn from_query(reader: &mut Reader) -> Self;
+}
+
+impl FromQuery for () {
+    fn from_query(_reader: &mut Reader) -> Self {}
+}
+
+impl Reader {
+    pub(crate) fn new(uri: &Uri) -> Self {
+        let (pairs, errors) = match Query::<Vec<(String, String)>>::try_from_uri(uri) {
+            Ok(Query(pairs)) => (pairs, Vec::new()),
+            Err(error) => (Vec::new(), vec![Complaint::query("", "invalid_value", error.body_text())]),
+        };
+        Self { pairs, known: Vec::new(), errors }
+    }
+
+    /// A parameter that is given once or not at all.
+    pub(crate) fn one(&mut self, name: &'static str) -> Option<String> {
+        self.known.push(name);
+        let mut values = self.pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value);
+        let first = values.next().cloned();
+        if values.next().is_some() {
+            self.errors.push(Complaint::query(name, "repeated_parameter", "is given more than once"));
+        }
+        first
+    }
+
+    /// The same, read by `parse`; its error is the sentence for the caller.
+    pub(crate) fn parsed<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = self.one(name)?;
+        parse(&text).map_err(|message| self.errors.push(Complaint::query(name, "invalid_value", message))).ok()
+    }
+
+    /// Words, repeated or with commas between them; each counts once.
+    pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, name: &'static str) -> Vec<T> {
+        self.known.push(name);
+        let values = self.pairs.iter().filter(|(key, _)| key == name);
+        let read: Vec<Result<T, String>> = values.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
+        let mut good = Vec::new();
+        for word in read {
+            match word {
+                Ok(word) => good.push(word),
+                Err(message) => self.errors.push(Complaint::query(name, "invalid_value", message)),
+            }
+        }
+        good.sort();
+        good.dedup();
+        good
+    }
+
+    /// `limit`, from 1 to `max`.
+    pub(crate) fn limit(&mut self, default: u32, max: u32) -> u32 {
+        let parse = |text: &str| match text.parse::<u32>() {
+            Ok(limit) if (1..=max).contains(&limit) => Ok(limit),
+            _ => Err(format!("{text:?} is not a number from 1 to {max}")),
+        };
+        self.parsed("limit", parse).unwrap_or(default)
+    }
+
+    /// `true` or `false`; false if it is not given.
+    pub(crate) fn flag(&mut self, name: &'static str) -> bool {
+        self.parsed(name, |text| text.parse().map_err(|_| format!("{text:?} is neither true nor false")))
+            .unwrap_or_default()
+    }
+
+    /// Complains about what was wrong and about what nobody asked for.
+    pub(crate) fn finish(mut self) -> Result<(), Problem> {
+        let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
+        unknown.retain(|key| !self.known.contains(key));
+        unknown.dedup();
+        let known = self.known.join(", ");
+        for key in unknown {
+            let message = format!("is not a parameter of this endpoint, which has {known}");
+            self.errors.push(Complaint::query(key, "unknown_parameter", message));
+        }
+        if self.errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::of_complaints(Code::InvalidQuery, self.errors))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::RunStatus;
+
+    use super::*;
+
+    fn reader(query: &str) -> Reader {
+        Reader::new(&format!("/x?{query}").parse().unwrap())
+    }
+
+    #[test]
+    fn words_come_repeated_or_with_commas() {
+        let mut reader = reader("status=failed,running&status=failed");
+        assert_eq!(reader.words::<RunStatus>("status"), [RunStatus::Running, RunStatus::Failed]);
+        assert!(reader.finish().is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for query in ["limit=0", "limit=201", "limit=-1", "limit=", "limit=1&limit=2", "other=1", "limit=1&x=%ff"] {
+            let mut reader = reader(query);
+            reader.limit(50, 200);
+            assert!(reader.finish().is_err(), "{query}");
+        }
+    }
+}

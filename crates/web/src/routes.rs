@@ -1,0 +1,167 @@
+//! A builder for routes in which none can be made without saying who may use it.
+//!
+//! A route either asks for a [`Permission`], or is one of the few [`OpenPath`]s; there is no third way in.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::handler::Handler;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use http::{Method, Uri};
+
+use crate::access::{Gate, Permission, admit, authorization, guard};
+use crate::app::Web;
+use crate::problem::{Code, Problem};
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody.
+    Open,
+    /// Who has this permission.
+    Needs(Permission),
+}
+
+/// The paths that are open to everybody. Another one is an edit of this list, and thereby a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenPath {
+    /// The process lives.
+    Livez,
+    /// The node is ready for work.
+    Readyz,
+    /// The first page.
+    Home,
+}
+
+impl OpenPath {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Livez => "/livez",
+            Self::Readyz => "/readyz",
+            Self::Home => "/",
+        }
+    }
+}
+
+/// A line of the route table.
+#[derive(Clone, Debug)]
+pub struct RouteInfo {
+    /// The method.
+    pub method: Method,
+    /// The path, parameters in braces.
+    pub path: &'static str,
+    /// Who may use it.
+    pub access: Access,
+}
+
+struct Route {
+    info: RouteInfo,
+    handler: MethodRouter<Web>,
+}
+
+/// Routes to be.
+#[derive(Default)]
+pub(crate) struct Routes {
+    routes: Vec<Route>,
+}
+
+macro_rules! methods {
+    ($($name:ident = $method:ident),+) => { $(
+        pub(crate) fn $name<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
+        where
+            H: Handler<T, Web>,
+            T: 'static,
+        {
+            let info = RouteInfo { method: Method::$method, path, access: Access::Needs(permission) };
+            self.push(info, on(MethodFilter::$method, handler))
+        }
+    )+ };
+}
+
+impl Routes {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    methods! { get = GET, post = POST, put = PUT, patch = PATCH, delete = DELETE }
+
+    /// A GET route for everybody.
+    pub(crate) fn open<H, T>(self, path: OpenPath, handler: H) -> Self
+    where
+        H: Handler<T, Web>,
+        T: 'static,
+    {
+        let info = RouteInfo { method: Method::GET, path: path.path(), access: Access::Open };
+        self.push(info, on(MethodFilter::GET, handler))
+    }
+
+    fn push(mut self, info: RouteInfo, handler: MethodRouter<Web>) -> Self {
+        self.routes.push(Route { info, handler });
+        self
+    }
+
+    /// These and those.
+    pub(crate) fn and(mut self, others: Self) -> Self {
+        self.routes.extend(others.routes);
+        self
+    }
+
+    pub(crate) fn table(&self) -> Vec<RouteInfo> {
+        self.routes.iter().map(|route| route.info.clone()).collect()
+    }
+
+    /// The router. What it does not have is a 401 below `/api` for whoever has no token, and a 404 or 405 for the others.
+    pub(crate) fn into_router(self, web: &Web) -> Router {
+        let mut router = Router::new();
+        for (path, methods) in self.by_path(web) {
+            router = router.route(path, methods);
+        }
+        router.fallback(nothing_here).with_state(web.clone())
+    }
+
+    /// One method router for each path, with its gates in front and a 405 behind.
+    fn by_path(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
+        let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
+        for Route { info, handler } in self.routes {
+            let handler = match info.access {
+                Access::Open => handler,
+                Access::Needs(permission) => {
+                    handler.layer(from_fn_with_state(Gate { web: web.clone(), permission }, guard))
+                }
+            };
+            match paths.iter_mut().find(|(path, _)| *path == info.path) {
+                Some((_, methods)) => *methods = std::mem::take(methods).merge(handler),
+                None => paths.push((info.path, handler)),
+            }
+        }
+        for (path, methods) in &mut paths {
+            let taken = std::mem::take(methods);
+            *methods = if path.starts_with("/api/") {
+                let gate = Gate { web: web.clone(), permission: Permission::View };
+                taken.fallback(wrong_method.layer(from_fn_with_state(gate, guard)))
+            } else {
+                taken.fallback(wrong_method)
+            };
+        }
+        paths
+    }
+}
+
+fn is_api(uri: &Uri) -> bool {
+    uri.path() == "/api" || uri.path().starts_with("/api/")
+}
+
+async fn nothing_here(State(web): State<Web>, request: Request) -> Problem {
+    if !is_api(request.uri()) {
+        return Problem::new(Code::NotFound, "the API is at /api/v1");
+    }
+    let authorization = authorization(request.headers());
+    match admit(&web, Permission::View, authorization).await {
+        Ok(_) => Problem::new(Code::NotFound, "no endpoint has this path; docs/API.md lists them"),
+        Err(problem) => problem,
+    }
+}
+
+async fn wrong_method(method: Method) -> Problem {
+    Problem::new(Code::MethodNotAllowed, format!("{method} is not a method of this path; the Allow header lists them"))
+}

@@ -1,0 +1,93 @@
+//! Nobody without a right learns anything.
+
+use axum::body::Body;
+use axum::http::Request;
+use rondel_web::{Access, route_table};
+
+use crate::harness::{Answer, Server};
+
+async fn call(server: &Server, method: &str, path: &str, token: Option<&str>) -> Answer {
+    let mut request = Request::builder().method(method).uri(path).header("x-request-id", "same");
+    if let Some(token) = token {
+        request = request.header("authorization", token);
+    }
+    server.send(request.body(Body::from("{not json")).unwrap()).await
+}
+
+/// Every route with a name that exists and one that does not, and what is no route at all.
+fn everything() -> Vec<(String, String)> {
+    let mut calls = Vec::new();
+    for route in route_table().iter().filter(|route| route.access != Access::Open) {
+        for name in ["there", "nosuch", "%ff"] {
+            let path = route.path.replace("{name}", name).replace("{id}", "1");
+            calls.push((route.method.to_string(), path.clone()));
+            calls.push((route.method.to_string(), format!("{path}?namespace=nosuch&limit=x")));
+        }
+        calls.push(("OPTIONS".to_owned(), route.path.replace("{name}", "there").replace("{id}", "1")));
+    }
+    for path in ["/api", "/api/", "/api/v1", "/api/v2/jobs", "/api/v1/jobs/there/nosuch", "/api/v1/runs/1/logs/x"] {
+        calls.push(("GET".to_owned(), path.to_owned()));
+    }
+    calls
+}
+
+#[tokio::test]
+async fn without_a_good_token_everything_is_the_same() {
+    let server = Server::start().await;
+    server.job("there").await;
+    let unknown = format!("Bearer rondel_{}", "0".repeat(64));
+    let basic = format!("Basic {}", server.admin.reveal());
+    let executor = format!("Bearer {}", server.executor.reveal());
+    for (token, status) in [
+        (None, 401),
+        (Some(unknown.as_str()), 401),
+        (Some("Bearer "), 401),
+        (Some(basic.as_str()), 401),
+        (Some(executor.as_str()), 403),
+    ] {
+        let expected = call(&server, "GET", "/api/v1/jobs", token).await;
+        assert_eq!(expected.status, status, "{token:?}");
+        for (method, path) in everything() {
+            let answer = call(&server, &method, &path, token).await;
+            assert_eq!(answer.status, status, "{method} {path}");
+            assert_eq!(answer.bytes, expected.bytes, "{method} {path}");
+            let names = |answer: &Answer| {
+                let mut names: Vec<_> = answer.headers.keys().map(ToString::to_string).collect();
+                // The Allow header is the route table's, which is public.
+                names.retain(|name| name != "allow");
+                names.sort();
+                names
+            };
+            assert_eq!(names(&answer), names(&expected), "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn open_routes_are_these() {
+    let server = Server::start().await;
+    let table = route_table();
+    let open: Vec<_> = table.iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
+    assert_eq!(open, ["/livez", "/readyz", "/"]);
+    for path in open {
+        assert_eq!(call(&server, "GET", path, None).await.status, 200, "{path}");
+    }
+    assert_eq!(call(&server, "GET", "/nosuch", None).await.status, 404);
+    assert_eq!(call(&server, "POST", "/livez", None).await.status, 405);
+}
+
+#[tokio::test]
+async fn answers_are_hardened() {
+    let server = Server::start().await;
+    for path in ["/api/v1/jobs", "/api/v1/nosuch", "/livez", "/"] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
+        assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
+        assert!(answer.headers["content-security-policy"].to_str().unwrap().contains("default-src 'none'"), "{path}");
+        assert!(!answer.headers.contains_key("server"), "{path}");
+        assert!(!answer.headers["x-request-id"].is_empty(), "{path}");
+    }
+    let request = server.request("GET", "/api/v1/jobs").header("x-request-id", "a b<script>");
+    let answer = server.send(request.body(Body::empty()).unwrap()).await;
+    assert_ne!(answer.headers["x-request-id"], "a b<script>");
+}

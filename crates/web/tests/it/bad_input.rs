@@ -1,0 +1,217 @@
+//! What is wrong is refused with a code and a place, whatever it is.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use futures_util::stream;
+use rondel_web::WebConfig;
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+/// A job's definition with a change, `~` standing for the two fields that every one needs beside its name.
+fn job(rest: &str) -> String {
+    rest.replacen('~', r#""app": "a", "handler": "h""#, 1)
+}
+
+#[tokio::test]
+async fn bodies_are_refused_with_a_pointer() {
+    let server = Server::start().await;
+    for (body, status, code, pointer, kind) in [
+        ("", 400, "invalid_json", None, ""),
+        ("{", 400, "invalid_json", None, ""),
+        ("{\"name\": \"a\",}", 400, "invalid_json", None, ""),
+        (r#"{"name": "a", ~} x"#, 400, "invalid_json", None, ""),
+        (r#"{"name": "\ud800", ~}"#, 400, "invalid_json", None, ""),
+        ("\u{feff}{}", 400, "invalid_json", None, ""),
+        ("[]", 422, "invalid_body", Some(""), "invalid_value"),
+        ("null", 422, "invalid_body", Some(""), "invalid_value"),
+        ("{}", 422, "invalid_body", Some("/name"), "missing_field"),
+        (r#"{"name": "a", "app": "b"}"#, 422, "invalid_body", Some("/handler"), "missing_field"),
+        (r#"{"name": 1, ~}"#, 422, "invalid_body", Some("/name"), "invalid_value"),
+        (r#"{"name": "a", "name": "b", ~}"#, 422, "invalid_body", Some("/name"), "duplicate_field"),
+        (r#"{"name": "a", ~, "x/y~": 1}"#, 422, "invalid_body", Some("/x~1y~0"), "unknown_field"),
+        (r#"{"name": "A", ~}"#, 422, "invalid_body", Some("/name"), "invalid_value"),
+        (r#"{"name": "a\u0000", ~}"#, 422, "invalid_body", Some("/name"), "invalid_value"),
+        (r#"{"name": "<script>", ~}"#, 422, "invalid_body", Some("/name"), "invalid_value"),
+        (r#"{"name": "search", ~}"#, 422, "invalid_body", Some("/name"), "invalid_value"),
+        (r#"{"name": "a", ~, "timeout": 30}"#, 422, "invalid_body", Some("/timeout"), "invalid_value"),
+        (r#"{"name": "a", ~, "timeout": "30"}"#, 422, "invalid_body", Some("/timeout"), "invalid_value"),
+        (r#"{"name": "a", ~, "timeout": "0s"}"#, 422, "invalid_body", Some("/timeout"), "invalid_value"),
+        (r#"{"name": "a", ~, "route": "nosuch"}"#, 422, "invalid_body", Some("/route"), "invalid_value"),
+        (r#"{"name": "a", ~, "route": "lfu"}"#, 422, "invalid_body", Some("/route"), "invalid_value"),
+        (r#"{"name": "a", ~, "enabled": "yes"}"#, 422, "invalid_body", Some("/enabled"), "invalid_value"),
+        (r#"{"name": "a", ~, "retry": {"max": -1}}"#, 422, "invalid_body", Some("/retry/max"), "invalid_value"),
+        (r#"{"name": "a", ~, "retry": {"tries": 1}}"#, 422, "invalid_body", Some("/retry/tries"), "unknown_field"),
+        (r#"{"name": "a", ~, "retry": {"backoff": "x"}}"#, 422, "invalid_body", Some("/retry/backoff"), "invalid_value"),
+        (r#"{"name": "a", ~, "schedule": 1}"#, 422, "invalid_body", Some("/schedule"), "invalid_value"),
+        (r#"{"name": "a", ~, "schedule": {}}"#, 422, "invalid_body", Some("/schedule"), "invalid_value"),
+        (r#"{"name": "a", ~, "schedule": {"cron": 1}}"#, 422, "invalid_body", Some("/schedule/cron"), "invalid_value"),
+        (r#"{"name": "a", ~, "schedule": {"tz": "x"}}"#, 422, "invalid_body", Some("/schedule/tz"), "unknown_field"),
+        (
+            r#"{"name": "a", ~, "schedule": [{"every": "1s"}, {"evry": "1s"}]}"#,
+            422,
+            "invalid_body",
+            Some("/schedule/1/evry"),
+            "unknown_field",
+        ),
+        (
+            r#"{"name": "a", ~, "schedule": {"cron": "99 * * * * ?"}}"#,
+            422,
+            "invalid_body",
+            Some("/schedule/cron"),
+            "invalid_value",
+        ),
+        (
+            r#"{"name": "a", ~, "schedule": {"cron": "0 0 0 * * ?", "time_zone": "Mars/X"}}"#,
+            422,
+            "invalid_body",
+            Some("/schedule/time_zone"),
+            "invalid_value",
+        ),
+        (
+            r#"{"name": "a", ~, "schedule": {"at": "2001-01-01T00:00:00Z"}}"#,
+            422,
+            "invalid_body",
+            Some("/schedule/at"),
+            "invalid_value",
+        ),
+    ] {
+        let answer = server.with_body("POST", "/api/v1/jobs", job(body)).await;
+        assert_eq!(answer.headers["content-type"], "application/problem+json", "{body}");
+        let problem = answer.expect(status);
+        assert_eq!(problem["code"], code, "{body}: {problem:#}");
+        assert_eq!(problem["errors"][0]["pointer"].as_str(), pointer, "{body}: {problem:#}");
+        assert_eq!(problem["errors"][0]["code"].as_str().unwrap_or_default(), kind, "{body}: {problem:#}");
+        assert!(!problem["detail"].as_str().unwrap().is_empty(), "{body}");
+    }
+    assert_eq!(server.get("/api/v1/jobs").await.expect(200)["items"], json!([]), "nothing half made");
+}
+
+#[tokio::test]
+async fn syntax_errors_have_a_place() {
+    let server = Server::start().await;
+    let problem = server.with_body("POST", "/api/v1/jobs", "{\n  \"name\": nope}").await.expect(400);
+    assert!(problem["detail"].as_str().unwrap().contains("line 2, column"), "{problem}");
+}
+
+#[tokio::test]
+async fn queries_are_refused_by_name() {
+    let server = Server::start().await;
+    server.job("a").await;
+    for (path, status, code, parameter) in [
+        ("/api/v1/jobs?limit=0", 422, "invalid_query", "limit"),
+        ("/api/v1/jobs?limit=201", 422, "invalid_query", "limit"),
+        ("/api/v1/jobs?limit=ten", 422, "invalid_query", "limit"),
+        ("/api/v1/jobs?limit=1&limit=2", 422, "invalid_query", "limit"),
+        ("/api/v1/jobs?offset=1", 422, "invalid_query", "offset"),
+        ("/api/v1/jobs?q=%00", 422, "invalid_query", "q"),
+        ("/api/v1/jobs?q=%27%25", 422, "invalid_query", "q"),
+        ("/api/v1/jobs/a?%3Cb%3E=1", 422, "invalid_query", "<b>"),
+        ("/api/v1/runs?status=done", 422, "invalid_query", "status"),
+        ("/api/v1/runs?status=failed,,running", 422, "invalid_query", "status"),
+        ("/api/v1/nodes?x=1", 422, "invalid_query", "x"),
+        ("/api/v1/jobs?cursor=x", 422, "invalid_cursor", "cursor"),
+        ("/api/v1/runs?cursor=eyJsIjoiIiwiYSI6IiJ9", 422, "invalid_cursor", "cursor"),
+    ] {
+        let problem = server.get(path).await.expect(status);
+        assert_eq!(problem["code"], code, "{path}: {problem:#}");
+        assert_eq!(problem["errors"][0]["parameter"], parameter, "{path}: {problem:#}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_not_found() {
+    let server = Server::start().await;
+    let long = "a".repeat(5000);
+    for (path, code) in [
+        ("/api/v1/jobs/nosuch", "job_not_found"),
+        ("/api/v1/jobs/a%00", "job_not_found"),
+        ("/api/v1/jobs/%ff", "job_not_found"),
+        ("/api/v1/jobs/%3Cscript%3E", "job_not_found"),
+        (&format!("/api/v1/jobs/{long}"), "job_not_found"),
+        ("/api/v1/runs/1", "run_not_found"),
+        ("/api/v1/runs/x", "run_not_found"),
+        ("/api/v1/runs/-1", "run_not_found"),
+        ("/api/v1/runs/99999999999999999999", "run_not_found"),
+        ("/api/v1/runs/1/logs", "run_not_found"),
+        ("/api/v1/runs?job=nosuch", "job_not_found"),
+        ("/api/v1/jobs?app=nosuch", "app_not_found"),
+        ("/api/v1/jobs?namespace=nosuch", "namespace_not_found"),
+        ("/api/v1/jobs?namespace=%00", "namespace_not_found"),
+        ("/api/v1/nodes?namespace=", "namespace_not_found"),
+        ("/api/v1/nosuch", "not_found"),
+        ("/api", "not_found"),
+        ("/nosuch", "not_found"),
+    ] {
+        let problem = server.get(path).await.expect(404);
+        assert_eq!(problem["code"], code, "{path}: {problem:#}");
+        assert!(problem.to_string().len() < 1500, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn methods_and_types_are_named() {
+    let server = Server::start().await;
+    let answer = server.bare("DELETE", "/api/v1/jobs").await;
+    assert_eq!(answer.headers["allow"], "GET,HEAD,POST");
+    assert_eq!(answer.expect(405)["code"], "method_not_allowed");
+    for content_type in [None, Some("text/plain"), Some("application/x-www-form-urlencoded")] {
+        let mut request = server.request("POST", "/api/v1/jobs");
+        if let Some(content_type) = content_type {
+            request = request.header("content-type", content_type);
+        }
+        let answer = server.send(request.body(Body::from("{}")).unwrap()).await;
+        assert_eq!(answer.expect(415)["code"], "unsupported_media_type", "{content_type:?}");
+    }
+    let request = server.request("POST", "/api/v1/jobs").header("content-type", "Application/JSON; charset=utf-8");
+    assert_eq!(server.send(request.body(Body::from("{}")).unwrap()).await.expect(422)["code"], "invalid_body");
+}
+
+#[tokio::test]
+async fn large_and_deep_bodies_are_refused() {
+    let server = Server::start().await;
+    let huge = format!("\"{}\"", "x".repeat(2 * 1024 * 1024));
+    let answer = server.with_body("POST", "/api/v1/jobs", &huge).await;
+    assert_eq!(answer.expect(413)["code"], "body_too_large");
+    // The same without a length.
+    let pieces = (0..40).map(|_| Ok::<_, std::convert::Infallible>("x".repeat(64 * 1024)));
+    let request = server.request("POST", "/api/v1/jobs").header("content-type", "application/json");
+    let answer = server.send(request.body(Body::from_stream(stream::iter(pieces))).unwrap()).await;
+    assert_eq!(answer.expect(413)["code"], "body_too_large");
+    let deep = format!(r#"{{"name": "a", "params": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(server.with_body("POST", "/api/v1/jobs", &deep).await.expect(400)["code"], "invalid_json");
+    let long = format!(r#"{{"name": "a", "app": "a", "handler": "h", "params": "{}"}}"#, "x".repeat(70_000));
+    let problem = server.with_body("POST", "/api/v1/jobs", &long).await.expect(422);
+    assert_eq!(problem["errors"][0]["pointer"], "/params");
+}
+
+#[tokio::test]
+async fn a_body_that_never_comes_is_given_up() {
+    let config = WebConfig { body_timeout: Duration::from_millis(50), ..WebConfig::default() };
+    let server = Server::start_with(config).await;
+    let request = server.request("POST", "/api/v1/jobs").header("content-type", "application/json");
+    let never = stream::pending::<Result<String, std::convert::Infallible>>();
+    let answer = server.send(request.body(Body::from_stream(never)).unwrap()).await;
+    assert_eq!(answer.expect(408)["code"], "request_timeout");
+}
+
+#[tokio::test]
+async fn too_many_requests_are_sent_away() {
+    let server = Server::start_with(WebConfig { request_count_max: 0, ..WebConfig::default() }).await;
+    let answer = server.get("/api/v1/jobs").await;
+    assert_eq!(answer.headers["retry-after"], "1");
+    assert_eq!(answer.expect(503)["code"], "overloaded");
+}
+
+#[tokio::test]
+async fn markup_and_odd_texts_come_back_as_they_are() {
+    let server = Server::start().await;
+    let text = "<script>alert(1)</script> \u{0} \u{202e} \u{2028} ' -- ' 🦀";
+    let body = json!({"name": "a", "app": "a", "handler": "h", "description": text, "params": {text: text}});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let answer = server.get("/api/v1/jobs/a").await;
+    assert_eq!(answer.headers["content-type"], "application/json");
+    let job: Value = answer.expect(200);
+    assert_eq!((&job["description"], &job["params"][text]), (&json!(text), &json!(text)));
+}

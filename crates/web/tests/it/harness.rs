@@ -1,0 +1,146 @@
+//! An app to send requests to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::{Engine, EngineConfig, Lifecycle};
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::{JobId, RunId, TokenId};
+use rondel_store::catalog::{TokenKind, TokenRecord};
+use rondel_store::ledger::Finish;
+use rondel_store::{MemStore, Store};
+use rondel_web::{WebConfig, app};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+/// An app over an engine that runs.
+pub(crate) struct Server {
+    pub(crate) app: Router,
+    pub(crate) engine: Engine,
+    pub(crate) admin: Token,
+    pub(crate) executor: Token,
+    lifecycle: Lifecycle,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes).unwrap_or(Value::Null)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.bytes.clone()).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text());
+        self.json()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.lifecycle.soft.cancel();
+        self.lifecycle.hard.cancel();
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(WebConfig::default()).await
+    }
+
+    pub(crate) async fn start_with(config: WebConfig) -> Self {
+        let lifecycle = Lifecycle::new();
+        let store: Arc<dyn Store> = Arc::new(MemStore::new());
+        let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
+        let (admin, executor) = (Token::generate(), Token::generate());
+        add_admin_token(engine.store(), engine.new_id(), &admin, engine.now()).await.unwrap();
+        let record = TokenRecord {
+            id: TokenId::new(engine.new_id()),
+            kind: TokenKind::Executor,
+            name: "executor".to_owned(),
+            namespace: None,
+            hash: executor.hash(),
+            created_at: engine.now(),
+            expires_at: None,
+        };
+        engine.store().add_token(&record).await.unwrap();
+        Self { app: app(engine.clone(), config), engine, admin, executor, lifecycle }
+    }
+
+    /// A request with the admin's token.
+    pub(crate) fn request(&self, method: &str, path: &str) -> axum::http::request::Builder {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let bearer = format!("Bearer {}", self.admin.reveal());
+        Request::builder().method(method).uri(path).header("authorization", bearer)
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.app.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, usize::MAX).await.unwrap().to_vec();
+        Answer { status: parts.status, headers: parts.headers, bytes }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(self.request("GET", path).body(Body::empty()).unwrap()).await
+    }
+
+    /// A request without a body.
+    pub(crate) async fn bare(&self, method: &str, path: &str) -> Answer {
+        self.send(self.request(method, path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn with_body(&self, method: &str, path: &str, body: impl ToString) -> Answer {
+        let request = self.request(method, path).header("content-type", "application/json");
+        self.send(request.body(Body::from(body.to_string())).unwrap()).await
+    }
+
+    /// A job that only fires when it is triggered.
+    pub(crate) async fn job(&self, name: &str) -> Value {
+        let body = json!({"name": name, "app": "app", "handler": "handler"});
+        self.with_body("POST", "/api/v1/jobs", body).await.expect(201)
+    }
+
+    pub(crate) async fn trigger(&self, job: &str) -> RunId {
+        let run = self.bare("POST", &format!("/api/v1/jobs/{job}/runs")).await.expect(201);
+        run["id"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Gives a run its verdict, as an executor's result would.
+    pub(crate) async fn finish(&self, run: RunId, outcome: Outcome) {
+        let job: JobId = self.engine.store().runs(&[run]).await.unwrap()[0].job;
+        let finish = Finish {
+            run,
+            job,
+            attempt: 1,
+            outcome,
+            policy: AfterPolicy {
+                retry_max: 0,
+                backoff: Duration::ZERO,
+                backoff_max: Duration::ZERO,
+                at_least_once: true,
+            },
+            executor: None,
+            started_at: Some(self.engine.now()),
+            finished_at: self.engine.now(),
+            message: Some("<b>done</b>".to_owned()),
+            result: Some("{\"n\": 1.50}".to_owned()),
+            jitter: 0.0,
+        };
+        self.engine.store().finish(&[finish]).await.unwrap();
+    }
+}

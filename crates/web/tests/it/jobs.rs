@@ -1,0 +1,151 @@
+//! Jobs through the API.
+
+use axum::body::Body;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server};
+
+async fn send_if(server: &Server, method: &str, path: &str, if_match: &str, body: Value) -> Answer {
+    let request = server.request(method, path).header("content-type", "application/json");
+    let request = request.header("if-match", if_match);
+    server.send(request.body(Body::from(body.to_string())).unwrap()).await
+}
+
+#[tokio::test]
+async fn a_job_is_created_read_changed_and_deleted() {
+    let server = Server::start().await;
+    let body = json!({"name": "a.b", "app": "x", "handler": "h", "schedule": {"cron": "0 0 0 1 1 ?"}, "timeout": "90s"});
+    let answer = server.with_body("POST", "/api/v1/jobs", &body).await;
+    assert_eq!(answer.headers["location"], "/api/v1/jobs/a.b");
+    assert_eq!(answer.headers["etag"], "\"v1\"");
+    let job = answer.expect(201);
+    assert_eq!((&job["timeout"], &job["version"], &job["namespace"]), (&json!("1m30s"), &json!(1), &json!("default")));
+    assert!(job["next_fire_at"].as_str().unwrap().ends_with("-01-01T00:00:00Z"), "{job}");
+    assert_eq!(server.with_body("POST", "/api/v1/jobs", &body).await.expect(409)["code"], "job_exists");
+
+    let changed = json!({"app": "x", "handler": "other"});
+    let answer = server.with_body("PUT", "/api/v1/jobs/a.b", changed).await;
+    assert_eq!(answer.headers["etag"], "\"v2\"");
+    let job = answer.expect(200);
+    assert_eq!((&job["handler"], &job["schedule"], &job["name"]), (&json!("other"), &Value::Null, &json!("a.b")));
+
+    let renamed = json!({"name": "c", "app": "x", "handler": "other"});
+    assert_eq!(server.with_body("PUT", "/api/v1/jobs/a.b", renamed).await.expect(200)["name"], "c");
+    server.get("/api/v1/jobs/a.b").await.expect(404);
+    assert_eq!(server.get("/api/v1/jobs/c").await.expect(200)["last_run"], Value::Null);
+
+    assert_eq!(server.bare("DELETE", "/api/v1/jobs/c").await.status, 204);
+    server.bare("DELETE", "/api/v1/jobs/c").await.expect(404);
+}
+
+#[tokio::test]
+async fn a_patch_changes_what_it_names() {
+    let server = Server::start().await;
+    let body = json!({"name": "a", "app": "x", "handler": "h", "params": {"keep": 1, "drop": 2}, "retry": {"max": 3}});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let patch = json!({"params": {"drop": null}, "retry": {"backoff": "1s"}, "route": "first"});
+    let job = server.with_body("PATCH", "/api/v1/jobs/a", patch).await.expect(200);
+    assert_eq!(job["params"], json!({"keep": 1}));
+    assert_eq!(job["retry"], json!({"max": 3, "backoff": "1s"}));
+    assert_eq!((&job["route"], &job["version"]), (&json!("first"), &json!(2)));
+    let job = server.with_body("PATCH", "/api/v1/jobs/a", json!({"route": null})).await.expect(200);
+    assert_eq!(job["route"], "round");
+    for (patch, pointer) in [
+        (json!([]), ""),
+        (json!({"handler": null}), "/handler"),
+        (json!({"nosuch": 1}), "/nosuch"),
+        (json!({"schedule": {"cron": 1}}), "/schedule/cron"),
+        (json!({"schedule": {"nosuch": 1}}), "/schedule/nosuch"),
+    ] {
+        let problem = server.with_body("PATCH", "/api/v1/jobs/a", &patch).await.expect(422);
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{patch}: {problem:#}");
+    }
+}
+
+#[tokio::test]
+async fn if_match_guards_every_change() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let put = || json!({"app": "x", "handler": "h"});
+    for (method, path, body) in [
+        ("PUT", "/api/v1/jobs/a", put()),
+        ("PATCH", "/api/v1/jobs/a", json!({"handler": "i"})),
+        ("POST", "/api/v1/jobs/a/pause", Value::Null),
+        ("POST", "/api/v1/jobs/a/resume", Value::Null),
+        ("DELETE", "/api/v1/jobs/a", Value::Null),
+    ] {
+        for tag in ["\"v9\"", "W/\"v1\"", "\"else\"", "\"v7\", \"v8\""] {
+            let answer = send_if(&server, method, path, tag, body.clone()).await;
+            assert_eq!(answer.headers["etag"], "\"v1\"", "{method} {tag}");
+            let problem = answer.expect(412);
+            assert_eq!((&problem["code"], &problem["current_version"]), (&json!("version_mismatch"), &json!(1)));
+        }
+        assert_eq!(send_if(&server, method, path, "v1", body).await.expect(400)["code"], "invalid_header");
+    }
+    send_if(&server, "PUT", "/api/v1/jobs/a", "\"v1\"", put()).await.expect(200);
+    send_if(&server, "PUT", "/api/v1/jobs/a", "\"v1\"", put()).await.expect(412);
+    send_if(&server, "PUT", "/api/v1/jobs/a", "*", put()).await.expect(200);
+    let current = server.get("/api/v1/jobs/a").await.headers["etag"].to_str().unwrap().to_owned();
+    let answer = send_if(&server, "DELETE", "/api/v1/jobs/a", &format!("\"v1\", {current}"), Value::Null).await;
+    assert_eq!(answer.status, 204);
+}
+
+#[tokio::test]
+async fn pause_and_resume_switch_the_schedule() {
+    let server = Server::start().await;
+    let body = json!({"name": "a", "app": "x", "handler": "h", "schedule": {"cron": "0 0 0 1 1 ?"}});
+    let made = server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let paused = server.bare("POST", "/api/v1/jobs/a/pause").await.expect(200);
+    assert_eq!((&paused["enabled"], &paused["next_fire_at"]), (&json!(false), &Value::Null));
+    let again = server.bare("POST", "/api/v1/jobs/a/pause").await.expect(200);
+    assert_eq!(again["version"], paused["version"]);
+    let resumed = server.bare("POST", "/api/v1/jobs/a/resume").await.expect(200);
+    assert_eq!((&resumed["enabled"], &resumed["next_fire_at"]), (&json!(true), &made["next_fire_at"]));
+}
+
+#[tokio::test]
+async fn pages_have_no_gaps() {
+    let server = Server::start().await;
+    let names: Vec<String> = (0..25).map(|n| format!("job-{n:02}")).collect();
+    for name in names.iter().rev() {
+        server.job(name).await;
+    }
+    let mut seen = Vec::new();
+    let mut path = "/api/v1/jobs?limit=7".to_owned();
+    loop {
+        let page = server.get(&path).await.expect(200);
+        seen.extend(page["items"].as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        server.get(&format!("/api/v1/jobs?q=job&cursor={next}")).await.expect(422);
+        server.get(&format!("/api/v1/runs?cursor={next}")).await.expect(422);
+        path = format!("/api/v1/jobs?limit=7&cursor={next}");
+    }
+    assert_eq!(seen, names);
+    let page = server.get("/api/v1/jobs?limit=25").await.expect(200);
+    assert_eq!(page["next_cursor"], Value::Null, "a full last page is the last");
+    let page = server.get("/api/v1/jobs?q=b-1&app=app").await.expect(200);
+    assert_eq!(page["items"].as_array().unwrap().len(), 10);
+}
+
+#[tokio::test]
+async fn apps_come_with_jobs_or_by_themselves() {
+    let server = Server::start().await;
+    server.job("a").await;
+    assert_eq!(server.with_body("POST", "/api/v1/apps", json!({"name": "app"})).await.status, 200);
+    assert_eq!(server.with_body("POST", "/api/v1/apps", json!({"name": "b"})).await.status, 201);
+    let problem = server.with_body("POST", "/api/v1/apps", json!({"name": "B"})).await.expect(422);
+    assert_eq!(problem["errors"][0]["pointer"], "/name");
+    let apps = server.get("/api/v1/apps").await.expect(200);
+    let names: Vec<_> = apps["items"].as_array().unwrap().iter().map(|app| app["name"].clone()).collect();
+    assert_eq!(names, [json!("app"), json!("b")]);
+}
+
+#[tokio::test]
+async fn the_cluster_is_shown() {
+    let server = Server::start().await;
+    let nodes = server.get("/api/v1/nodes").await.expect(200);
+    assert_eq!((&nodes["items"][0]["status"], &nodes["items"][0]["is_this"]), (&json!("active"), &json!(true)));
+    assert_eq!(server.get("/api/v1/executors").await.expect(200)["items"], json!([]));
+    let ready = server.get("/readyz").await.expect(200);
+    assert_eq!((&ready["status"], &ready["checks"]["lease_held"]), (&json!("ready"), &json!(true)));
+}

@@ -1,0 +1,143 @@
+//! Runs through the API.
+
+use axum::body::Body;
+use rondel_core::outcome::Outcome;
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+#[tokio::test]
+async fn a_run_is_asked_for_and_shown() {
+    let server = Server::start().await;
+    let body = json!({"name": "a", "app": "x", "handler": "h", "params": {"from": "job"}});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let answer = server.bare("POST", "/api/v1/jobs/a/runs").await;
+    let location = answer.headers["location"].to_str().unwrap().to_owned();
+    let run = answer.expect(201);
+    assert_eq!(location, format!("/api/v1/runs/{}", run["id"].as_str().unwrap()));
+    assert_eq!((&run["job"], &run["trigger"], &run["status"]), (&json!("a"), &json!("api"), &json!("pending")));
+    assert_eq!((&run["shard_index"], &run["shard_total"]), (&json!(0), &json!(1)));
+    assert_eq!(run["params"], json!({"from": "job"}));
+    let shown = server.get(&location).await.expect(200);
+    assert_eq!((&shown["id"], &shown["attempts"][0]["attempt"]), (&run["id"], &json!(1)));
+
+    let own = server.with_body("POST", "/api/v1/jobs/a/runs", json!({"params": [1, null]})).await.expect(201);
+    assert_eq!(own["params"], json!([1, null]));
+    for client in ["cli", "console"] {
+        let request = server.request("POST", "/api/v1/jobs/a/runs").header("rondel-client", client);
+        assert_eq!(server.send(request.body(Body::empty()).unwrap()).await.expect(201)["trigger"], "manual");
+    }
+    let problem = server.with_body("POST", "/api/v1/jobs/a/runs", json!({"param": 1})).await.expect(422);
+    assert_eq!(problem["errors"][0]["pointer"], "/param");
+    server.bare("POST", "/api/v1/jobs/nosuch/runs").await.expect(404);
+    let last = server.get("/api/v1/jobs/a").await.expect(200);
+    assert_eq!(last["last_run"]["status"], "pending");
+}
+
+#[tokio::test]
+async fn items_of_the_list_are_what_scripts_expect() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let id = server.trigger("a").await;
+    let page = server.get("/api/v1/runs?job=a&status=pending,running").await.expect(200);
+    let item = page["items"][0].as_object().unwrap();
+    let mut keys: Vec<_> = item.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let expected = [
+        "attempt",
+        "executor",
+        "finished_at",
+        "fire_at",
+        "id",
+        "job",
+        "message",
+        "reason",
+        "shard_index",
+        "shard_total",
+        "started_at",
+        "status",
+        "trigger",
+    ];
+    assert_eq!(keys, expected);
+    assert_eq!(item["id"], id.to_string());
+    assert_eq!(server.get("/api/v1/runs?status=failed").await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_terminal_run_is_repeated() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let first = server.with_body("POST", "/api/v1/jobs/a/runs", json!({"params": {"n": 1}})).await.expect(201);
+    let id = first["id"].as_str().unwrap();
+    let retry = format!("/api/v1/runs/{id}/retry");
+    assert_eq!(server.bare("POST", &retry).await.expect(409)["code"], "run_not_finished");
+    server.finish(id.parse().unwrap(), Outcome::Succeeded).await;
+    let over = server.get(&format!("/api/v1/runs/{id}")).await.expect(200);
+    assert_eq!((&over["status"], &over["message"]), (&json!("succeeded"), &json!("<b>done</b>")));
+    assert_eq!(over["result"], json!({"n": 1.5}));
+    let second = server.bare("POST", &retry).await.expect(201);
+    assert_ne!(second["id"], first["id"]);
+    assert_eq!((&second["parent"], &second["params"]), (&first["id"], &first["params"]));
+    let cancel = server.bare("POST", &format!("/api/v1/runs/{id}/cancel")).await.expect(409);
+    assert_eq!(cancel["code"], "run_finished");
+    server.bare("DELETE", "/api/v1/jobs/a").await;
+    assert_eq!(server.bare("POST", &retry).await.expect(409)["code"], "job_deleted");
+    assert_eq!(server.get(&format!("/api/v1/runs/{id}")).await.expect(200)["job"], "a");
+}
+
+#[tokio::test]
+async fn params_of_the_job_are_repeated_as_they_were() {
+    let server = Server::start().await;
+    let body = json!({"name": "a", "app": "x", "handler": "h", "params": "old"});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let id = server.trigger("a").await;
+    server.finish(id, Outcome::Failed { retryable: false }).await;
+    server.with_body("PATCH", "/api/v1/jobs/a", json!({"params": "new"})).await.expect(200);
+    let again = server.bare("POST", &format!("/api/v1/runs/{id}/retry")).await.expect(201);
+    assert_eq!(again["params"], "old");
+}
+
+#[tokio::test]
+async fn a_cancel_is_noted() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let id = server.trigger("a").await;
+    let run = server.bare("POST", &format!("/api/v1/runs/{id}/cancel")).await.expect(202);
+    assert_eq!(run["cancel_requested_by"], "admin");
+}
+
+#[tokio::test]
+async fn pages_have_no_gaps() {
+    let server = Server::start().await;
+    server.job("a").await;
+    server.job("b").await;
+    let mut made = Vec::new();
+    for _ in 0..15 {
+        made.push(server.trigger("a").await.to_string());
+        server.trigger("b").await;
+    }
+    made.reverse();
+    let mut seen = Vec::new();
+    let mut path = "/api/v1/runs?job=a&limit=4".to_owned();
+    loop {
+        let page = server.get(&path).await.expect(200);
+        seen.extend(page["items"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        let other = server.get(&format!("/api/v1/runs?job=b&cursor={next}")).await.expect(422);
+        assert_eq!(other["code"], "invalid_cursor");
+        path = format!("/api/v1/runs?job=a&limit=4&cursor={next}");
+        // A run that comes meanwhile belongs to a page before.
+        server.trigger("a").await;
+    }
+    assert_eq!(seen, made);
+}
+
+#[tokio::test]
+async fn a_broadcast_shows_its_shards() {
+    let server = Server::start().await;
+    let body = json!({"name": "a", "app": "x", "handler": "h", "route": "broadcast"});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let run = server.bare("POST", "/api/v1/jobs/a/runs").await.expect(201);
+    assert_eq!((&run["shard_index"], &run["shard_total"]), (&Value::Null, &Value::Null));
+    assert_eq!(run["shards"], json!([]));
+}
