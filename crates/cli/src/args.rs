@@ -1,0 +1,112 @@
+//! The command tree.
+
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::app::AppArgs;
+use crate::cron::CronArgs;
+use crate::dev::DevArgs;
+use crate::executor::ExecutorArgs;
+use crate::exit::{Exit, Failure};
+use crate::job::JobArgs;
+use crate::node::NodeArgs;
+use crate::run::RunArgs;
+use crate::agent::AgentArgs;
+use crate::server::ServerArgs;
+use crate::{config, output, runtime};
+
+/// A distributed job scheduler: a server decides when a job is due and which executor runs it.
+#[derive(Debug, Parser)]
+#[command(name = "rondel", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 refused input, 3 the run failed, 4 token refused, 5 not found, \
+    6 conflict, 7 wait timed out, 8 server unreachable, 130 interrupted";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start everything in one process on SQLite, with demo jobs
+    Dev(DevArgs),
+    /// Start a server
+    Server(Box<ServerArgs>),
+    /// Start an executor that runs commands and HTTP requests
+    Agent(Box<AgentArgs>),
+    /// Create, look at, trigger and change jobs
+    Job(JobArgs),
+    /// Look at runs and their logs, cancel and retry them
+    Run(RunArgs),
+    /// See the executors
+    Executor(ExecutorArgs),
+    /// See the servers of the cluster
+    Node(NodeArgs),
+    /// See and create apps
+    App(AppArgs),
+    /// Ask when a cron expression fires, without a server
+    Cron(CronArgs),
+    /// Print the version
+    Version,
+    /// Print a completion script for a shell
+    Completions(CompletionArgs),
+    /// Print a config file with every setting and its default
+    ConfigReference,
+}
+
+#[derive(Debug, Args)]
+struct CompletionArgs {
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+impl Cli {
+    /// Runs the command, and says what went wrong if something did.
+    pub(crate) fn run(self) -> ExitCode {
+        match self.command.run() {
+            Ok(exit) => exit.into(),
+            Err(failure) => failure.report(),
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<Exit, Failure> {
+        match self {
+            Self::Dev(args) => args.run(),
+            Self::Server(args) => args.run(),
+            Self::Agent(args) => args.run(),
+            Self::Job(args) => done(runtime::run(args.run())),
+            Self::Run(args) => done(runtime::run(args.run())),
+            Self::Executor(args) => done(runtime::run(args.run())),
+            Self::Node(args) => done(runtime::run(args.run())),
+            Self::App(args) => done(runtime::run(args.run())),
+            Self::Cron(args) => done(args.run()),
+            Self::Version => done(output::data(concat!("rondel ", env!("CARGO_PKG_VERSION")))),
+            Self::Completions(args) => done(completions(args.shell)),
+            Self::ConfigReference => done(config::reference().and_then(|text| output::data(&text))),
+        }
+    }
+}
+
+fn done(ended: Result<(), Failure>) -> Result<Exit, Failure> {
+    ended.map(|()| Exit::Success)
+}
+
+fn completions(shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "rondel", &mut script);
+    output::data(&String::from_utf8_lossy(&script))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,116 @@
+//! What a start makes on disk, and that a start which fails leaves nothing of it behind.
+
+use std::fs::DirBuilder;
+use std::io::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::exit::Failure;
+
+/// What this start has made so far. Dropped before [`Births::keep`], it takes all of that back.
+#[derive(Debug, Default)]
+pub(crate) struct Births {
+    made: Vec<PathBuf>,
+}
+
+impl Births {
+    /// Makes a folder that only this user can enter, with the folders above it, where it is missing.
+    pub(crate) fn folder(&mut self, path: &Path) -> Result<(), Failure> {
+        let above = path.ancestors().filter(|path| !path.as_os_str().is_empty());
+        let missing: Vec<_> = above.take_while(|path| std::fs::symlink_metadata(path).is_err()).collect();
+        for folder in missing.into_iter().rev() {
+            match DirBuilder::new().mode(0o700).create(folder) {
+                Ok(()) => self.made.push(folder.to_owned()),
+                // Somebody else was quicker.
+                Err(_) if folder.is_dir() => {}
+                Err(error) => return Err(Failure::of(format!("cannot make the folder {}", folder.display()), &error)),
+            }
+        }
+        if path.is_dir() { Ok(()) } else { Err(Failure::from_text(format!("{} is not a folder", path.display()))) }
+    }
+
+    /// Counts a file in that somebody else made for this start.
+    pub(crate) fn add(&mut self, path: PathBuf) {
+        self.made.push(path);
+    }
+
+    /// Writes a file that only this user can read: as a whole or not at all, and never over another one.
+    pub(crate) fn secret_file(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        self.folder(folder)?;
+        let write = || -> std::io::Result<()> {
+            // A temporary file is made with mode 0600.
+            let mut file = NamedTempFile::new_in(folder)?;
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist_noclobber(path)?;
+            Ok(())
+        };
+        write().map_err(|error| Failure::of(format!("cannot write {}", path.display()), &error))?;
+        self.made.push(path.to_owned());
+        Ok(())
+    }
+
+    /// The start has succeeded: what it made stays.
+    pub(crate) fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for Births {
+    fn drop(&mut self) {
+        for path in self.made.iter().rev() {
+            // A folder in which somebody else put something stays.
+            if path.is_dir() { std::fs::remove_dir(path).ok() } else { std::fs::remove_file(path).ok() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_kept_belongs_to_one_user() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("a/b/token");
+        let mut births = Births::default();
+        births.secret_file(&file, "secret\n").unwrap();
+        births.keep();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret\n");
+        assert_eq!((mode(&file), mode(&root.path().join("a/b")), mode(&root.path().join("a"))), (0o600, 0o700, 0o700));
+        assert!(Births::default().secret_file(&file, "other").is_err());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret\n");
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("old")).unwrap();
+        let mut births = Births::default();
+        births.secret_file(&root.path().join("new/token"), "secret").unwrap();
+        births.secret_file(&root.path().join("old/token"), "secret").unwrap();
+        births.add(root.path().join("new/later"));
+        std::fs::write(root.path().join("new/later"), "").unwrap();
+        drop(births);
+        let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["old"]);
+        assert_eq!(std::fs::read_dir(root.path().join("old")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_under_a_file_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("file"), "").unwrap();
+        assert!(Births::default().folder(&root.path().join("file/folder")).is_err());
+        assert!(Births::default().folder(&root.path().join("file")).is_err());
+    }
+}

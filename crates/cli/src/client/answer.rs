@@ -1,0 +1,99 @@
+//! What an error of the server means for whoever called the command.
+
+use reqwest::StatusCode;
+use serde::Deserialize;
+
+use crate::exit::{Exit, Failure};
+use crate::terminal::harmless;
+
+/// What is read of an `application/problem+json` document.
+#[derive(Debug, Deserialize)]
+struct Problem {
+    title: String,
+    #[serde(default)]
+    detail: String,
+    #[serde(default)]
+    errors: Vec<Complaint>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Complaint {
+    #[serde(alias = "parameter", default)]
+    pointer: String,
+    message: String,
+}
+
+/// The failure that an answer other than success is.
+pub(crate) fn failure(status: StatusCode, body: &str, has_token: bool) -> Failure {
+    let message = match serde_json::from_str(body) {
+        Ok(problem) => sentence(&problem),
+        Err(_) => format!("the server answered {status} and did not say why"),
+    };
+    let hint = match (status, has_token) {
+        (StatusCode::UNAUTHORIZED, false) => "; no token was sent: give --token-file or RONDEL_TOKEN",
+        _ => "",
+    };
+    Failure::new(exit(status), format!("{message}{hint}"))
+}
+
+fn exit(status: StatusCode) -> Exit {
+    match status {
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => Exit::Refused,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Exit::Auth,
+        StatusCode::NOT_FOUND => Exit::NotFound,
+        StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::PRECONDITION_REQUIRED => Exit::Conflict,
+        _ => Exit::Failed,
+    }
+}
+
+fn sentence(problem: &Problem) -> String {
+    let complaint = |complaint: &Complaint| {
+        let separator = if complaint.pointer.is_empty() { "" } else { ": " };
+        harmless(&format!("{}{separator}{}", complaint.pointer, complaint.message)).into_owned()
+    };
+    match problem.errors.as_slice() {
+        [] if problem.detail.is_empty() => harmless(&problem.title).into_owned(),
+        [] => harmless(&problem.detail).into_owned(),
+        [only] => complaint(only),
+        several => {
+            let lines: Vec<_> = several.iter().map(|one| format!("  {}", complaint(one))).collect();
+            format!("{}:\n{}", harmless(&problem.title), lines.join("\n"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_complaint_is_told_once() {
+        let one = r#"{"title":"The body is not right","detail":"/schedule/cron: bad","errors":[{"pointer":"/schedule/cron","message":"bad"}]}"#;
+        let two = r#"{"title":"The body is not right","errors":[{"pointer":"/a","message":"x"},{"parameter":"b","message":"y"}]}"#;
+        let none = r#"{"title":"There is no such job","detail":"no job \"x\"","errors":[]}"#;
+        for (body, text) in [
+            (one, "/schedule/cron: bad"),
+            (two, "The body is not right:\n  /a: x\n  b: y"),
+            (none, "no job \"x\""),
+        ] {
+            assert_eq!(sentence(&serde_json::from_str(body).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn statuses_have_exit_codes() {
+        for (status, code) in [
+            (400, Exit::Refused),
+            (401, Exit::Auth),
+            (403, Exit::Auth),
+            (404, Exit::NotFound),
+            (409, Exit::Conflict),
+            (412, Exit::Conflict),
+            (422, Exit::Refused),
+            (500, Exit::Failed),
+            (503, Exit::Failed),
+        ] {
+            assert_eq!(exit(StatusCode::from_u16(status).unwrap()), code, "{status}");
+        }
+    }
+}

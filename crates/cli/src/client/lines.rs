@@ -1,0 +1,71 @@
+//! An answer that comes line by line.
+
+use std::time::Duration;
+
+use reqwest::Response;
+
+use crate::exit::{Exit, Failure, chain};
+
+/// The server says something more often than this, if only an empty line.
+const QUIET_MAX: Duration = Duration::from_secs(60);
+/// A longer line is no log line.
+const LINE_LEN_MAX: usize = 4 * 1024 * 1024;
+
+/// The lines of an answer, as they come in.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    response: Response,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    pub(super) const fn new(response: Response) -> Self {
+        Self { response, rest: Vec::new() }
+    }
+
+    /// The next line that is not empty; `None` at the end of the answer.
+    pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
+        loop {
+            while let Some(line) = cut_line(&mut self.rest) {
+                if !line.is_empty() {
+                    return Ok(Some(line));
+                }
+            }
+            if self.rest.len() > LINE_LEN_MAX {
+                return Err(Failure::from_text("the server sends a line without an end"));
+            }
+            match tokio::time::timeout(QUIET_MAX, self.response.chunk()).await {
+                Ok(Ok(Some(bytes))) => self.rest.extend_from_slice(&bytes),
+                Ok(Ok(None)) => return Ok(None),
+                Ok(Err(error)) => {
+                    let cause = chain(&error.without_url());
+                    return Err(Failure::new(Exit::Unreachable, format!("the connection to the server broke: {cause}")));
+                }
+                Err(_) => return Err(Failure::new(Exit::Unreachable, "the server has fallen silent")),
+            }
+        }
+    }
+}
+
+/// Takes the first whole line out of `bytes`, without its end.
+fn cut_line(bytes: &mut Vec<u8>) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let rest = bytes.split_off(end + 1);
+    let line = std::mem::replace(bytes, rest);
+    Some(String::from_utf8_lossy(&line[..end]).trim_end_matches('\r').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_where_they_end() {
+        let mut bytes = b"one\r\n\ntw".to_vec();
+        assert_eq!(cut_line(&mut bytes).as_deref(), Some("one"));
+        assert_eq!(cut_line(&mut bytes).as_deref(), Some(""));
+        assert_eq!(cut_line(&mut bytes), None);
+        bytes.extend_from_slice(b"o\n");
+        assert_eq!(cut_line(&mut bytes).as_deref(), Some("two"));
+    }
+}

@@ -1,0 +1,49 @@
+//! The present, and how people say how far from it something is.
+
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+
+/// The present by this machine's clock: for people to read, never for the engine.
+pub(crate) fn now() -> Timestamp {
+    chrono::Utc::now().into()
+}
+
+/// `in 12s`, `3m ago`, `now`.
+pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
+    let (ahead, behind) = (at.since(now), now.since(at));
+    if ahead >= Duration::from_secs(1) {
+        format!("in {}", rough(ahead))
+    } else if behind >= Duration::from_secs(1) {
+        format!("{} ago", rough(behind))
+    } else {
+        "now".to_owned()
+    }
+}
+
+/// A length in its two largest units: `850ms`, `12s`, `3m5s`, `2h`, `5d4h`.
+pub(crate) fn rough(length: Duration) -> String {
+    let seconds = length.as_secs();
+    let units = [("d", seconds / 86_400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let Some(largest) = units.iter().position(|(_, count)| *count > 0) else {
+        return format!("{}ms", length.subsec_millis());
+    };
+    let shown = units.iter().skip(largest).take(2).filter(|(_, count)| *count > 0);
+    shown.map(|(unit, count)| format!("{count}{unit}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_read_well() {
+        let now = Timestamp::from_secs(1_000_000);
+        for (seconds, text) in
+            [(0, "now"), (12, "in 12s"), (-185, "3m5s ago"), (7200, "in 2h"), (-446_400, "5d4h ago"), (3601, "in 1h")]
+        {
+            assert_eq!(relative(Timestamp::from_secs(1_000_000 + seconds), now), text);
+        }
+        assert_eq!(rough(Duration::from_millis(850)), "850ms");
+    }
+}

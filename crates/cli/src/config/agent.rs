@@ -1,0 +1,215 @@
+//! Settings of `rondel agent`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use rondel_core::name;
+use serde::{Deserialize, Serialize};
+
+use super::{Length, LogFormat, check_url, wrong};
+use crate::exit::Failure;
+
+const SECTION: &str = "agent";
+
+/// One layer of settings, or several laid over each other.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AgentSettings {
+    /// A server's URL; once per server, one of them is enough to find the others
+    #[arg(long = "server", global = true, value_name = "URL", env = "RONDEL_AGENT_SERVERS", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) servers: Option<Vec<String>>,
+    /// The app whose jobs this agent runs
+    #[arg(long, global = true, value_name = "NAME", env = "RONDEL_AGENT_APP")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) app: Option<String>,
+    /// The namespace of the app
+    #[arg(long, global = true, value_name = "NAME", env = "RONDEL_AGENT_NAMESPACE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    /// This agent's name, the same at each of its starts; else kept in the data folder, or made of the host's name
+    #[arg(long, global = true, value_name = "NAME", env = "RONDEL_AGENT_NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// The file with the token; the environment variable `RONDEL_TOKEN` goes before it
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_TOKEN_FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The folder for results that no server has acknowledged yet; without it they live in memory
+    #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_DATA_DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// How many runs at the same time; each of them may be a process
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_SLOTS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slots: Option<u32>,
+    /// A label that jobs can ask for; once per label
+    #[arg(long = "label", global = true, value_name = "KEY=VALUE", env = "RONDEL_AGENT_LABELS", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) labels: Option<Vec<String>>,
+    /// This agent's share where runs are dealt by weight
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_WEIGHT", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) weight: Option<u32>,
+    /// Run script text that comes with a job, not only programs named by it
+    #[arg(long, global = true, env = "RONDEL_AGENT_ALLOW_SCRIPTS", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allow_scripts: Option<bool>,
+    /// The folder with one file per secret, for `{{secret.NAME}}` in parameters
+    #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_SECRETS_DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) secrets_dir: Option<PathBuf>,
+    /// How long a stopping agent waits for the runs it holds
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_AGENT_DRAIN_GRACE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drain_grace: Option<Length>,
+    /// What this agent logs: a level, or filters such as info,tonic=debug
+    #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_level: Option<String>,
+    /// How lines of the log look
+    #[arg(long, global = true, value_name = "FORM", env = "RONDEL_AGENT_LOG_FORMAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+impl AgentSettings {
+    /// The lowest layer.
+    pub(crate) fn defaults() -> Self {
+        Self {
+            namespace: Some("default".to_owned()),
+            slots: Some(16),
+            weight: Some(1),
+            allow_scripts: Some(false),
+            drain_grace: Some(Length(Duration::from_secs(60))),
+            log_level: Some("info".to_owned()),
+            log_format: Some(LogFormat::Text),
+            ..Self::default()
+        }
+    }
+
+    /// These settings, and those of a lower layer where these say nothing.
+    pub(crate) fn over(self, lower: Self) -> Self {
+        Self {
+            servers: self.servers.or(lower.servers),
+            app: self.app.or(lower.app),
+            namespace: self.namespace.or(lower.namespace),
+            name: self.name.or(lower.name),
+            token_file: self.token_file.or(lower.token_file),
+            data_dir: self.data_dir.or(lower.data_dir),
+            slots: self.slots.or(lower.slots),
+            labels: self.labels.or(lower.labels),
+            weight: self.weight.or(lower.weight),
+            allow_scripts: self.allow_scripts.or(lower.allow_scripts),
+            secrets_dir: self.secrets_dir.or(lower.secrets_dir),
+            drain_grace: self.drain_grace.or(lower.drain_grace),
+            log_level: self.log_level.or(lower.log_level),
+            log_format: self.log_format.or(lower.log_format),
+        }
+    }
+}
+
+/// Settings that were checked.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentConfig {
+    pub(crate) servers: Vec<String>,
+    pub(crate) app: String,
+    pub(crate) namespace: String,
+    pub(crate) name: Option<String>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) data_dir: Option<PathBuf>,
+    pub(crate) slots: u32,
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) weight: u32,
+    pub(crate) allow_scripts: bool,
+    pub(crate) secrets_dir: Option<PathBuf>,
+    pub(crate) drain_grace: Duration,
+    pub(crate) log_level: String,
+    pub(crate) log_format: LogFormat,
+}
+
+impl TryFrom<AgentSettings> for AgentConfig {
+    type Error = Failure;
+
+    fn try_from(settings: AgentSettings) -> Result<Self, Failure> {
+        let settings = settings.over(AgentSettings::defaults());
+        let missing = |key: &str| wrong(SECTION, key, "is missing");
+        let servers = settings.servers.unwrap_or_default();
+        if servers.is_empty() {
+            return Err(missing("servers"));
+        }
+        let labels = settings.labels.unwrap_or_default();
+        let config = Self {
+            servers,
+            app: settings.app.ok_or_else(|| missing("app"))?,
+            namespace: settings.namespace.ok_or_else(|| missing("namespace"))?,
+            name: settings.name,
+            token_file: settings.token_file,
+            data_dir: settings.data_dir,
+            slots: settings.slots.ok_or_else(|| missing("slots"))?,
+            labels: labels.iter().map(|label| split_label(label)).collect::<Result<_, _>>()?,
+            weight: settings.weight.ok_or_else(|| missing("weight"))?,
+            allow_scripts: settings.allow_scripts.unwrap_or(false),
+            secrets_dir: settings.secrets_dir,
+            drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
+            log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
+            log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl AgentConfig {
+    fn check(&self) -> Result<(), Failure> {
+        for url in &self.servers {
+            check_url(SECTION, "servers", url)?;
+        }
+        let names = [("app", Some(&self.app)), ("namespace", Some(&self.namespace)), ("name", self.name.as_ref())];
+        for (key, value) in names {
+            if let Some(value) = value {
+                name::check(value).map_err(|sentence| wrong(SECTION, key, sentence))?;
+            }
+        }
+        if self.slots == 0 {
+            return Err(wrong(SECTION, "slots", "0 slots can run nothing"));
+        }
+        if let Some(folder) = self.secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(wrong(SECTION, "secrets_dir", format!("{} is not a folder", folder.display())));
+        }
+        crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
+    }
+}
+
+fn split_label(label: &str) -> Result<(String, String), Failure> {
+    match label.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(wrong(SECTION, "labels", format!("{label:?} is not of the form KEY=VALUE"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_settings_are_named() {
+        const GOOD: &str = "servers = [\"http://127.0.0.1:1\"]\napp = \"demo\"\n";
+        for (text, key) in [
+            ("app = \"demo\"", "servers"),
+            ("servers = [\"x\"]\napp = \"demo\"", "servers"),
+            ("servers = [\"http://127.0.0.1:1\"]", "app"),
+            (&format!("{GOOD}name = \"Ä\""), "name"),
+            (&format!("{GOOD}labels = [\"zone\"]"), "labels"),
+            (&format!("{GOOD}slots = 0"), "slots"),
+            (&format!("{GOOD}secrets_dir = \"/nowhere\""), "secrets_dir"),
+        ] {
+            let settings: AgentSettings = toml::from_str(text).unwrap();
+            let refused = format!("{:?}", AgentConfig::try_from(settings).unwrap_err());
+            assert!(refused.contains(&format!("agent.{key}")), "{text}: {refused}");
+        }
+        let settings: AgentSettings = toml::from_str(&format!("{GOOD}labels = [\"zone=a=b\"]")).unwrap();
+        assert_eq!(AgentConfig::try_from(settings).unwrap().labels, [("zone".to_owned(), "a=b".to_owned())]);
+    }
+}

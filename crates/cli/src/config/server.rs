@@ -1,0 +1,203 @@
+//! Settings of `rondel server`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use rondel_admin::EngineConfig;
+use rondel_core::name;
+use rondel_store::DatabaseUrl;
+use serde::{Deserialize, Serialize};
+
+use super::values::Database;
+use super::{DATA_DIR, Length, Listen, LogFormat, check_url, wrong};
+use crate::exit::Failure;
+
+const SECTION: &str = "server";
+
+/// One layer of settings, or several laid over each other.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ServerSettings {
+    #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_DATABASE", hide_env_values = true)]
+    #[arg(help = "The database: sqlite:///path/file.db, postgres://user:password@host/name or mysql://user:password@host/name")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) database: Option<Database>,
+    /// Where console, REST and gRPC listen; port 0 is a free one
+    #[arg(long, global = true, value_name = "ADDR", env = "RONDEL_SERVER_LISTEN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) listen: Option<Listen>,
+    /// The folder for what this server keeps outside of the database: its name and its API token
+    #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_DATA_DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// This server's name, different from every other server's; else made at the first start and kept in the data folder
+    #[arg(long, global = true, value_name = "NAME", env = "RONDEL_SERVER_NODE_NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node_name: Option<String>,
+    /// The URL at which executors reach this server; without it, those that know another server do not learn of this one
+    #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_ADVERTISE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) advertise: Option<String>,
+    /// The file with the API token that may do everything; made where it is missing. Else admin.token in the data folder
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_ADMIN_TOKEN_FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// How long this server may act after it was last heard of; then another one takes over its jobs
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LEASE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lease: Option<Length>,
+    /// How often the lease is renewed; at most a quarter of it
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_BEAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) beat: Option<Length>,
+    /// How long a stopping server waits for what is under way
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drain_grace: Option<Length>,
+    /// What this server logs: a level, or filters such as info,sqlx=debug
+    #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_level: Option<String>,
+    /// How lines of the log look
+    #[arg(long, global = true, value_name = "FORM", env = "RONDEL_SERVER_LOG_FORMAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+impl ServerSettings {
+    /// The lowest layer.
+    pub(crate) fn defaults() -> Self {
+        let engine = EngineConfig::default();
+        Self {
+            listen: "127.0.0.1:8080".parse().ok(),
+            data_dir: Some(DATA_DIR.into()),
+            lease: Some(Length(engine.lease)),
+            beat: Some(Length(engine.beat)),
+            drain_grace: Some(Length(Duration::from_secs(30))),
+            log_level: Some("info".to_owned()),
+            log_format: Some(LogFormat::Text),
+            ..Self::default()
+        }
+    }
+
+    /// These settings, and those of a lower layer where these say nothing.
+    pub(crate) fn over(self, lower: Self) -> Self {
+        Self {
+            database: self.database.or(lower.database),
+            listen: self.listen.or(lower.listen),
+            data_dir: self.data_dir.or(lower.data_dir),
+            node_name: self.node_name.or(lower.node_name),
+            advertise: self.advertise.or(lower.advertise),
+            admin_token_file: self.admin_token_file.or(lower.admin_token_file),
+            lease: self.lease.or(lower.lease),
+            beat: self.beat.or(lower.beat),
+            drain_grace: self.drain_grace.or(lower.drain_grace),
+            log_level: self.log_level.or(lower.log_level),
+            log_format: self.log_format.or(lower.log_format),
+        }
+    }
+}
+
+/// Settings that were checked.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerConfig {
+    pub(crate) database: Database,
+    pub(crate) listen: SocketAddr,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) node_name: Option<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) admin_token_file: PathBuf,
+    pub(crate) lease: Duration,
+    pub(crate) beat: Duration,
+    pub(crate) drain_grace: Duration,
+    pub(crate) log_level: String,
+    pub(crate) log_format: LogFormat,
+}
+
+impl TryFrom<ServerSettings> for ServerConfig {
+    type Error = Failure;
+
+    fn try_from(settings: ServerSettings) -> Result<Self, Failure> {
+        let settings = settings.over(ServerSettings::defaults());
+        let missing = |key: &str| wrong(SECTION, key, "is missing");
+        let data_dir = settings.data_dir.ok_or_else(|| missing("data_dir"))?;
+        let config = Self {
+            database: settings.database.ok_or_else(|| wrong(SECTION, "database", "is missing: where is the database?"))?,
+            listen: settings.listen.ok_or_else(|| missing("listen"))?.0,
+            node_name: settings.node_name,
+            advertise: settings.advertise,
+            admin_token_file: settings.admin_token_file.unwrap_or_else(|| data_dir.join("admin.token")),
+            data_dir,
+            lease: settings.lease.ok_or_else(|| missing("lease"))?.0,
+            beat: settings.beat.ok_or_else(|| missing("beat"))?.0,
+            drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
+            log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
+            log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl ServerConfig {
+    /// What `rondel dev` runs with: SQLite in the data folder, and a short stop.
+    pub(crate) fn dev(data_dir: &Path, listen: Listen) -> Result<Self, Failure> {
+        let settings = ServerSettings {
+            database: Some(Database(DatabaseUrl::sqlite_file(data_dir.join("rondel.db")))),
+            listen: Some(listen),
+            data_dir: Some(data_dir.to_owned()),
+            ..ServerSettings::default()
+        };
+        settings.try_into()
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if let Some(node_name) = &self.node_name {
+            name::check(node_name).map_err(|sentence| wrong(SECTION, "node_name", sentence))?;
+        }
+        if let Some(url) = &self.advertise {
+            check_url(SECTION, "advertise", url)?;
+        }
+        let (lease, beat) = (Length(self.lease), Length(self.beat));
+        if beat.0 < Duration::from_millis(100) {
+            return Err(wrong(SECTION, "beat", format!("{beat} is too short, the shortest is 100ms")));
+        }
+        if lease.0 < beat.0 * 4 {
+            return Err(wrong(SECTION, "lease", format!("{lease} is too short, it must be at least 4 beats of {beat}")));
+        }
+        crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<ServerConfig, String> {
+        let settings: ServerSettings = toml::from_str(text).map_err(|error| error.to_string())?;
+        ServerConfig::try_from(settings).map_err(|failure| format!("{failure:?}"))
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        const DB: &str = "database = \"sqlite:///x.db\"\n";
+        for (text, key) in [
+            ("", "database"),
+            ("database = \"x\"", "database"),
+            (&format!("{DB}listen = \"nowhere\""), "listen"),
+            (&format!("{DB}lease = \"3s\""), "lease"),
+            (&format!("{DB}beat = \"10ms\""), "beat"),
+            (&format!("{DB}node_name = \"Not A Name\""), "node_name"),
+            (&format!("{DB}advertise = \"host:1\""), "advertise"),
+            (&format!("{DB}log_level = \"a=b=c\""), "log_level"),
+            (&format!("{DB}drain_grace = 5"), "drain_grace"),
+        ] {
+            let refused = check(text).unwrap_err();
+            assert!(refused.contains(key), "{text}: {refused}");
+        }
+        let good = check(&format!("{DB}lease = \"4s\"")).unwrap();
+        assert_eq!(good.admin_token_file, PathBuf::from("./rondel-data/admin.token"));
+    }
+}

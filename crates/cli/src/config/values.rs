@@ -1,0 +1,126 @@
+//! Values of settings that are read from text, wherever the text stands: flag, environment or file.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rondel_core::time::{format_duration, parse_duration};
+use rondel_store::{DatabaseUrl, OpenError};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+macro_rules! text_value {
+    ($name:ident) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// A duration such as `5s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Length(pub(crate) Duration);
+
+impl FromStr for Length {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_duration(text).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_duration(self.0))
+    }
+}
+
+text_value!(Length);
+
+/// An address to listen on, such as `127.0.0.1:8080`; port 0 is a free one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) SocketAddr);
+
+impl FromStr for Listen {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numeric = match text.strip_prefix("localhost:") {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => text.to_owned(),
+        };
+        let address = numeric.parse();
+        address.map(Self).map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:8080 or [::]:8080"))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+text_value!(Listen);
+
+/// The URL of a database. It is printed without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Database(pub(crate) DatabaseUrl);
+
+impl FromStr for Database {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|error: OpenError| error.to_string())
+    }
+}
+
+impl fmt::Display for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+text_value!(Database);
+
+/// How lines of the program's own log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON document per line
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_of_databases_are_not_shown() {
+        let database: Database = "postgres://me:secret@db:5432/rondel".parse().unwrap();
+        assert_eq!(database.to_string(), "postgres://me:***@db:5432/rondel");
+        assert_eq!(format!("{database:?}"), database.to_string());
+        assert!(!"me:secret@db".parse::<Database>().unwrap_err().contains("secret"));
+    }
+
+    #[test]
+    fn addresses() {
+        assert_eq!("localhost:0".parse::<Listen>().unwrap().to_string(), "127.0.0.1:0");
+        assert_eq!("[::]:8080".parse::<Listen>().unwrap().to_string(), "[::]:8080");
+        for text in ["", "8080", "127.0.0.1", "127.0.0.1:99999", "host:1"] {
+            assert!(text.parse::<Listen>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The handler of `demo-hello`: what one looks like in Rust.
+
+use rondel_executor::{JobError, Params, Progress, RunContext};
+use serde::{Deserialize, Serialize};
+
+/// Its name.
+pub(super) const HELLO: &str = "demo.hello";
+
+/// What it is told.
+#[derive(Debug, Deserialize)]
+pub(super) struct Greeting {
+    #[serde(default = "world")]
+    name: String,
+}
+
+fn world() -> String {
+    "world".to_owned()
+}
+
+/// What it answers.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    greeted: String,
+    letters: usize,
+}
+
+/// Greets, letter by letter. Its events land in the run's log, and what it returns is the run's result.
+pub(super) async fn hello(
+    Params(greeting): Params<Greeting>,
+    run: RunContext,
+    progress: Progress,
+) -> Result<Summary, JobError> {
+    tracing::info!("hello, {}", greeting.name);
+    let letters = greeting.name.chars().count();
+    for done in 1..=letters {
+        progress.set(done as u64, letters as u64);
+        tokio::task::yield_now().await;
+    }
+    tracing::info!(attempt = run.attempt(), letters, "this was planned for {}", run.fire_at());
+    Ok(Summary { greeted: greeting.name, letters })
+}

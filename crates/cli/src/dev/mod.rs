@@ -1,0 +1,98 @@
+//! `rondel dev`: server, executor and demo jobs in one process, connected as they would be on two machines.
+
+mod demo;
+mod seeds;
+mod welcome;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use rondel_executor::agent::{AgentConfig, add_handlers};
+use rondel_executor::Executor;
+use tokio_util::sync::CancellationToken;
+
+use crate::births::Births;
+use crate::config::{DATA_DIR, Listen, LogFormat, ServerConfig};
+use crate::exit::{Exit, Failure};
+use crate::server::Node;
+use crate::{runtime, telemetry};
+
+/// The app of the demo jobs and of the executor that runs them.
+const APP: &str = "demo";
+const EXECUTOR: &str = "dev";
+const SLOTS: u32 = 16;
+/// How long runs under way may take to end, and then the engine.
+const DRAIN_GRACE: Duration = Duration::from_secs(10);
+
+/// Everything in one process.
+#[derive(Debug, Args)]
+pub(crate) struct DevArgs {
+    /// The folder for the database, the API token and the executor's results
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    data_dir: PathBuf,
+    /// Where console, REST and gRPC listen; port 0 is a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    listen: Listen,
+    /// Run script text that comes with a job, not only programs named by it
+    #[arg(long)]
+    allow_scripts: bool,
+    /// What is logged: a level, or filters such as info,sqlx=debug
+    #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "warn")]
+    log_level: String,
+    /// How lines of the log look
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+impl DevArgs {
+    /// Runs it until it is told to stop.
+    pub(crate) fn run(self) -> Result<Exit, Failure> {
+        let config = ServerConfig::dev(&self.data_dir, self.listen)?;
+        telemetry::check(&self.log_level).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
+        telemetry::start_with_runs(&self.log_level, self.log_format)?;
+        runtime::serve(|stop| self.serve(config, stop))
+    }
+
+    async fn serve(self, config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
+        let mut births = Births::default();
+        let node = Node::start(&config, &mut births).await?;
+        let started = self.seeded_executor(&node, &mut births).await;
+        let executor = match started {
+            Ok(executor) => executor,
+            Err(failure) => {
+                // The lease is given back; what failed first is what is told.
+                node.drain(Duration::ZERO).await.ok();
+                return Err(failure);
+            }
+        };
+        births.keep();
+        node.announce(&welcome::lines(&node, &self.data_dir, self.listen));
+        let failing = node.failing();
+        let told = async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = failing.cancelled() => {}
+            }
+        };
+        let ran = executor.run_until(told).await;
+        node.drain(DRAIN_GRACE).await?;
+        Ok(ran?)
+    }
+
+    async fn seeded_executor(&self, node: &Node, births: &mut Births) -> Result<Executor, Failure> {
+        seeds::plant(node).await?;
+        let folder = self.data_dir.join("executor");
+        births.folder(&folder)?;
+        let builder = Executor::builder(APP)
+            .server(node.url())
+            .token(node.token.reveal())
+            .name(EXECUTOR)
+            .slots(SLOTS)
+            .data_dir(folder)
+            .drain_grace(DRAIN_GRACE)
+            .handler(demo::HELLO, demo::hello);
+        let handlers = AgentConfig { allow_scripts: self.allow_scripts, secrets_dir: None };
+        Ok(add_handlers(builder, &handlers)?.build()?)
+    }
+}

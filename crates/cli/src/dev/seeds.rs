@@ -1,0 +1,102 @@
+//! The demo jobs: made where they are missing.
+
+use rondel_admin::jobs::JobError;
+use rondel_core::{JobSpec, NamespaceId};
+use serde_json::{Value, json};
+
+use super::{APP, demo};
+use crate::exit::Failure;
+use crate::server::Node;
+
+const NAMESPACE: &str = "default";
+const AUTHOR: &str = "rondel dev";
+/// Calls the server's own port, which may be another one at the next start.
+const HTTP_JOB: &str = "demo-http";
+
+/// Creates the jobs that are not there.
+pub(super) async fn plant(node: &Node) -> Result<(), Failure> {
+    let namespace = node.engine.store().namespace(NAMESPACE).await?;
+    let namespace = namespace.ok_or_else(|| Failure::from_text("the database has no namespace \"default\""))?.id;
+    for document in documents(&node.url()) {
+        let spec: JobSpec = serde_json::from_value(document)?;
+        plant_one(node, namespace, spec).await?;
+    }
+    Ok(())
+}
+
+async fn plant_one(node: &Node, namespace: NamespaceId, spec: JobSpec) -> Result<(), Failure> {
+    let Some(record) = node.engine.store().job(namespace, &spec.name).await? else {
+        return match node.engine.create_job(namespace, spec, AUTHOR).await {
+            Ok(_) | Err(JobError::NameTaken) => Ok(()),
+            Err(error) => Err(Failure::of("cannot create the demo jobs", &error)),
+        };
+    };
+    let follows_port = spec.name == HTTP_JOB && record.spec.params != spec.params && is_own(&record.spec.params);
+    if follows_port {
+        let moved = JobSpec { params: spec.params, ..record.spec.clone() };
+        node.engine.change_job(&record, moved, Some(record.version), AUTHOR).await?;
+    }
+    Ok(())
+}
+
+/// Whether these are the parameters that an earlier start gave the job, and nobody has changed since.
+fn is_own(params: &Value) -> bool {
+    let url = params["url"].as_str().unwrap_or_default();
+    url.ends_with("/livez") && *params == http_params(url.trim_end_matches("/livez"))
+}
+
+fn http_params(server: &str) -> Value {
+    json!({ "url": format!("{server}/livez") })
+}
+
+fn documents(server: &str) -> [Value; 3] {
+    [
+        json!({
+            "name": "demo-hello",
+            "app": APP,
+            "handler": demo::HELLO,
+            "description": "A handler written in Rust",
+            "params": {"name": "world"},
+            "schedule": {"every": "5s"},
+        }),
+        json!({
+            "name": "demo-shell",
+            "app": APP,
+            "handler": "shell",
+            "description": "A command",
+            "params": {"argv": ["date"]},
+            "schedule": {"cron": "0/10 * * * * ?"},
+            "timeout": "30s",
+        }),
+        json!({
+            "name": HTTP_JOB,
+            "app": APP,
+            "handler": "http",
+            "description": "An HTTP check of this server",
+            "params": http_params(server),
+            "schedule": {"every": "10s"},
+            "timeout": "30s",
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_jobs_are_right() {
+        for document in documents("http://127.0.0.1:1") {
+            let spec: JobSpec = serde_json::from_value(document).unwrap();
+            spec.compile().unwrap();
+        }
+    }
+
+    #[test]
+    fn only_what_was_planted_is_moved() {
+        assert!(is_own(&http_params("http://127.0.0.1:7")));
+        assert!(!is_own(&json!({"url": "http://127.0.0.1:7/livez", "method": "POST"})));
+        assert!(!is_own(&json!({"url": "http://example.com/"})));
+        assert!(!is_own(&json!(null)));
+    }
+}

@@ -1,0 +1,54 @@
+//! What `rondel dev` says once it runs: where it is, and what to try.
+
+use std::path::Path;
+
+use crate::config::{DATA_DIR, Listen};
+use crate::server::Node;
+
+/// The address that commands try by themselves.
+const USUAL_URL: &str = "http://127.0.0.1:8080";
+
+pub(super) fn lines(node: &Node, data_dir: &Path, listen: Listen) -> Vec<String> {
+    let program = std::env::args_os().next().map_or_else(|| "rondel".to_owned(), |name| name.to_string_lossy().into_owned());
+    let flags = flags(&node.url(), data_dir);
+    let loopback = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
+    let token = data_dir.join("admin.token");
+    vec![
+        String::new(),
+        format!("  API        {}/api/v1{loopback}", node.url()),
+        format!("  API token  {}", token.display()),
+        "  Demo jobs  demo-hello, demo-shell, demo-http".to_owned(),
+        String::new(),
+        "Try in another terminal:".to_owned(),
+        format!("  {program} job list{flags}"),
+        format!("  {program} run list{flags}"),
+        format!("  {program} job trigger demo-shell --wait{flags}"),
+        format!("  {program} run logs --job demo-hello{flags}"),
+        String::new(),
+        "Ctrl-C stops it.".to_owned(),
+    ]
+}
+
+/// What the commands must be told because it is not what they assume.
+fn flags(url: &str, data_dir: &Path) -> String {
+    let mut flags = String::new();
+    if url != USUAL_URL {
+        flags.push_str(&format!(" --server {url}"));
+    }
+    if data_dir != Path::new(DATA_DIR) {
+        flags.push_str(&format!(" --token-file {}", data_dir.join("admin.token").display()));
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_unusual_is_said() {
+        assert_eq!(flags(USUAL_URL, Path::new("./rondel-data")), "");
+        let expected = " --server http://127.0.0.1:9 --token-file /tmp/x/admin.token";
+        assert_eq!(flags("http://127.0.0.1:9", Path::new("/tmp/x")), expected);
+    }
+}

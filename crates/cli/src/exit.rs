@@ -1,0 +1,143 @@
+//! How the program ends: its exit codes, and what a failure says on stderr.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use crate::output;
+
+/// The exit codes, which scripts depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It is done.
+    Success = 0,
+    /// It failed, for a reason without a code of its own.
+    Failed = 1,
+    /// The command line, a setting or the server's input check refuses it.
+    Refused = 2,
+    /// The run that was waited for did not succeed.
+    RunFailed = 3,
+    /// The server wants a token, or another one.
+    Auth = 4,
+    /// There is no such thing.
+    NotFound = 5,
+    /// Somebody else was first.
+    Conflict = 6,
+    /// What was waited for did not come in time.
+    TimedOut = 7,
+    /// Nobody answers there.
+    Unreachable = 8,
+    /// SIGINT.
+    Interrupted = 130,
+    /// SIGTERM, a second time.
+    Terminated = 143,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// An end without success.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: Option<String>,
+}
+
+impl Failure {
+    /// An end with a message: a sentence, perhaps with lines of detail below it.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: Some(message.into()) }
+    }
+
+    /// An end that needs no words: somebody pressed Ctrl-C, or closed the pipe that was written to.
+    pub(crate) const fn silent(exit: Exit) -> Self {
+        Self { exit, message: None }
+    }
+
+    /// An operation failed: `doing` says which, the error and its causes say why.
+    pub(crate) fn of(doing: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
+        Self::new(Exit::Failed, format!("{doing}: {}", chain(error)))
+    }
+
+    /// It failed, for a reason that is no error of a library.
+    pub(crate) fn from_text(sentence: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, sentence)
+    }
+
+    /// The command line or a setting is wrong.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::new(Exit::Refused, message)
+    }
+
+    /// Says it on stderr; the answer is what the process ends with.
+    pub(crate) fn report(&self) -> ExitCode {
+        if let Some(message) = &self.message {
+            output::talk(&format!("error: {message}"));
+        }
+        self.exit.into()
+    }
+}
+
+impl<E: Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::new(Exit::Failed, chain(&error))
+    }
+}
+
+/// An error and its causes in one line, each said once: a cause that the line already ends with is passed over.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut line = one_line(&error.to_string());
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = one_line(&cause.to_string());
+        if !line.ends_with(&text) {
+            write!(line, ": {text}").ok();
+        }
+        next = cause.source();
+    }
+    line
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Layer(&'static str, Option<Box<Layer>>);
+
+    impl std::fmt::Display for Layer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Layer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as &(dyn Error + 'static))
+        }
+    }
+
+    fn layers(texts: &[&'static str]) -> Layer {
+        let (first, rest) = texts.split_first().unwrap();
+        Layer(first, (!rest.is_empty()).then(|| Box::new(layers(rest))))
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        for (texts, line) in [
+            (&["a", "b", "c"][..], "a: b: c"),
+            (&["query failed", "no such table: job", "no such table: job"], "query failed: no such table: job"),
+            (&["talking failed: refused", "refused"], "talking failed: refused"),
+            (&["two\n  lines\n"], "two lines"),
+        ] {
+            assert_eq!(chain(&layers(texts)), line);
+        }
+    }
+}

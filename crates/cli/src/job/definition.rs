@@ -1,0 +1,177 @@
+//! A job's definition from a file or from flags. Whether it is right, the server says.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::exit::Failure;
+
+/// A definition: a file, or a name with flags.
+#[derive(Debug, Args)]
+pub(crate) struct DefinitionArgs {
+    /// A JSON file with the definition; - for stdin
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "route", "overlap", "delivery", "timeout", "retries", "disabled"])]
+    file: Option<PathBuf>,
+    /// The job's name
+    #[arg(long, value_name = "NAME", required_unless_present = "file")]
+    name: Option<String>,
+    /// The app whose executors run it
+    #[arg(long, value_name = "NAME", required_unless_present = "file")]
+    app: Option<String>,
+    /// The handler in that app
+    #[arg(long, value_name = "NAME", required_unless_present = "file")]
+    handler: Option<String>,
+    /// What it is for
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    /// Fires by a cron expression
+    #[arg(long, value_name = "EXPR", conflicts_with_all = ["every", "at"])]
+    cron: Option<String>,
+    /// The IANA time zone that the cron expression is read in
+    #[arg(long, value_name = "ZONE", requires = "cron")]
+    tz: Option<String>,
+    /// Fires at a fixed rate
+    #[arg(long, value_name = "DURATION", conflicts_with = "at")]
+    every: Option<String>,
+    /// Fires once, at an RFC 3339 instant
+    #[arg(long, value_name = "INSTANT")]
+    at: Option<String>,
+    /// What the handler gets, as JSON
+    #[arg(long, value_name = "JSON")]
+    params: Option<String>,
+    /// Which executor gets a run: round, broadcast, …
+    #[arg(long, value_name = "ROUTE")]
+    route: Option<String>,
+    /// What happens when an earlier run is not over: serial, discard, cover, allow
+    #[arg(long, value_name = "POLICY")]
+    overlap: Option<String>,
+    /// `at_least_once` or `at_most_once`
+    #[arg(long, value_name = "DELIVERY")]
+    delivery: Option<String>,
+    /// How long one attempt may take
+    #[arg(long, value_name = "DURATION")]
+    timeout: Option<String>,
+    /// Attempts after a failed first one
+    #[arg(long, value_name = "N")]
+    retries: Option<u32>,
+    /// Leave its schedule switched off
+    #[arg(long)]
+    disabled: bool,
+}
+
+impl DefinitionArgs {
+    /// The document for the server.
+    pub(crate) fn document(&self) -> Result<String, Failure> {
+        match &self.file {
+            Some(path) => read(path),
+            None => Ok(self.document_of_flags()?.to_string()),
+        }
+    }
+
+    fn document_of_flags(&self) -> Result<Value, Failure> {
+        let mut document = Map::new();
+        let texts = [
+            ("name", &self.name),
+            ("app", &self.app),
+            ("handler", &self.handler),
+            ("description", &self.description),
+            ("route", &self.route),
+            ("delivery", &self.delivery),
+            ("timeout", &self.timeout),
+        ];
+        for (key, text) in texts {
+            if let Some(text) = text {
+                document.insert(key.to_owned(), json!(text));
+            }
+        }
+        if let Some(schedule) = self.schedule() {
+            document.insert("schedule".to_owned(), schedule);
+        }
+        if let Some(params) = &self.params {
+            document.insert("params".to_owned(), json("--params", params)?);
+        }
+        if let Some(policy) = &self.overlap {
+            document.insert("overlap".to_owned(), json!({ "policy": policy }));
+        }
+        if let Some(max) = self.retries {
+            document.insert("retry".to_owned(), json!({ "max": max }));
+        }
+        if self.disabled {
+            document.insert("enabled".to_owned(), json!(false));
+        }
+        Ok(Value::Object(document))
+    }
+
+    fn schedule(&self) -> Option<Value> {
+        match (&self.cron, &self.every, &self.at) {
+            (Some(cron), _, _) => Some(match &self.tz {
+                Some(zone) => json!({ "cron": cron, "time_zone": zone }),
+                None => json!({ "cron": cron }),
+            }),
+            (None, Some(every), _) => Some(json!({ "every": every })),
+            (None, None, Some(at)) => Some(json!({ "at": at })),
+            (None, None, None) => None,
+        }
+    }
+}
+
+/// Reads JSON from a flag.
+pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}")))
+}
+
+fn read(path: &PathBuf) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().lock().read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+    };
+    read.map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
+    serde_json::from_str::<&serde_json::value::RawValue>(&text)
+        .map_err(|error| Failure::refused(format!("{} is not JSON: {error}", path.display())))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Create {
+        #[command(flatten)]
+        definition: DefinitionArgs,
+    }
+
+    fn document(flags: &[&str]) -> Result<Value, clap::Error> {
+        let args = ["create", "--name", "a", "--app", "b", "--handler", "c"].iter().chain(flags);
+        Ok(Create::try_parse_from(args)?.definition.document_of_flags().unwrap())
+    }
+
+    #[test]
+    fn flags_become_a_definition() {
+        let made = document(&["--cron", "0 0 2 * * ?", "--tz", "Asia/Shanghai", "--params", "[1]", "--retries", "2"]);
+        let expected = json!({
+            "name": "a", "app": "b", "handler": "c", "params": [1], "retry": {"max": 2},
+            "schedule": {"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"},
+        });
+        assert_eq!(made.unwrap(), expected);
+        let made = document(&["--every", "5s", "--disabled", "--overlap", "allow"]).unwrap();
+        let expected = json!({
+            "name": "a", "app": "b", "handler": "c", "schedule": {"every": "5s"}, "enabled": false,
+            "overlap": {"policy": "allow"},
+        });
+        assert_eq!(made, expected);
+    }
+
+    #[test]
+    fn flags_that_contradict_are_refused() {
+        for flags in [&["--cron", "x", "--every", "5s"][..], &["--tz", "UTC"], &["-f", "x"], &["--every", "5s", "--at", "x"]] {
+            assert!(document(flags).is_err(), "{flags:?}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `rondel job`: definitions of jobs.
+
+mod definition;
+
+use clap::{Args, Subcommand};
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::run::{self, WaitArgs};
+use crate::view::View;
+use crate::{list, output};
+use definition::DefinitionArgs;
+
+/// Jobs.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: JobCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum JobCommand {
+    /// Create a job from a file, or from flags
+    Create(Box<DefinitionArgs>),
+    /// List the jobs by name
+    List(ListArgs),
+    /// Show a job
+    Get(NameArgs),
+    /// Make a run of a job, due now
+    Trigger(TriggerArgs),
+    /// Switch a job's schedule off; it can still be triggered
+    Pause(NameArgs),
+    /// Switch a job's schedule on
+    Resume(NameArgs),
+    /// Delete a job; its runs stay
+    Delete(NameArgs),
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Only jobs of this app
+    #[arg(long, value_name = "NAME")]
+    app: Option<String>,
+    #[command(flatten)]
+    bounds: list::BoundArgs,
+}
+
+#[derive(Debug, Args)]
+struct TriggerArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    /// Parameters of this run alone, as JSON
+    #[arg(long, value_name = "JSON")]
+    params: Option<String>,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+const VIEW: View = View { name: "name", headers: &["NAME", "APP", "HANDLER", "SCHEDULE", "ENABLED", "NEXT FIRE"], row };
+
+impl JobArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let (client, format) = (self.client.client()?, self.format);
+        match self.command {
+            JobCommand::Create(args) => {
+                let created = client.post(&["jobs"], &args.document()?).await?;
+                VIEW.line(&created, format)
+            }
+            JobCommand::List(args) => {
+                let app = args.app.as_deref().map(|app| ("app", app));
+                let query: Vec<_> = app.into_iter().collect();
+                VIEW.list(&list::read(&client, "jobs", &query, &args.bounds).await?, format)
+            }
+            JobCommand::Get(args) => VIEW.whole(&client.get(&["jobs", &args.name], &[]).await?, format),
+            JobCommand::Trigger(args) => trigger(&client, &args, format).await,
+            JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
+            JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
+            JobCommand::Delete(args) => delete(&client, &args.name, format).await,
+        }
+    }
+}
+
+async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Result<(), Failure> {
+    let body = match &args.params {
+        Some(text) => serde_json::json!({ "params": definition::json("--params", text)? }).to_string(),
+        None => "{}".to_owned(),
+    };
+    let made = client.post(&["jobs", &args.name, "runs"], &body).await?;
+    run::print_or_wait(client, made, &args.wait, format).await
+}
+
+async fn delete(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
+    client.delete(&["jobs", name]).await?;
+    match format.format {
+        Format::Name => output::data(name),
+        Format::Table => {
+            output::talk(&format!("deleted {name}"));
+            Ok(())
+        }
+        // The server's answer is empty.
+        Format::Json | Format::Jsonl => Ok(()),
+    }
+}
+
+fn row(job: &Value, now: Timestamp) -> Vec<String> {
+    vec![
+        text_of(&job["name"]),
+        text_of(&job["app"]),
+        text_of(&job["handler"]),
+        schedule(&job["schedule"]),
+        text_of(&job["enabled"]),
+        time_of(&job["next_fire_at"], now),
+    ]
+}
+
+/// A schedule in few words: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.
+fn schedule(value: &Value) -> String {
+    let one = |schedule: &Value| {
+        let with_key = |key: &str| schedule.get(key).filter(|value| !value.is_null()).map(text_of);
+        match (with_key("cron"), with_key("time_zone")) {
+            (Some(cron), Some(zone)) => format!("{cron} {zone}"),
+            (Some(cron), None) => cron,
+            (None, _) => {
+                let other = ["every", "delay", "at", "after"].into_iter().find_map(|key| Some((key, with_key(key)?)));
+                other.map(|(key, value)| format!("{key} {value}")).unwrap_or_default()
+            }
+        }
+    };
+    match value {
+        Value::Array(several) => several.iter().map(one).collect::<Vec<_>>().join(", "),
+        other => one(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn schedules_in_few_words() {
+        for (value, text) in [
+            (json!(null), ""),
+            (json!({"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"}), "0 0 2 * * ? Asia/Shanghai"),
+            (json!({"cron": null, "every": "5s"}), "every 5s"),
+            (json!([{"cron": "@daily"}, {"at": "2026-01-01T00:00:00Z"}]), "@daily, at 2026-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(schedule(&value), text);
+        }
+    }
+}

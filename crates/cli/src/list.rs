@@ -1,0 +1,74 @@
+//! Lists of the API, a page at a time.
+
+use clap::Args;
+use serde_json::value::RawValue;
+
+use crate::client::{Body, Client};
+use crate::exit::Failure;
+
+/// The most that the server gives at once.
+const PAGE_LEN_MAX: usize = 200;
+
+/// How much of a list.
+#[derive(Debug, Args)]
+pub(crate) struct BoundArgs {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// All of them
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
+}
+
+impl BoundArgs {
+    fn max(&self) -> usize {
+        if self.all { usize::MAX } else { usize::try_from(self.limit).unwrap_or(usize::MAX) }
+    }
+}
+
+/// Reads a list. Where one page is enough, it is the server's answer as it stands.
+pub(crate) async fn read(
+    client: &Client,
+    collection: &str,
+    query: &[(&str, &str)],
+    bounds: &BoundArgs,
+) -> Result<Body, Failure> {
+    let max = bounds.max();
+    let first = page(client, collection, query, (max, None)).await?;
+    let (mut items, mut next) = take(&first)?;
+    let first_count = items.len();
+    while items.len() < max {
+        let Some(cursor) = &next else { break };
+        let body = page(client, collection, query, (max - items.len(), Some(cursor))).await?;
+        let (more, following) = take(&body)?;
+        items.extend(more);
+        next = following;
+    }
+    if items.len() == first_count {
+        return Ok(first);
+    }
+    let items: Vec<_> = items.iter().map(|item| item.get()).collect();
+    let next = serde_json::to_string(&next)?;
+    Ok(Body::new(format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(","))))
+}
+
+/// The items of a page, and the cursor of the next one.
+type Taken = (Vec<Box<RawValue>>, Option<String>);
+
+fn take(body: &Body) -> Result<Taken, Failure> {
+    let page = body.page()?;
+    Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
+}
+
+async fn page(
+    client: &Client,
+    collection: &str,
+    query: &[(&str, &str)],
+    (count, cursor): (usize, Option<&str>),
+) -> Result<Body, Failure> {
+    let limit = count.min(PAGE_LEN_MAX).to_string();
+    let mut query = query.to_vec();
+    query.push(("limit", &limit));
+    query.extend(cursor.map(|cursor| ("cursor", cursor)));
+    client.get(&[collection], &query).await
+}

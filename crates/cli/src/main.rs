@@ -1,0 +1,40 @@
+//! `rondel`: the one binary. `args` has the command tree, each noun a module of its own.
+//!
+//! - `dev`, `server` and `agent` put the other crates together; `config`, `births`, `token_file`, `node_name`,
+//!   `telemetry` and `runtime` are what their starts and stops consist of;
+//! - `job`, `run`, `executor`, `node` and `app` speak REST through `client`, and print through `view` and `table`;
+//! - `cron` works offline; `exit` and `output` are how everything ends and speaks.
+
+mod agent;
+mod app;
+mod args;
+mod births;
+mod client;
+mod clock;
+mod config;
+mod cron;
+mod dev;
+mod executor;
+mod exit;
+mod format;
+mod job;
+mod list;
+mod node;
+mod node_name;
+mod output;
+mod run;
+mod runtime;
+mod server;
+mod table;
+mod telemetry;
+mod terminal;
+mod token_file;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    args::Cli::parse().run()
+}

@@ -1,0 +1,69 @@
+//! A server's name: configured, or made once and kept in the data folder.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rand::RngExt as _;
+use rondel_core::name;
+
+use crate::births::Births;
+use crate::exit::Failure;
+
+const FILE: &str = "node-name";
+/// Of the host's name; what is random comes behind it.
+const HOST_LEN_MAX: usize = 60;
+
+/// The name in the data folder; at the first start it is made.
+pub(crate) fn read_or_make(data_dir: &Path, births: &mut Births) -> Result<String, Failure> {
+    let path = data_dir.join(FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let kept = text.trim().to_owned();
+            let refused = |sentence| Failure::from_text(format!("{} holds no name: {sentence}", path.display()));
+            name::check(&kept).map(|()| kept).map_err(refused)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let made = format!("{}-{:08x}", as_name(&host), rand::rng().random::<u32>());
+            births.secret_file(&path, &format!("{made}\n"))?;
+            Ok(made)
+        }
+        Err(error) => Err(Failure::of(format!("cannot read {}", path.display()), &error)),
+    }
+}
+
+/// A host's name with everything replaced that a name cannot hold.
+fn as_name(host: &str) -> String {
+    let mapped = host.chars().map(|c| match c.to_ascii_lowercase() {
+        c if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' => c,
+        _ => '-',
+    });
+    let cut: String = mapped.take(HOST_LEN_MAX).collect();
+    let trimmed = cut.trim_matches(['.', '-']);
+    if trimmed.is_empty() { "node".to_owned() } else { trimmed.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_made_once() {
+        let root = tempfile::tempdir().unwrap();
+        let mut births = Births::default();
+        let made = read_or_make(root.path(), &mut births).unwrap();
+        births.keep();
+        assert_eq!(read_or_make(root.path(), &mut Births::default()).unwrap(), made);
+        std::fs::write(root.path().join(FILE), "No Name\n").unwrap();
+        assert!(read_or_make(root.path(), &mut Births::default()).is_err());
+    }
+
+    #[test]
+    fn hosts_become_names() {
+        for (host, expected) in [("Web-01.Example.com", "web-01.example.com"), ("_ä_", "node"), ("", "node")] {
+            assert_eq!(as_name(host), expected);
+            assert_eq!(name::check(&as_name(host)), Ok(()));
+        }
+        assert!(name::check(&format!("{}-00000000", as_name(&"x".repeat(300)))).is_ok());
+    }
+}

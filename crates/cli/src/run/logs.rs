@@ -1,0 +1,189 @@
+//! What runs wrote: pages of it, or line by line as it is written.
+
+use clap::Args;
+use serde::Deserialize;
+
+use serde_json::value::RawValue;
+
+use crate::client::{Body, Client, text_of};
+use crate::exit::{Exit, Failure};
+use crate::format::{Format, FormatArgs};
+use crate::output;
+use crate::terminal::harmless;
+
+/// The most lines that the server gives at once.
+const PAGE_LEN: &str = "5000";
+/// Among how many of a job's newest runs the last one that began is looked for.
+const RECENT: &str = "50";
+
+#[derive(Debug, Args)]
+pub(super) struct LogsArgs {
+    /// The run's id
+    #[arg(value_name = "RUN", required_unless_present = "job")]
+    id: Option<String>,
+    /// The newest run of this job that has begun
+    #[arg(long, value_name = "NAME", conflicts_with = "id")]
+    job: Option<String>,
+    /// Go on until the run is over
+    #[arg(short, long)]
+    follow: bool,
+    /// Of this attempt; the newest by default
+    #[arg(long, value_name = "N")]
+    attempt: Option<u32>,
+}
+
+/// A line of a log, as the API shows it.
+#[derive(Debug, Deserialize)]
+struct Line {
+    at: String,
+    level: String,
+    line: String,
+}
+
+/// A page of a log.
+#[derive(Debug, Deserialize)]
+struct Page<'a> {
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+    next_cursor: Option<String>,
+}
+
+/// The last line of a followed log.
+#[derive(Debug, Deserialize)]
+struct End {
+    complete: bool,
+    next_cursor: Option<String>,
+}
+
+/// Prints a log.
+pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) -> Result<(), Failure> {
+    if format.format == Format::Name {
+        return Err(Failure::refused("a log has no names: use -o table, json or jsonl"));
+    }
+    let id = match (&args.id, &args.job) {
+        (Some(id), _) => id.clone(),
+        (None, Some(job)) => newest_of(client, job).await?,
+        (None, None) => return Err(Failure::refused("name a run, or a job with --job")),
+    };
+    let attempt = args.attempt.map(|attempt| attempt.to_string());
+    let query: Vec<_> = attempt.as_deref().map(|attempt| ("attempt", attempt)).into_iter().collect();
+    let log = Log { client, path: ["runs", &id, "logs"], query, format: format.format };
+    if args.follow { log.follow().await } else { log.pages().await }
+}
+
+async fn newest_of(client: &Client, job: &str) -> Result<String, Failure> {
+    let body = client.get(&["runs"], &[("job", job), ("limit", RECENT)]).await?.value()?;
+    let runs = body["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let begun = runs.iter().find(|run| !run["started_at"].is_null());
+    let none = || Failure::new(Exit::NotFound, format!("no run of job {job} has begun yet"));
+    begun.map(|run| text_of(&run["id"])).ok_or_else(none)
+}
+
+struct Log<'a> {
+    client: &'a Client,
+    path: [&'a str; 3],
+    query: Vec<(&'a str, &'a str)>,
+    format: Format,
+}
+
+impl Log<'_> {
+    /// Prints what is there.
+    async fn pages(&self) -> Result<(), Failure> {
+        let mut body = self.page(None).await?;
+        if self.format == Format::Json && !has_more(&body)? {
+            return output::data(body.text());
+        }
+        let mut items = Vec::new();
+        loop {
+            let page: Page<'_> = read(body.text())?;
+            let (count, next) = (page.items.len(), page.next_cursor);
+            for item in page.items {
+                match self.format {
+                    Format::Json => items.push(item.get().to_owned()),
+                    Format::Table | Format::Jsonl | Format::Name => self.line(item.get())?,
+                }
+            }
+            match next {
+                Some(cursor) if count > 0 => body = self.page(Some(&cursor)).await?,
+                next => return self.close(&items, next.as_deref()),
+            }
+        }
+    }
+
+    /// Prints what is there and what is to come, until the run is over.
+    async fn follow(&self) -> Result<(), Failure> {
+        let mut cursor: Option<String> = None;
+        loop {
+            let mut query = self.query.clone();
+            query.push(("follow", "true"));
+            query.extend(cursor.as_deref().map(|cursor| ("after", cursor)));
+            let mut lines = self.client.follow(&self.path, &query).await?;
+            let end = loop {
+                let Some(line) = lines.next().await? else {
+                    return Err(Failure::new(Exit::Unreachable, "the server ended the log before its end"));
+                };
+                match serde_json::from_str::<End>(&line) {
+                    Ok(end) => break end,
+                    Err(_) => self.line(&line)?,
+                }
+            };
+            match end {
+                End { complete: false, next_cursor: Some(next) } => cursor = Some(next),
+                End { .. } => return Ok(()),
+            }
+        }
+    }
+
+    async fn page(&self, after: Option<&str>) -> Result<Body, Failure> {
+        let mut query = self.query.clone();
+        query.push(("limit", PAGE_LEN));
+        query.extend(after.map(|after| ("after", after)));
+        self.client.get(&self.path, &query).await
+    }
+
+    fn line(&self, json: &str) -> Result<(), Failure> {
+        match self.format {
+            Format::Json | Format::Jsonl | Format::Name => output::data(json),
+            Format::Table => output::data(&shown(&read(json)?)),
+        }
+    }
+
+    /// Of several pages, one document is made.
+    fn close(&self, items: &[String], next: Option<&str>) -> Result<(), Failure> {
+        if self.format != Format::Json {
+            return Ok(());
+        }
+        let next = serde_json::to_string(&next)?;
+        output::data(&format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(",")))
+    }
+}
+
+/// Whether there is a page after this one now.
+fn has_more(body: &Body) -> Result<bool, Failure> {
+    let page: Page<'_> = read(body.text())?;
+    Ok(page.next_cursor.is_some() && !page.items.is_empty())
+}
+
+/// `2026-03-08T07:00:00.250Z info   text`, whatever the text tries.
+fn shown(line: &Line) -> String {
+    format!("{:<24} {:<6} {}", harmless(&line.at), harmless(&line.level), harmless(&line.line))
+}
+
+fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, Failure> {
+    serde_json::from_str(json).map_err(|error| Failure::of("the server's answer is not understood", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_told_from_the_end() {
+        let line = r#"{"seq":1,"at":"2026-03-08T07:00:00Z","level":"stdout","line":"\u001b[2Jboo","attempt":1}"#;
+        assert!(serde_json::from_str::<End>(line).is_err());
+        assert_eq!(shown(&read(line).unwrap()), "2026-03-08T07:00:00Z     stdout \\x1b[2Jboo");
+        let end = r#"{"complete":false,"status":"running","next_cursor":"abc"}"#;
+        assert!(serde_json::from_str::<Line>(end).is_err());
+        assert_eq!(serde_json::from_str::<End>(end).unwrap().next_cursor.as_deref(), Some("abc"));
+    }
+}

@@ -1,0 +1,175 @@
+//! `rondel run`: what became of fires.
+
+mod logs;
+mod wait;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use crate::clock;
+use crate::client::{ClientArgs, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::list;
+use crate::view::View;
+use logs::LogsArgs;
+pub(crate) use wait::{WaitArgs, print_or_wait};
+
+/// Runs.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RunCommand {
+    /// List the runs, the newest first
+    List(ListArgs),
+    /// Show a run
+    Get(IdArgs),
+    /// Print what a run wrote
+    Logs(LogsArgs),
+    /// Ask for a run to be cancelled
+    Cancel(IdArgs),
+    /// Make a new run of what a finished one was for
+    Retry(RetryArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Only runs of this job
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Only runs with this status; several with commas between them
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    #[command(flatten)]
+    bounds: list::BoundArgs,
+}
+
+#[derive(Debug, Args)]
+struct IdArgs {
+    /// The run's id
+    #[arg(value_name = "RUN")]
+    id: String,
+}
+
+#[derive(Debug, Args)]
+struct RetryArgs {
+    /// The run's id
+    #[arg(value_name = "RUN")]
+    id: String,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+pub(crate) const VIEW: View = View {
+    name: "id",
+    headers: &["RUN", "JOB", "STATUS", "FIRE AT", "TOOK", "SHARD", "EXECUTOR", "TRIGGER", "MESSAGE"],
+    row,
+};
+
+/// More than this of a message makes a table unreadable.
+const MESSAGE_LEN_MAX: usize = 60;
+
+impl RunArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let (client, format) = (self.client.client()?, self.format);
+        match self.command {
+            RunCommand::List(args) => {
+                let job = args.job.as_deref().map(|job| ("job", job));
+                let status = args.status.as_deref().map(|status| ("status", status));
+                let query: Vec<_> = job.into_iter().chain(status).collect();
+                VIEW.list(&list::read(&client, "runs", &query, &args.bounds).await?, format)
+            }
+            RunCommand::Get(args) => VIEW.whole(&client.get(&["runs", &args.id], &[]).await?, format),
+            RunCommand::Logs(args) => logs::print(&client, &args, format).await,
+            RunCommand::Cancel(args) => {
+                let asked = client.post(&["runs", &args.id, "cancel"], "{}").await?;
+                VIEW.line(&asked, format)
+            }
+            RunCommand::Retry(args) => {
+                let made = client.post(&["runs", &args.id, "retry"], "{}").await?;
+                print_or_wait(&client, made, &args.wait, format).await
+            }
+        }
+    }
+}
+
+fn row(run: &Value, now: Timestamp) -> Vec<String> {
+    vec![
+        text_of(&run["id"]),
+        text_of(&run["job"]),
+        status(run),
+        time_of(&run["fire_at"], now),
+        took(run, now),
+        shard(run),
+        text_of(&run["executor"]),
+        text_of(&run["trigger"]),
+        message(run),
+    ]
+}
+
+/// `skipped: no_executor`, `failed (attempt 2)`.
+fn status(run: &Value) -> String {
+    let (status, reason) = (text_of(&run["status"]), text_of(&run["reason"]));
+    let attempt = run["attempt"].as_i64().filter(|attempt| *attempt > 1);
+    let attempt = attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
+    if reason.is_empty() { format!("{status}{attempt}") } else { format!("{status}: {reason}{attempt}") }
+}
+
+fn took(run: &Value, now: Timestamp) -> String {
+    let instant = |key: &str| run[key].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let Some(started) = instant("started_at") else { return String::new() };
+    let took: Duration = instant("finished_at").unwrap_or(now).since(started);
+    if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough(took) }
+}
+
+/// `0 of 2`; nothing where there is only one.
+fn shard(run: &Value) -> String {
+    match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {
+        (Some(index), Some(total)) if total > 1 && index >= 0 => format!("{index} of {total}"),
+        (Some(index), Some(total)) if index < 0 => format!("all {total}"),
+        _ => String::new(),
+    }
+}
+
+fn message(run: &Value) -> String {
+    let text = text_of(&run["message"]);
+    match text.char_indices().nth(MESSAGE_LEN_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn cells_of_a_run() {
+        let now = Timestamp::from_secs(100);
+        let run = json!({
+            "id": "1", "job": "a", "status": "skipped", "reason": "no_executor", "attempt": 2, "shard_index": 1,
+            "shard_total": 3, "started_at": "1970-01-01T00:00:10Z", "finished_at": "1970-01-01T00:00:10.250Z",
+            "message": "é".repeat(100),
+        });
+        assert_eq!(status(&run), "skipped: no_executor (attempt 2)");
+        assert_eq!(took(&run, now), "250ms");
+        assert_eq!(took(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
+        assert_eq!(shard(&run), "1 of 3");
+        assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
+        assert_eq!(message(&run).chars().count(), MESSAGE_LEN_MAX + 1);
+    }
+}

@@ -1,0 +1,52 @@
+//! `rondel server`: one server of a cluster, or the only one.
+
+mod node;
+
+use clap::{Args, Subcommand};
+use tokio_util::sync::CancellationToken;
+
+use crate::births::Births;
+use crate::config::{self, ConfigFileArgs, ServerConfig, ServerSettings};
+use crate::exit::{Exit, Failure};
+use crate::{runtime, telemetry};
+pub(crate) use node::Node;
+
+/// Settings are read from flags, then the environment, then the config file.
+#[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true)]
+pub(crate) struct ServerArgs {
+    #[command(flatten)]
+    file: ConfigFileArgs,
+    #[command(flatten)]
+    settings: ServerSettings,
+    #[command(subcommand)]
+    command: Option<ServerCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServerCommand {
+    /// Check the settings, print those that hold, and open nothing
+    CheckConfig,
+}
+
+impl ServerArgs {
+    /// Runs the server until it is told to stop.
+    pub(crate) fn run(self) -> Result<Exit, Failure> {
+        let settings = self.file.server(self.settings)?;
+        let config = ServerConfig::try_from(settings.clone())?;
+        if let Some(ServerCommand::CheckConfig) = self.command {
+            return config::print_server(settings).map(|()| Exit::Success);
+        }
+        telemetry::start(&config.log_level, config.log_format)?;
+        runtime::serve(|stop| serve(config, stop))
+    }
+}
+
+async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
+    let mut births = Births::default();
+    let node = Node::start(&config, &mut births).await?;
+    births.keep();
+    node.announce(&[]);
+    node.until(&stop).await;
+    node.drain(config.drain_grace).await
+}

@@ -1,0 +1,159 @@
+//! A server as it runs in this process: engine, port and token, put together and taken apart in the right order.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
+use rondel_store::{OpenError, SqlStore, Store, StoreConfig};
+use rondel_web::WebConfig;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::births::Births;
+use crate::config::ServerConfig;
+use crate::exit::Failure;
+use crate::{node_name, output, token_file};
+
+/// How long connections may take to end once everything else has.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) token: Token,
+    address: SocketAddr,
+    lifecycle: Lifecycle,
+}
+
+impl Node {
+    /// Starts it: the port first, the database next, then what is written; whatever fails leaves nothing behind.
+    pub(crate) async fn start(config: &ServerConfig, births: &mut Births) -> Result<Self, Failure> {
+        let listener = listen(config.listen).await?;
+        let address = listener.local_addr()?;
+        let store = open(config, births).await?;
+        let token = token_file::read_or_make(&config.admin_token_file, births)?;
+        let node_name = match &config.node_name {
+            Some(name) => name.clone(),
+            None => node_name::read_or_make(&config.data_dir, births)?,
+        };
+        let lifecycle = Lifecycle::new();
+        let engine_config = EngineConfig {
+            node_name,
+            advertise_url: config.advertise.clone(),
+            lease: config.lease,
+            beat: config.beat,
+            ..EngineConfig::default()
+        };
+        let engine = Engine::start(store, engine_config, &lifecycle).await?;
+        let node = Self { engine, token, address, lifecycle };
+        node.register_token().await?;
+        node.serve(listener);
+        Ok(node)
+    }
+
+    async fn register_token(&self) -> Result<(), Failure> {
+        let store = self.engine.store();
+        if store.token(&self.token.hash()).await?.is_none() {
+            add_admin_token(store, self.engine.new_id(), &self.token, self.engine.now()).await?;
+        }
+        Ok(())
+    }
+
+    fn serve(&self, listener: TcpListener) {
+        let config = WebConfig { shutdown: self.lifecycle.soft.clone(), ..WebConfig::default() };
+        let app = rondel_web::app(self.engine.clone(), config);
+        let closed = self.lifecycle.hard.clone();
+        // Executors deliver their last results while the engine drains: the port stays open to the end.
+        self.lifecycle.spawn("web", Until::Hard, rondel_web::serve(listener, app, closed));
+    }
+
+    /// Where this machine reaches it.
+    pub(crate) fn url(&self) -> String {
+        let ip = self.address.ip();
+        let local = match ip {
+            _ if !ip.is_unspecified() => ip,
+            std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        };
+        format!("http://{}", SocketAddr::new(local, self.address.port()))
+    }
+
+    /// Says on stdout that it listens, and what else there is to say.
+    pub(crate) fn announce(&self, lines: &[String]) {
+        if !self.address.ip().is_loopback() {
+            tracing::warn!(address = %self.address, "listening beyond this machine without TLS: tokens can be read on the way");
+        }
+        let listening = format!("listening on http://{}", self.address);
+        let text = std::iter::once(listening).chain(lines.iter().cloned()).collect::<Vec<_>>().join("\n");
+        if output::data(&text).is_err() {
+            tracing::warn!("nobody reads stdout");
+        }
+        tracing::info!(address = %self.address, "listening");
+    }
+
+    /// Waits until it is told to stop, or until a part of it fails.
+    pub(crate) async fn until(&self, stop: &CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.lifecycle.soft.cancelled() => {}
+        }
+    }
+
+    /// Ends once a part of it has failed.
+    pub(crate) fn failing(&self) -> CancellationToken {
+        self.lifecycle.soft.clone()
+    }
+
+    /// Stops it: what is under way may end within the grace, the lease is given back, the port closed last.
+    pub(crate) async fn drain(self, grace: Duration) -> Result<(), Failure> {
+        tracing::info!("draining");
+        self.engine.drain(grace).await;
+        self.lifecycle.soft.cancel();
+        self.lifecycle.hard.cancel();
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.lifecycle.wait()).await.is_err() {
+            tracing::warn!("connections were cut that did not end");
+        }
+        if self.lifecycle.has_failed() {
+            return Err(Failure::from_text("a part of the server failed; the log says which"));
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| Failure::of(format!("cannot listen on {address}"), &error))
+}
+
+async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<dyn Store>, Failure> {
+    let file = config.database.0.sqlite_path();
+    if let Some(folder) = file.and_then(Path::parent)
+        && folder == config.data_dir
+    {
+        births.folder(folder)?;
+    }
+    let missing: Vec<_> = file.into_iter().flat_map(files_of).filter(|path| !path.exists()).collect();
+    let store_config = StoreConfig { url: config.database.0.clone(), ..StoreConfig::default() };
+    let opened = SqlStore::open(&store_config).await;
+    // What another server has is not ours to take away.
+    if !matches!(opened, Err(OpenError::InUse { .. })) {
+        for path in missing {
+            births.add(path);
+        }
+    }
+    Ok(Arc::new(opened?))
+}
+
+/// The files of an SQLite database.
+fn files_of(path: &Path) -> Vec<std::path::PathBuf> {
+    let with_ending = |ending: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        name.into()
+    };
+    ["", ".lock", "-journal", "-wal", "-shm"].map(with_ending).to_vec()
+}

@@ -1,0 +1,95 @@
+//! Files with API tokens: one line, readable by one user.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use rondel_admin::auth::Token;
+
+use crate::births::Births;
+use crate::exit::Failure;
+
+/// Shorter texts are no secrets.
+const LEN_MIN: usize = 16;
+const LEN_MAX: usize = 512;
+
+/// Reads the token in a file; `None` where there is no such file.
+pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
+    let mut text = String::new();
+    let limit = LEN_MAX as u64 + 2;
+    match std::fs::File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text)) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::of(format!("cannot read the token file {}", path.display()), &error)),
+    }
+    check(&text).map(Some).ok_or_else(|| {
+        let place = path.display();
+        Failure::from_text(format!("{place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"))
+    })
+}
+
+/// Reads the token in a file that must be there.
+pub(crate) fn read_existing(path: &Path) -> Result<Token, Failure> {
+    let missing = || Failure::from_text(format!("there is no token file {}", path.display()));
+    read(path)?.ok_or_else(missing)
+}
+
+/// Reads the token in a file, or makes both.
+pub(crate) fn read_or_make(path: &Path, births: &mut Births) -> Result<Token, Failure> {
+    if let Some(token) = read(path)? {
+        return Ok(token);
+    }
+    let token = Token::generate();
+    births.secret_file(path, &format!("{}\n", token.reveal()))?;
+    Ok(token)
+}
+
+/// The token in the environment variable `RONDEL_TOKEN`.
+pub(crate) fn from_environment() -> Result<Option<Token>, Failure> {
+    let Some(text) = variable("RONDEL_TOKEN") else { return Ok(None) };
+    let token = text.to_str().and_then(check);
+    token.map(Some).ok_or_else(|| Failure::refused("the environment variable RONDEL_TOKEN holds no token"))
+}
+
+/// The file that the environment variable `RONDEL_TOKEN_FILE` names.
+pub(crate) fn path_from_environment() -> Option<PathBuf> {
+    variable("RONDEL_TOKEN_FILE").map(PathBuf::from)
+}
+
+/// Secrets are no flags, which everybody on the machine can see: the environment is read directly.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn check(text: &str) -> Option<Token> {
+    let text = text.trim_end_matches(['\n', '\r']);
+    let is_token = (LEN_MIN..=LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_token.then(|| Token::from_text(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_made_once() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("data/admin.token");
+        let mut births = Births::default();
+        let made = read_or_make(&path, &mut births).unwrap();
+        births.keep();
+        let again = read_or_make(&path, &mut Births::default()).unwrap();
+        assert_eq!(made.reveal(), again.reveal());
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        let long = "x".repeat(600);
+        for text in ["", "\n", "short", "two words that are long", "a-first-line-of-many\na-second-line", "ünfzehn-und-mehr", &long] {
+            assert!(check(text).is_none(), "{text}");
+        }
+        assert!(check("rondel_0123456789abcdef\r\n").is_some());
+        assert!(read(Path::new("/")).is_err());
+        assert!(read(Path::new("/nowhere/token")).unwrap().is_none());
+    }
+}

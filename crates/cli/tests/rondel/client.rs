@@ -1,0 +1,36 @@
+//! Client commands where no server is needed.
+
+use crate::process::{end, rondel, run, run_with_input};
+
+#[test]
+fn a_server_that_is_not_there() {
+    // Port 1 is nobody's.
+    for command in [&["job", "list"][..], &["run", "get", "1"], &["run", "logs", "1", "-f"], &["node", "list"]] {
+        let args = [command, &["--server", "http://127.0.0.1:1"]].concat();
+        run(&args).refused(8, &["cannot reach the server http://127.0.0.1:1", "refused"]);
+    }
+    let mut by_variable = rondel();
+    by_variable.args(["executor", "list"]).env("RONDEL_SERVER", "http://127.0.0.1:1").current_dir("/");
+    end(&mut by_variable).refused(8, &["cannot reach the server http://127.0.0.1:1"]);
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    let server = ["--server", "http://127.0.0.1:1"];
+    run(&["job", "list", "--server", "localhost"]).refused(2, &["--server", "http://127.0.0.1:8080"]);
+    run(&[&["job", "trigger", "a", "--params", "{"][..], &server].concat()).refused(2, &["--params is not JSON"]);
+    run(&[&["job", "create", "-f", "/nowhere.json"][..], &server].concat()).refused(2, &["/nowhere.json"]);
+    run_with_input(&[&["job", "create", "-f", "-"][..], &server].concat(), "{]").refused(2, &["- is not JSON"]);
+    run(&[&["job", "get", ".."][..], &server].concat()).refused(2, &["\"..\" is not a name"]);
+    run(&[&["run", "logs", "1", "-o", "name"][..], &server].concat()).refused(2, &["no names"]);
+}
+
+#[test]
+fn a_token_file_must_hold_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    let path = file.to_str().unwrap();
+    run(&["job", "list", "--token-file", path]).refused(1, &["there is no token file", path]);
+    std::fs::write(&file, "two words that are long enough\n").unwrap();
+    run(&["job", "list", "--token-file", path]).refused(1, &[path, "holds no token"]);
+}

@@ -1,0 +1,125 @@
+//! The first minutes with the product: `rondel dev`, and the commands that it proposes.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::process::{Ended, Program, run};
+
+const DEMO_JOBS: [&str; 3] = ["demo-hello", "demo-shell", "demo-http"];
+
+/// A running `rondel dev`, and how to speak to it.
+struct Dev {
+    program: Program,
+    folder: tempfile::TempDir,
+    url: String,
+}
+
+impl Dev {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, url) = listening(folder.path());
+        Self { program, folder, url }
+    }
+
+    fn command(&self, args: &[&str]) -> Ended {
+        let token = self.folder.path().join("data/admin.token");
+        run(&[args, &["--server", &self.url, "--token-file", token.to_str().unwrap()]].concat())
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let ended = self.command(&[args, &["-o", "json"]].concat());
+        assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.stderr);
+        serde_json::from_str(&ended.stdout).unwrap()
+    }
+
+    fn stop(&mut self) {
+        self.program.signal(Signal::TERM);
+        let status = self.program.end();
+        assert_eq!(status.code(), Some(0), "{}", self.program.said("stderr"));
+    }
+}
+
+fn listening(folder: &Path) -> (Program, String) {
+    let data = folder.join("data");
+    let mut program = Program::start(&["dev", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()]);
+    let url = program.url();
+    (program, url)
+}
+
+fn succeeded(list: &Value) -> Option<&Value> {
+    list["items"].as_array().unwrap().iter().find(|run| run["status"] == "succeeded")
+}
+
+#[test]
+fn the_demo_jobs_run_and_their_logs_can_be_read() {
+    let mut dev = Dev::start();
+    let token = dev.folder.path().join("data/admin.token");
+    assert_eq!(token.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let runs = DEMO_JOBS.map(|job| {
+        let (url, folder) = (dev.url.clone(), token.clone());
+        dev.program.wait_for(&format!("{job} has succeeded"), |_| {
+            let args = ["run", "list", "--job", job, "-o", "json", "--server", &url, "--token-file"];
+            let ended = run(&[&args[..], &[folder.to_str().unwrap()]].concat());
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+            succeeded(&serde_json::from_str(&ended.stdout).unwrap()).cloned()
+        })
+    });
+    let logs = runs.each_ref().map(|run| dev.command(&["run", "logs", run["id"].as_str().unwrap(), "-f"]));
+    for log in &logs {
+        assert_eq!(log.code, Some(0), "{}", log.stderr);
+    }
+    assert!(logs[0].stdout.contains("hello, world"), "{}", logs[0].stdout);
+    assert!(logs[1].stdout.lines().next().is_some_and(|line| line.contains("stdout")), "{}", logs[1].stdout);
+    dev.stop();
+}
+
+#[test]
+fn commands_do_what_they_say() {
+    let mut dev = Dev::start();
+    let create = ["job", "create", "--name", "once", "--app", "demo", "--handler", "shell", "--params"];
+    let created = dev.json(&[&create[..], &["{\"argv\": [\"echo\", \"hi\"]}"]].concat());
+    assert_eq!(created["name"], "once");
+    dev.command(&[&create[..], &["{}"]].concat()).refused(6, &["name"]);
+    dev.command(&["job", "create", "--name", "bad", "--app", "demo", "--handler", "shell", "--cron", "0 0 24 * * ?"])
+        .refused(2, &["/schedule/cron: ", "hour", "\"24\""]);
+
+    let triggered = dev.command(&["job", "trigger", "once", "--wait", "-o", "name"]);
+    assert_eq!(triggered.code, Some(0), "{}{}", triggered.stdout, triggered.stderr);
+    let log = dev.command(&["run", "logs", triggered.stdout.trim(), "-f"]);
+    assert!(log.stdout.contains(" hi"), "{}", log.stdout);
+    let failing = dev.command(&["job", "trigger", "once", "--params", "{\"argv\": [\"false\"]}", "--wait"]);
+    assert_eq!(failing.code, Some(3), "{}{}", failing.stdout, failing.stderr);
+    let slow = ["job", "trigger", "once", "--params", "{\"argv\": [\"sleep\", \"60\"]}", "-o", "name"];
+    let id = dev.command(&slow).stdout.trim().to_owned();
+    assert_eq!(dev.command(&["run", "cancel", &id]).code, Some(0));
+
+    assert_eq!(dev.json(&["job", "pause", "once"])["enabled"], false);
+    assert_eq!(dev.json(&["job", "resume", "once"])["enabled"], true);
+    assert_eq!(dev.command(&["job", "delete", "once"]).code, Some(0));
+    dev.command(&["job", "get", "once"]).refused(5, &["once"]);
+    dev.command(&["run", "get", "1"]).refused(5, &["run"]);
+    assert!(dev.command(&["job", "list", "-o", "name"]).stdout.contains("demo-hello\n"));
+    assert!(dev.command(&["node", "list"]).stdout.contains("active"));
+    assert!(dev.command(&["executor", "list"]).stdout.contains("dev"));
+    assert!(dev.command(&["app", "list"]).stdout.contains("demo"));
+    run(&["job", "list", "--server", &dev.url]).refused(4, &["token"]);
+    dev.stop();
+}
+
+#[test]
+fn a_restart_keeps_token_and_jobs() {
+    let mut dev = Dev::start();
+    let token = dev.folder.path().join("data/admin.token");
+    let before = std::fs::read_to_string(&token).unwrap();
+    assert_eq!(dev.command(&["job", "pause", "demo-shell"]).code, Some(0));
+    dev.stop();
+    (dev.program, dev.url) = listening(dev.folder.path());
+    assert_eq!(std::fs::read_to_string(&token).unwrap(), before);
+    assert_eq!(dev.json(&["job", "get", "demo-shell"])["enabled"], false, "what people changed stays");
+    let url = dev.json(&["job", "get", "demo-http"])["params"]["url"].as_str().unwrap().to_owned();
+    assert_eq!(url, format!("{}/livez", dev.url), "the check follows the port");
+    dev.stop();
+}

@@ -1,0 +1,80 @@
+//! Settings: where they come from, and what is wrong with them.
+
+use std::path::Path;
+
+use crate::process::{end, rondel, run, run_in};
+
+fn write(folder: &Path, text: &str) {
+    std::fs::write(folder.join("rondel.toml"), text).expect("write a config file");
+}
+
+#[test]
+fn the_settings_that_hold_are_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "[server]\ndatabase = \"postgres://me:secret@db/rondel\"\nlease = \"8s\"\nbeat = \"2s\"\n");
+    let mut command = rondel();
+    command.args(["server", "check-config", "--config", "rondel.toml", "--listen", "127.0.0.1:1"]);
+    command.current_dir(folder.path()).env("RONDEL_SERVER_LISTEN", "127.0.0.1:2").env("RONDEL_SERVER_LEASE", "9s");
+    let ended = end(&mut command);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let printed: toml::Table = ended.stdout.parse().unwrap();
+    let server = &printed["server"];
+    for (key, value) in [
+        ("database", "postgres://me:***@db/rondel"),
+        ("listen", "127.0.0.1:1"),
+        ("lease", "9s"),
+        ("beat", "2s"),
+        ("drain_grace", "30s"),
+    ] {
+        assert_eq!(server[key].as_str(), Some(value), "{key}");
+    }
+    let made: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(made, ["rondel.toml"], "check-config makes nothing");
+}
+
+#[test]
+fn bad_settings_are_refused_before_anything_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = "database = \"sqlite://rondel.db\"\n";
+    for (text, words) in [
+        ("[server]\n", &["server.database"][..]),
+        (&format!("[server]\n{db}lease = \"2s\"\n"), &["server.lease", "4 beats"]),
+        (&format!("[server]\n{db}listen = \"nowhere\"\n"), &["rondel.toml, line 3", "\"nowhere\""]),
+        (&format!("[server]\n{db}litsen = \"127.0.0.1:1\"\n"), &["rondel.toml, line 3", "litsen"]),
+        ("[sever]\n", &["rondel.toml, line 1", "sever"]),
+    ] {
+        write(folder.path(), text);
+        for command in [&["server", "check-config"][..], &["server"]] {
+            run_in(folder.path(), &[command, &["--config", "rondel.toml"]].concat()).refused(2, words);
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
+    run(&["server", "check-config", "--config", "/nowhere/rondel.toml"]).refused(2, &["/nowhere/rondel.toml"]);
+    run(&["agent", "check-config", "--server", "http://127.0.0.1:1"]).refused(2, &["agent.app"]);
+}
+
+#[test]
+fn the_reference_config_is_a_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = run(&["config-reference"]);
+    assert_eq!(reference.code, Some(0), "{}", reference.stderr);
+    write(folder.path(), &reference.stdout);
+    let args = ["server", "check-config", "--config", "rondel.toml", "--database", "sqlite://x.db"];
+    assert_eq!(run_in(folder.path(), &args).code, Some(0));
+}
+
+#[test]
+fn the_help_is_there_and_mistakes_are_usage_errors() {
+    for args in [&["--help"][..], &["server", "--help"], &["job", "create", "--help"], &["--version"], &["version"]] {
+        let ended = run(args);
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{args:?}");
+    }
+    for args in [&[][..], &["serve"], &["job"], &["job", "trigger"], &["run", "list", "--limit", "0"], &["server", "--port", "1"]]
+    {
+        let ended = run(args);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{args:?}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(run(&["completions", shell]).stdout.contains("rondel"), "{shell}");
+    }
+}
