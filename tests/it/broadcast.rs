@@ -1,0 +1,51 @@
+//! Sharding broadcast: every executor online gets its index and the total, once per fire.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rondel_tests::{Agent, ScratchDb, Server, wait_until};
+use serde_json::json;
+
+use crate::journal::Journal;
+use crate::on_each_database;
+
+async fn everyone_online_gets_a_share(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    api.post("/api/v1/apps", json!({"name": "crew"})).await.expect(201);
+    let _two = [Agent::start(&server, "crew").await, Agent::start(&server, "crew").await];
+    let journal = Journal::new();
+    let job = json!({
+        "name": "all", "app": "crew", "handler": "shell", "params": journal.params(""),
+        "schedule": {"every": "2s"}, "route": "broadcast",
+    });
+    api.post("/api/v1/jobs", job).await.expect(201);
+    shares(&journal, &["0/2", "1/2"]).await;
+    let _third = Agent::start(&server, "crew").await;
+    shares(&journal, &["0/3", "1/3", "2/3"]).await;
+    for (fire, lines) in journal.by_fire() {
+        let shards: BTreeSet<_> = lines.iter().map(|line| line.shard.clone()).collect();
+        assert_eq!(shards.len(), lines.len(), "a shard of {fire} ran twice: {lines:?}");
+        let executors: BTreeSet<_> = lines.iter().map(|line| line.executor.clone()).collect();
+        assert_eq!(executors.len(), lines.len(), "one executor got two shards of {fire}: {lines:?}");
+    }
+    wait_until(Duration::from_secs(20), "the broadcast's row has its verdict", async || {
+        let runs = api.runs("all").await;
+        let root = |run: &&serde_json::Value| run["shard_index"] == -1 && run["status"] == "succeeded";
+        if runs.iter().any(|run| root(&run)) { Ok(()) } else { Err(runs) }
+    })
+    .await;
+}
+on_each_database!(everyone_online_gets_a_share);
+
+async fn shares(journal: &Journal, expected: &[&str]) {
+    let expected: BTreeSet<&str> = expected.iter().copied().collect();
+    wait_until(Duration::from_secs(30), "a fire with these shards", async || {
+        let fires = journal.by_fire();
+        let has = |lines: &Vec<crate::journal::Line>| {
+            lines.iter().map(|line| line.shard.as_str()).collect::<BTreeSet<_>>() == expected
+        };
+        if fires.values().any(has) { Ok(()) } else { Err(fires) }
+    })
+    .await;
+}

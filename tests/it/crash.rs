@@ -1,0 +1,67 @@
+//! kill -9 of the server under load: no fire without a row, no row without a verdict, nothing begun twice.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rondel_tests::{Agent, ScratchDb, Server, wait_until};
+use serde_json::{Value, json};
+
+use crate::journal::{Journal, check_against_ledger, seconds};
+use crate::on_each_database;
+
+const JOB_COUNT: usize = 40;
+
+async fn a_killed_server_loses_nothing(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let journal = Journal::new();
+    let data = tempfile::tempdir().expect("make a folder");
+    for number in 0..JOB_COUNT {
+        let job = json!({
+            "name": format!("job-{number}"), "app": "files", "handler": "shell", "params": journal.params(""),
+            "schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100},
+        });
+        server.api().post("/api/v1/jobs", job).await.expect(201);
+    }
+    let _agent = Agent::start_with(&server, "files", &["--data-dir", &data.path().display().to_string()]).await;
+    lines(&journal, 3 * JOB_COUNT).await;
+    server.kill().await;
+    let before = journal.lines().len();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    server.restart().await;
+    lines(&journal, before + 12 * JOB_COUNT).await;
+
+    let api = server.api();
+    for number in 0..JOB_COUNT {
+        api.post(&format!("/api/v1/jobs/job-{number}/pause"), json!({})).await.expect(200);
+    }
+    let mut all: Vec<Value> = Vec::new();
+    for number in 0..JOB_COUNT {
+        let runs = wait_until(Duration::from_secs(60), "every run has a verdict", async || {
+            let runs = api.runs(&format!("job-{number}")).await;
+            let open: Vec<&Value> = runs.iter().filter(|run| run["finished_at"].is_null()).collect();
+            if open.is_empty() { Ok(runs.clone()) } else { Err(format!("{open:#?}")) }
+        })
+        .await;
+        check_no_hole(&runs);
+        all.extend(runs);
+    }
+    check_against_ledger(&journal.lines(), &all);
+}
+on_each_database!(a_killed_server_loses_nothing);
+
+/// A job with one fire a second has a row for each second between its first and its last.
+fn check_no_hole(runs: &[Value]) {
+    let fires: BTreeSet<i64> =
+        runs.iter().map(|run| seconds(run["fire_at"].as_str().expect("an instant"))).collect();
+    let (first, last) = (fires.first().expect("it fired"), fires.last().expect("it fired"));
+    let holes: Vec<i64> = (*first..=*last).filter(|second| !fires.contains(second)).collect();
+    assert!(holes.is_empty(), "no row for {holes:?}");
+}
+
+async fn lines(journal: &Journal, count: usize) {
+    wait_until(Duration::from_secs(90), "more lines", async || {
+        let seen = journal.lines().len();
+        if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
+    })
+    .await;
+}

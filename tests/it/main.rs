@@ -1,0 +1,43 @@
+//! The whole-system tests: the real binary, real databases, real processes. One test program, so that it links once.
+
+mod bad_input;
+mod broadcast;
+mod crash;
+mod drain;
+mod edits;
+mod fires;
+mod harness;
+mod journal;
+mod tidy;
+mod verdicts;
+
+/// The same story on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.
+macro_rules! on_each_database {
+    ($story:ident) => {
+        mod $story {
+            use rondel_tests::Backend;
+
+            async fn on(backend: Backend) {
+                if let Some(db) = rondel_tests::scratch(backend).await {
+                    super::$story(db).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn sqlite() {
+                on(Backend::Sqlite).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                on(Backend::Postgres).await;
+            }
+
+            #[tokio::test]
+            async fn mysql() {
+                on(Backend::Mysql).await;
+            }
+        }
+    };
+}
+pub(crate) use on_each_database;

@@ -1,0 +1,111 @@
+//! Who may use whom. A new arrow is an edit of a table here, and thereby a decision.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cargo_metadata::DependencyKind;
+
+use super::WORKSPACE;
+
+/// Each crate, and the crates of the workspace that it uses.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("rondel-admin", &["rondel-core", "rondel-proto", "rondel-store"]),
+    ("rondel-cli", &["rondel-admin", "rondel-core", "rondel-executor", "rondel-store", "rondel-web"]),
+    ("rondel-core", &[]),
+    ("rondel-executor", &["rondel-core", "rondel-proto"]),
+    ("rondel-proto", &[]),
+    ("rondel-store", &["rondel-core"]),
+    ("rondel-tests", &[]),
+    ("rondel-web", &["rondel-admin", "rondel-core", "rondel-store"]),
+];
+
+/// Outside crates with one home, and the crates that alone may name them, in tests as well.
+const HOMES: &[(&str, &[&str])] = &[
+    ("askama", &["rondel-web"]),
+    ("axum", &["rondel-web"]),
+    ("chrono-tz", &["rondel-core"]),
+    ("clap", &["rondel-cli"]),
+    ("cron", &["rondel-core"]),
+    ("md-5", &["rondel-core"]),
+    ("prost", &["rondel-proto"]),
+    ("sqlx", &["rondel-store"]),
+    ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto"]),
+    ("tonic-prost", &["rondel-proto"]),
+    ("tower-http", &["rondel-web"]),
+];
+
+/// Features of tonic that make one side of a connection, and the only crate that is this side.
+const SIDES: &[(&str, &str)] =
+    &[("server", "rondel-admin"), ("router", "rondel-admin"), ("channel", "rondel-executor")];
+
+/// What a crate must not reach, not even through others.
+const UNREACHABLE: &[(&str, &[&str])] = &[
+    ("rondel-core", &["axum", "reqwest", "rustix", "sqlx", "tokio", "tonic"]),
+    ("rondel-executor", &["rondel-admin", "rondel-store", "rondel-web", "sqlx"]),
+    ("rondel-proto", &["rondel-core", "sqlx"]),
+    ("rondel-store", &["axum", "tonic"]),
+    ("rondel-tests", &["rondel-admin", "rondel-core", "rondel-store", "sqlx"]),
+];
+
+#[test]
+fn arrows_between_crates_are_those_of_the_table() {
+    let found: BTreeMap<_, BTreeSet<_>> = WORKSPACE
+        .workspace_packages()
+        .into_iter()
+        .map(|package| {
+            let used = package.dependencies.iter().filter(|used| used.path.is_some());
+            // A crate may use itself in tests, for an example or a macro.
+            let used = used.map(|used| used.name.as_str()).filter(|used| *used != package.name.as_str());
+            (package.name.as_str(), used.collect())
+        })
+        .collect();
+    let wanted: BTreeMap<_, BTreeSet<_>> =
+        ARROWS.iter().map(|(name, used)| (*name, used.iter().copied().collect())).collect();
+    assert_eq!(found, wanted, "left: what the manifests say; right: the table");
+}
+
+#[test]
+fn outside_crates_are_named_only_at_home() {
+    let mut strays = Vec::new();
+    for package in WORKSPACE.workspace_packages() {
+        for used in &package.dependencies {
+            let home = HOMES.iter().find(|(name, _)| *name == used.name);
+            if home.is_some_and(|(_, homes)| !homes.contains(&package.name.as_str())) {
+                strays.push(format!("{} names {}", package.name, used.name));
+            }
+            let sides = SIDES.iter().filter(|_| used.name == "tonic" && used.kind == DependencyKind::Normal);
+            for (feature, home) in sides {
+                if used.features.iter().any(|one| one == feature) && package.name.as_str() != *home {
+                    strays.push(format!("{} names tonic's {feature}", package.name));
+                }
+            }
+        }
+    }
+    assert!(strays.is_empty(), "{strays:#?}");
+}
+
+#[test]
+fn what_must_be_out_of_reach_is() {
+    for (name, forbidden) in UNREACHABLE {
+        let reached = reach(name);
+        let found: Vec<_> = forbidden.iter().filter(|one| reached.contains(**one)).collect();
+        assert!(found.is_empty(), "{name} reaches {found:?}");
+    }
+}
+
+/// Every crate that a crate builds on, near or far; what only its tests and build scripts use is left out.
+fn reach(name: &str) -> BTreeSet<&'static str> {
+    let resolve = WORKSPACE.resolve.as_ref().expect("cargo metadata resolves");
+    let start = WORKSPACE.workspace_packages().into_iter().find(|package| package.name.as_str() == name);
+    let mut open = vec![&start.expect("the tables name crates that exist").id];
+    let mut reached = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        let node = resolve.nodes.iter().find(|node| node.id == *id).expect("each package has a node");
+        for used in &node.deps {
+            let normal = used.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal);
+            if normal && reached.insert(WORKSPACE[&used.pkg].name.as_str()) {
+                open.push(&used.pkg);
+            }
+        }
+    }
+    reached
+}

@@ -1,0 +1,101 @@
+//! Paths that documents name exist.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::{files, read, root};
+
+/// Endings by which a word without a known first folder is still taken for a file of ours.
+const ENDINGS: [&str; 7] = [".rs", ".sql", ".proto", ".md", ".toml", ".html", ".yml"];
+
+#[test]
+fn paths_in_documents_exist() {
+    let files = files();
+    let is_document = |path: &&PathBuf| {
+        *path == Path::new("README.md") || (path.starts_with("docs") && path.extension().is_some_and(|end| end == "md"))
+    };
+    let documents: Vec<_> = files.iter().filter(is_document).collect();
+    assert!(!documents.is_empty(), "there is no README.md");
+    let mut missing = Vec::new();
+    for document in documents {
+        let text = without_fences(&read(document));
+        for word in code_words(&text).filter(|word| looks_like_a_path(word)) {
+            if !exists(word, document, &files) {
+                missing.push(format!("{}: `{word}`", document.display()));
+            }
+        }
+        for link in links(&text) {
+            let folder = document.parent().expect("a file lies in a folder");
+            if !root().join(folder).join(link).exists() {
+                missing.push(format!("{}: link to {link}", document.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// A path from the root, from the document's folder, or the end of some file's path (`scan.rs` in a crate's section).
+fn exists(word: &str, document: &Path, files: &[PathBuf]) -> bool {
+    let folder = document.parent().expect("a file lies in a folder");
+    root().join(word).exists()
+        || root().join(folder).join(word).exists()
+        || files.iter().any(|file| file.ends_with(word))
+}
+
+fn looks_like_a_path(word: &str) -> bool {
+    let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
+    let mut components = Path::new(word).components();
+    let first = components.find_map(|component| match component {
+        Component::Normal(name) => Some(name),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => None,
+    });
+    let ours = first.is_some_and(|first| word.contains('/') && root().join(first).exists());
+    plain && !word.starts_with('/') && (ours || ENDINGS.iter().any(|ending| word.ends_with(ending) && word != *ending))
+}
+
+/// The words inside backticks, without a line number at the end (`scan.rs:12`) or a leading `./`.
+fn code_words(text: &str) -> impl Iterator<Item = &str> {
+    let spans = text.split('`').skip(1).step_by(2);
+    spans.flat_map(str::split_whitespace).map(|word| {
+        let word = word.split(':').next().unwrap_or(word);
+        word.strip_prefix("./").unwrap_or(word)
+    })
+}
+
+/// The targets of links into the repository, without their anchors.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter_map(|target| {
+        let target = target.split('#').next().unwrap_or(target);
+        (!target.is_empty() && !target.contains("://") && !target.starts_with("mailto:")).then_some(target)
+    })
+}
+
+/// The text without fenced blocks: what stands in them is an example.
+fn without_fences(text: &str) -> String {
+    let mut inside = false;
+    let mut plain = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if !inside {
+            plain.push_str(line);
+            plain.push('\n');
+        }
+    }
+    plain
+}
+
+#[test]
+fn a_path_is_told_from_other_words() {
+    for path in ["tests/run", "scan.rs", "crates/core", "scheduler/scan.rs", "docs/GONE.md", "migrations/nosuch"] {
+        assert!(looks_like_a_path(path), "{path}");
+    }
+    for other in
+        ["/api/v1/runs", "rondel", "cargo", "DIR/admin.token", "a/b", "*.rs", "scheduler/", ".rs", "1.94", "docs"]
+    {
+        assert!(!looks_like_a_path(other), "{other}");
+    }
+    let text =
+        without_fences("see `./tests/run NAME`, [a](docs/x.md#y)\n```\n`gone.rs`\n```\nand [b](https://b) `scan.rs:7`");
+    assert_eq!(code_words(&text).collect::<Vec<_>>(), ["tests/run", "NAME", "scan.rs"]);
+    assert_eq!(links(&text).collect::<Vec<_>>(), ["docs/x.md"]);
+}

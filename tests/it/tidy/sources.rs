@@ -1,0 +1,68 @@
+//! Manifests, migrations and sources agree with themselves.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::{WORKSPACE, files, read, root};
+
+/// The databases, by the names of their folders under `migrations/`.
+const DATABASES: [&str; 3] = ["mysql", "postgres", "sqlite"];
+
+#[test]
+fn migrations_have_equal_names_for_all_databases() {
+    let [mysql, postgres, sqlite] = DATABASES.map(|database| {
+        let names = files()
+            .into_iter()
+            .filter_map(|path| path.strip_prefix(format!("migrations/{database}")).ok().map(Path::to_owned));
+        names.collect::<BTreeSet<PathBuf>>()
+    });
+    assert!(!sqlite.is_empty(), "there are no migrations");
+    assert_eq!(sqlite, postgres, "left: sqlite; right: postgres");
+    assert_eq!(sqlite, mysql, "left: sqlite; right: mysql");
+}
+
+#[test]
+fn migrations_have_numbers_without_gaps() {
+    let mut numbers: Vec<u32> = files()
+        .into_iter()
+        .filter_map(|path| Some(path.strip_prefix("migrations/sqlite").ok()?.to_str()?.to_owned()))
+        .map(|name| {
+            let number = name.split('_').next().and_then(|number| number.parse().ok());
+            number.unwrap_or_else(|| panic!("{name} does not begin with a number and _"))
+        })
+        .collect();
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq(1..=u32::try_from(numbers.len()).expect("few migrations")), "{numbers:?}");
+}
+
+#[test]
+fn every_crate_takes_part_in_what_the_workspace_sets() {
+    for package in WORKSPACE.workspace_packages() {
+        let path = package.manifest_path.strip_prefix(root()).expect("crates lie in the root");
+        let manifest: toml::Table = read(path.as_std_path()).parse().expect("a manifest is TOML");
+        let inherits = |table: &str, key: Option<&str>| {
+            let table = manifest.get(table);
+            let entry = key.map_or(table, |key| table.and_then(|table| table.get(key)));
+            entry.and_then(|entry| entry.get("workspace")).and_then(toml::Value::as_bool) == Some(true)
+        };
+        assert!(inherits("lints", None), "{path}: [lints] workspace = true");
+        for key in ["version", "edition", "rust-version", "license"] {
+            assert!(inherits("package", Some(key)), "{path}: {key}.workspace = true");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later_in_the_sources() {
+    // Put together here, so that this file does not find itself.
+    let words = [concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!("), concat!("#[", "ignore")];
+    let mut found = Vec::new();
+    for path in files().iter().filter(|path| path.extension().is_some_and(|ending| ending == "rs")) {
+        for (index, line) in read(path).lines().enumerate() {
+            if words.iter().any(|word| line.contains(word)) {
+                found.push(format!("{}:{}: {}", path.display(), index + 1, line.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}

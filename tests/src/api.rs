@@ -1,0 +1,133 @@
+//! A REST client as thin as `curl`: a path, a JSON body, and what came back.
+
+use std::sync::Once;
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Client, Method, RequestBuilder, Url};
+use serde_json::Value;
+
+/// What a server answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body: JSON; a string if it is not; null if there is none.
+    pub body: Value,
+    request: String,
+}
+
+impl Answer {
+    /// The body, if the status is this one.
+    ///
+    /// # Panics
+    /// When it is another one; the message shows the answer.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{} answered {:#}", self.request, self.body);
+        self.body
+    }
+}
+
+/// A server's API, as one client with one token sees it.
+#[derive(Debug, Clone)]
+pub struct Api {
+    base: String,
+    token: Option<String>,
+    client: Client,
+}
+
+impl Api {
+    /// The API at `base` (`http://host:port`) for whoever holds `token`.
+    pub fn new(base: &str, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..Self::anonymous(base) }
+    }
+
+    /// The API at `base` for somebody without a token.
+    pub fn anonymous(base: &str) -> Self {
+        static PROVIDER: Once = Once::new();
+        PROVIDER.call_once(|| {
+            // Another part of the process may have set one: just as good.
+            rustls::crypto::ring::default_provider().install_default().ok();
+        });
+        let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("make a client");
+        Self { base: base.to_owned(), token: None, client }
+    }
+
+    /// GET.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.answer(self.request(Method::GET, path)).await
+    }
+
+    /// POST with a JSON body.
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.answer(self.request(Method::POST, path).json(&body)).await
+    }
+
+    /// PUT with a JSON body.
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        self.answer(self.request(Method::PUT, path).json(&body)).await
+    }
+
+    /// PATCH with a JSON body.
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.answer(self.request(Method::PATCH, path).json(&body)).await
+    }
+
+    /// DELETE.
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.answer(self.request(Method::DELETE, path)).await
+    }
+
+    /// Every run of a job, whatever the number of pages.
+    ///
+    /// # Panics
+    /// When a page is not answered by 200 with `items`.
+    pub async fn runs(&self, job: &str) -> Vec<Value> {
+        let mut runs = Vec::new();
+        let mut cursor = None::<String>;
+        loop {
+            let mut url = Url::parse(&self.base).expect("the base is a URL");
+            url.set_path("/api/v1/runs");
+            url.query_pairs_mut().append_pair("job", job);
+            if let Some(cursor) = &cursor {
+                url.query_pairs_mut().append_pair("cursor", cursor);
+            }
+            let page = self.get(&format!("{}?{}", url.path(), url.query().unwrap_or_default())).await.expect(200);
+            runs.extend_from_slice(page["items"].as_array().expect("a page of runs has items"));
+            match &page["next_cursor"] {
+                Value::String(next) => cursor = Some(next.clone()),
+                _ => return runs,
+            }
+        }
+    }
+
+    /// A request with this client's token, for more than the methods above can say (a header, another body).
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.client.request(method, format!("{}{path}", self.base));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    /// Sends a request.
+    ///
+    /// # Panics
+    /// When no answer comes.
+    pub async fn answer(&self, request: RequestBuilder) -> Answer {
+        let (client, request) = request.build_split();
+        let request = request.expect("build a request");
+        let name = format!("{} {}", request.method(), request.url());
+        let response = client.execute(request).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let body = match text.as_str() {
+            "" => Value::Null,
+            text => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
+        };
+        Answer { status, headers, body, request: name }
+    }
+}

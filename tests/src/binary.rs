@@ -1,0 +1,71 @@
+//! The `rondel` binary that belongs to the running test program.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::settings;
+
+/// The path of the binary, built from the same sources as the test program.
+///
+/// The first call has cargo make sure of that, with the features that the tests were built with, so that it rarely has
+/// anything to do. `RONDEL_TEST_BIN` names another binary instead.
+///
+/// # Panics
+/// When the binary cannot be built.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| settings::other_binary().unwrap_or_else(build))
+}
+
+fn build() -> PathBuf {
+    // target/<profile>/deps/<test program>
+    let program = std::env::current_exe().expect("the test program has a path");
+    let profile_folder = program.ancestors().nth(2).expect("the test program lies in target/<profile>/deps");
+    let profile = profile_folder.file_name().and_then(|name| name.to_str()).expect("the profile's folder has a name");
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--workspace", "--locked", "--quiet", "--bins", "--tests"])
+        .args(["--profile", if profile == "debug" { "dev" } else { profile }])
+        .arg("--target-dir")
+        .arg(profile_folder.parent().expect("target/<profile> has a parent"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .stdin(Stdio::null())
+        .status()
+        .expect("run cargo build");
+    assert!(status.success(), "cargo build of the binary under test: {status}");
+    profile_folder.join("rondel")
+}
+
+/// What a `rondel` command that ran to its end has said.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// The exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+/// Runs a `rondel` command to its end, with no `RONDEL_…` variable but the given ones.
+///
+/// # Panics
+/// When it takes longer than 30 s.
+pub async fn rondel(args: &[&str], variables: &[(&str, &str)]) -> Finished {
+    let mut command = tokio::process::Command::new(binary());
+    for name in settings::product_variables() {
+        command.env_remove(name);
+    }
+    command.args(args).envs(variables.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+    let limit = Duration::from_secs(30);
+    let Ok(output) = tokio::time::timeout(limit, command.output()).await else {
+        panic!("rondel {} did not end within {limit:?}", args.join(" "));
+    };
+    let output = output.expect("run the binary under test");
+    Finished {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}

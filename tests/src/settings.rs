@@ -1,0 +1,44 @@
+//! What the environment says about a test run. The only place that reads it.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+/// An environment variable that is set and not empty.
+#[expect(clippy::disallowed_methods, reason = "the harness has no command line: the environment is how it is told")]
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The names of variables that would change what a `rondel` process under test does.
+pub(crate) fn product_variables() -> Vec<String> {
+    std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.starts_with("RONDEL_"))
+        .collect()
+}
+
+/// Whether a test that cannot have `what` must fail instead of being skipped.
+pub(crate) fn requires(what: &str) -> bool {
+    variable("RONDEL_TEST_REQUIRE").is_some_and(|list| list.split(',').any(|item| item.trim() == what))
+}
+
+/// Whether scratch folders and databases stay after the test, to be looked at.
+pub(crate) fn keeps() -> bool {
+    variable("RONDEL_TEST_KEEP").as_deref() == Some("1")
+}
+
+/// A `rondel` binary to test instead of the one that belongs to the test program.
+pub(crate) fn other_binary() -> Option<PathBuf> {
+    variable("RONDEL_TEST_BIN").map(PathBuf::from)
+}
+
+/// A new folder, gone with the value unless [`keeps`].
+pub(crate) fn scratch_folder(prefix: &str) -> TempDir {
+    let mut folder = tempfile::Builder::new().prefix(prefix).tempdir().expect("make a scratch folder");
+    if keeps() {
+        folder.disable_cleanup(true);
+        eprintln!("kept: {}", folder.path().display());
+    }
+    folder
+}

@@ -1,0 +1,233 @@
+//! The parts of a running system: servers, agents, and `rondel dev`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::{Api, Process, ScratchDb, binary, settings, wait_until};
+
+/// How long a start may take on a slow machine.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long an orderly end may take on a slow machine.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// A `rondel server` process.
+#[derive(Debug)]
+pub struct Server {
+    console: Console,
+    database: String,
+}
+
+impl Server {
+    /// Starts a server on a database and waits until it listens. Several on one database are a cluster.
+    pub async fn start(db: &ScratchDb) -> Self {
+        Self::start_with(db, &[]).await
+    }
+
+    /// The same, with more arguments.
+    pub async fn start_with(db: &ScratchDb, args: &[&str]) -> Self {
+        let args = [&["server", "--database", db.url()], args].concat();
+        Self { console: Console::start("the server", &args).await, database: db.url().to_owned() }
+    }
+
+    /// Starts it again at the same address and in the same data folder, after it was killed or stopped.
+    pub async fn restart(&mut self) {
+        self.console.restart().await;
+    }
+
+    /// Its API, with the token that it wrote at its start.
+    pub fn api(&self) -> Api {
+        self.console.api()
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> &str {
+        &self.console.url
+    }
+
+    /// The URL of its database.
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Its data folder.
+    pub fn data_folder(&self) -> &Path {
+        self.console.folder.path()
+    }
+
+    /// The file with its API token.
+    pub fn token_file(&self) -> PathBuf {
+        self.console.token_file()
+    }
+
+    /// The process, to signal it or to read what it said.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.console.process
+    }
+
+    /// SIGKILL: a crash.
+    pub async fn kill(&mut self) {
+        self.console.process.kill().await;
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub async fn stop(&mut self) -> ExitStatus {
+        self.console.process.terminate(STOP_LIMIT).await
+    }
+}
+
+/// A `rondel dev` process.
+#[derive(Debug)]
+pub struct Dev {
+    console: Console,
+}
+
+impl Dev {
+    /// Starts it in a fresh data folder and waits until it listens.
+    pub async fn start() -> Self {
+        Self { console: Console::start("rondel dev", &["dev"]).await }
+    }
+
+    /// Starts it again at the same address and in the same data folder, after it was killed or stopped.
+    pub async fn restart(&mut self) {
+        self.console.restart().await;
+    }
+
+    /// Its API, with the token that it wrote at its start.
+    pub fn api(&self) -> Api {
+        self.console.api()
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> &str {
+        &self.console.url
+    }
+
+    /// Its data folder.
+    pub fn data_folder(&self) -> &Path {
+        self.console.folder.path()
+    }
+
+    /// The file with its API token.
+    pub fn token_file(&self) -> PathBuf {
+        self.console.token_file()
+    }
+
+    /// The process, to signal it or to read what it said.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.console.process
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub async fn stop(&mut self) -> ExitStatus {
+        self.console.process.terminate(STOP_LIMIT).await
+    }
+}
+
+/// A `rondel agent` process.
+#[derive(Debug)]
+pub struct Agent {
+    name: String,
+    process: Process,
+}
+
+impl Agent {
+    /// Starts an agent of an app, under a name of its own, and waits until the server lists it.
+    pub async fn start(server: &Server, app: &str) -> Self {
+        Self::start_with(server, app, &[]).await
+    }
+
+    /// The same, with more arguments.
+    pub async fn start_with(server: &Server, app: &str, args: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let name = format!("{app}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        Self::start_named(server, app, &name, args).await
+    }
+
+    /// The same, under a given name: what a restart of the same agent is.
+    pub async fn start_named(server: &Server, app: &str, name: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(binary());
+        command.args(["agent", "--server", server.url(), "--app", app, "--name", name, "--token-file"]);
+        command.arg(server.token_file()).args(args);
+        let agent = Self { name: name.to_owned(), process: Process::start(&format!("agent {name}"), command) };
+        let what = format!("agent {name} is listed");
+        let api = server.api();
+        wait_until(START_LIMIT, &what, async || {
+            let executors = api.get("/api/v1/executors").await.expect(200);
+            if executors.to_string().contains(&format!("\"{name}\"")) {
+                Ok(())
+            } else {
+                Err((executors, agent.process.last_words()))
+            }
+        })
+        .await;
+        agent
+    }
+
+    /// Its stable name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process, to signal it or to read what it said.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// SIGKILL: a crash.
+    pub async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub async fn stop(&mut self) -> ExitStatus {
+        self.process.terminate(STOP_LIMIT).await
+    }
+}
+
+/// A process that listens and has a data folder with a token in it.
+#[derive(Debug)]
+struct Console {
+    name: String,
+    args: Vec<String>,
+    process: Process,
+    url: String,
+    folder: TempDir,
+}
+
+impl Console {
+    async fn start(name: &str, args: &[&str]) -> Self {
+        let folder = settings::scratch_folder("rondel-data-");
+        let args: Vec<_> = args.iter().map(|&arg| arg.to_owned()).collect();
+        let (process, url) = listen(name, &args, "127.0.0.1:0", folder.path()).await;
+        Self { name: name.to_owned(), args, process, url, folder }
+    }
+
+    async fn restart(&mut self) {
+        assert!(self.process.has_ended().is_some(), "{} still runs", self.name);
+        let address = self.url.trim_start_matches("http://").to_owned();
+        (self.process, self.url) = listen(&self.name, &self.args, &address, self.folder.path()).await;
+    }
+
+    fn token_file(&self) -> PathBuf {
+        self.folder.path().join("admin.token")
+    }
+
+    fn api(&self) -> Api {
+        let token = std::fs::read_to_string(self.token_file()).expect("the server wrote its token");
+        Api::new(&self.url, token.trim())
+    }
+}
+
+async fn listen(name: &str, args: &[String], address: &str, folder: &Path) -> (Process, String) {
+    let mut command = Command::new(binary());
+    command.args(args).args(["--listen", address, "--data-dir"]).arg(folder);
+    let mut process = Process::start(name, command);
+    let line = process.wait_for_line(START_LIMIT, "listening on http://").await;
+    let url = line.split_whitespace().find(|word| word.starts_with("http://")).expect("the line has a URL");
+    (process, url.trim_end_matches(['/', '.', ',']).to_owned())
+}
