@@ -62,8 +62,7 @@ async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failu
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => builder,
     };
-    let handlers =
-        agent::AgentConfig { allow_scripts: config.allow_scripts, secrets_dir: config.secrets_dir.clone() };
+    let handlers = agent::AgentConfig { allow_scripts: config.allow_scripts, secrets_dir: config.secrets_dir.clone() };
     let executor = agent::add_handlers(builder, &handlers)?.build()?;
     tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, "agent starts");
     executor.run_until(stop.cancelled_owned()).await?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::agent::AgentArgs;
 use crate::app::AppArgs;
 use crate::cron::CronArgs;
 use crate::dev::DevArgs;
@@ -13,7 +14,6 @@ use crate::exit::{Exit, Failure};
 use crate::job::JobArgs;
 use crate::node::NodeArgs;
 use crate::run::RunArgs;
-use crate::agent::AgentArgs;
 use crate::server::ServerArgs;
 use crate::{config, output, runtime};
 

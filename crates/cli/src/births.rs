@@ -63,7 +63,11 @@ impl Drop for Births {
     fn drop(&mut self) {
         for path in self.made.iter().rev() {
             // A folder in which somebody else put something stays.
-            if path.is_dir() { std::fs::remove_dir(path).ok() } else { std::fs::remove_file(path).ok() };
+            if path.is_dir() {
+                std::fs::remove_dir(path).ok()
+            } else {
+                std::fs::remove_file(path).ok()
+            };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `rondel cron`: what an expression means, without a server.
 
-use clap::{Args, Subcommand};
 use chrono::{SecondsFormat, TimeZone as _};
+use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use rondel_core::cron::{CronExpr, DstRule, Tz, parse_zone};
 use serde::Serialize;
@@ -64,8 +64,7 @@ fn next(args: &NextArgs) -> Result<(), Failure> {
         Some(text) => text.parse().map_err(|error| Failure::refused(format!("--after: {error}")))?,
         None => clock::now(),
     };
-    let fires =
-        expression.fires_between(zone, DstRule::default(), after, Timestamp::MAX, usize::from(args.count));
+    let fires = expression.fires_between(zone, DstRule::default(), after, Timestamp::MAX, usize::from(args.count));
     print(args, &expression, zone, fires)
 }
 

@@ -39,9 +39,9 @@ impl ExecutorArgs {
 
 fn row(executor: &Value, now: Timestamp) -> Vec<String> {
     let handlers = executor["handlers"].as_array().map(|all| all.iter().map(text_of).collect::<Vec<_>>().join(","));
-    let labels = executor["labels"].as_object().map(|all| {
-        all.iter().map(|(key, value)| format!("{key}={}", text_of(value))).collect::<Vec<_>>().join(",")
-    });
+    let labels = executor["labels"]
+        .as_object()
+        .map(|all| all.iter().map(|(key, value)| format!("{key}={}", text_of(value))).collect::<Vec<_>>().join(","));
     vec![
         text_of(&executor["name"]),
         text_of(&executor["app"]),

@@ -11,8 +11,10 @@ use crate::exit::{Exit, Failure};
 pub(crate) fn data(lines: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
-    let written =
-        stdout.write_all(lines.as_bytes()).and_then(|()| stdout.write_all(end.as_bytes())).and_then(|()| stdout.flush());
+    let written = stdout
+        .write_all(lines.as_bytes())
+        .and_then(|()| stdout.write_all(end.as_bytes()))
+        .and_then(|()| stdout.flush());
     written.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
         _ => Failure::of("cannot write to stdout", &error),

@@ -13,7 +13,9 @@ use crate::exit::Failure;
 
 /// Says whether a text is a level or a list of filters.
 pub(crate) fn check(filter: &str) -> Result<(), String> {
-    EnvFilter::try_new(filter).map(drop).map_err(|error| format!("{filter:?} is not a log filter such as info: {error}"))
+    EnvFilter::try_new(filter)
+        .map(drop)
+        .map_err(|error| format!("{filter:?} is not a log filter such as info: {error}"))
 }
 
 /// Begins to log, for a program that runs no handlers.
@@ -34,7 +36,8 @@ where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
     let filter = EnvFilter::try_new(filter).map_err(|error| Failure::refused(error.to_string()))?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     Ok(match format {
         LogFormat::Text => lines.with_filter(filter).boxed(),
         LogFormat::Json => lines.json().with_filter(filter).boxed(),

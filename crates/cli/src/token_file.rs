@@ -19,12 +19,14 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
     let limit = LEN_MAX as u64 + 2;
     match std::fs::File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text)) {
         Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(Failure::of(format!("cannot read the token file {}", path.display()), &error)),
     }
     check(&text).map(Some).ok_or_else(|| {
         let place = path.display();
-        Failure::from_text(format!("{place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"))
+        Failure::from_text(format!(
+            "{place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
+        ))
     })
 }
 
@@ -85,7 +87,15 @@ mod tests {
     #[test]
     fn what_is_no_token_is_refused() {
         let long = "x".repeat(600);
-        for text in ["", "\n", "short", "two words that are long", "a-first-line-of-many\na-second-line", "ünfzehn-und-mehr", &long] {
+        for text in [
+            "",
+            "\n",
+            "short",
+            "two words that are long",
+            "a-first-line-of-many\na-second-line",
+            "ünfzehn-und-mehr",
+            &long,
+        ] {
             assert!(check(text).is_none(), "{text}");
         }
         assert!(check("rondel_0123456789abcdef\r\n").is_some());

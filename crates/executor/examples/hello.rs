@@ -10,10 +10,7 @@ async fn greet(Params(name): Params<Option<String>>) -> Result<String, JobError>
 
 #[tokio::main]
 async fn main() -> Result<(), ExecutorError> {
-    tracing_subscriber::registry()
-        .with(tracing_subscriber::fmt::layer())
-        .with(rondel_executor::log_layer())
-        .init();
+    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(rondel_executor::log_layer()).init();
     let mut args = std::env::args().skip(1);
     Executor::builder("hello")
         .server(args.next().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))

@@ -29,6 +29,9 @@ pub(crate) async fn execute(run: &RunContext, handler: Arc<dyn AnyHandler>) -> E
 }
 
 async fn supervise(run: &RunContext, handler: Arc<dyn AnyHandler>) -> Ending {
+    if let Some(cause) = run.stop_cause() {
+        return cause.ending(None);
+    }
     let grace = run.setup().timing.cancel_grace;
     let mut body = Box::pin(within(run.clone(), body(run.clone(), handler)));
     // The body first: a handler that is over at once costs neither a timer nor a waker.

@@ -46,11 +46,9 @@ impl Ending {
             RunStatus::Cancelled => v1::result::Status::Cancelled,
             RunStatus::Skipped => v1::result::Status::Skipped,
             // An executor makes none of the others.
-            RunStatus::Failed
-            | RunStatus::Unknown
-            | RunStatus::Pending
-            | RunStatus::Waiting
-            | RunStatus::Running => v1::result::Status::Failed,
+            RunStatus::Failed | RunStatus::Unknown | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
+                v1::result::Status::Failed
+            }
         }
     }
 }

@@ -37,7 +37,6 @@ impl Executor {
     /// ```
     /// let builder = rondel_executor::Executor::builder("billing");
     /// ```
-    #[must_use]
     pub fn builder(app: impl Into<String>) -> Builder {
         Builder::new(app.into())
     }

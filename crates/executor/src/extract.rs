@@ -95,7 +95,10 @@ pub struct State<T>(pub T);
 impl<T: Clone + Send + Sync + 'static> FromRun for State<T> {
     fn from_run(run: &RunContext) -> Result<Self, JobError> {
         run.state::<T>().map(State).ok_or_else(|| {
-            JobError::terminal(format_args!("the executor has no state of type {}: .state(value) gives it one", type_name::<T>()))
+            JobError::terminal(format_args!(
+                "the executor has no state of type {}: .state(value) gives it one",
+                type_name::<T>()
+            ))
         })
     }
 }

@@ -1,4 +1,17 @@
-//! What the host says of itself in heartbeats, for people. Zero where it does not say it.
+//! What the host says of itself: how long it is up, and, for people, its load. Zero where it does not say it.
+
+use std::time::Duration;
+
+/// Time since the host started, its sleep included.
+pub(crate) fn uptime() -> Duration {
+    #[cfg(target_os = "linux")]
+    let clock = rustix::time::ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    let clock = rustix::time::ClockId::Monotonic;
+    let now = rustix::time::clock_gettime(clock);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+    Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
+}
 
 /// Load of the last minute per processor.
 pub(crate) fn cpu_load() -> f32 {
@@ -21,6 +34,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn the_host_is_read() {
+        assert!(super::uptime() > super::Duration::ZERO);
         assert!(super::memory_bytes() > 100_000);
         assert!(super::cpu_load() >= 0.0);
     }

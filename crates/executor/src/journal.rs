@@ -59,7 +59,7 @@ impl Journal {
             let path = path.to_owned();
             move |source| ExecutorError::DataDir { operation, path, source }
         };
-        std::fs::create_dir_all(dir).map_err(failed("create", dir))?;
+        create_dir(dir).map_err(failed("create", dir))?;
         let lock_file = lock_dir(dir)?;
         let state_path = dir.join("state.json");
         let before = read_state(&state_path).map_err(failed("read", &state_path))?;
@@ -136,6 +136,15 @@ impl Journal {
         self.welcome_pending.store(false, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// For this user's eyes: results may hold anything.
+fn create_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }
 
 fn lock_dir(dir: &Path) -> Result<File, ExecutorError> {

@@ -41,20 +41,21 @@ impl Secrets {
     /// The secret, or the failure that names it.
     pub(crate) async fn get(&self, name: &str) -> Result<String, JobError> {
         if !is_name(name) {
-            return Err(JobError::terminal(format_args!("{name:?} is not a secret's name: letters, digits, '_', '-', '.'")));
+            return Err(JobError::terminal(format_args!(
+                "{name:?} is not a secret's name: letters, digits, '_', '-', '.'"
+            )));
         }
-        if let Some(secret) = self.from_file(name).await? {
+        if let Some(secret) = self.read_file(name).await? {
             return Ok(secret);
         }
         from_variable(name)
             .ok_or_else(|| JobError::terminal(format_args!("secret {name:?} is not known to this executor")))
     }
 
-    async fn from_file(&self, name: &str) -> Result<Option<String>, JobError> {
+    async fn read_file(&self, name: &str) -> Result<Option<String>, JobError> {
         let Some(dir) = &self.dir else { return Ok(None) };
-        let unreadable = |error: &dyn std::fmt::Display| {
-            JobError::terminal(format_args!("secret {name:?} cannot be read: {error}"))
-        };
+        let unreadable =
+            |error: &dyn std::fmt::Display| JobError::terminal(format_args!("secret {name:?} cannot be read: {error}"));
         let path = dir.join(name);
         match tokio::fs::metadata(&path).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

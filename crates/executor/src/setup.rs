@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::clock::ServerClock;
 use crate::handler::AnyHandler;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, lock};
 use crate::log::Shipping;
 use crate::run::RunContext;
 use crate::secrets::Secrets;
@@ -87,6 +87,14 @@ impl Setup {
             shipping: None,
             blocking: Arc::new(Semaphore::new(BLOCKING_THREADS)),
             progressed: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Lets go of the runs in its lists: they hold this in turn.
+    pub(crate) fn forget_runs(&self) {
+        lock(&self.progressed).clear();
+        if let Some(shipping) = &self.shipping {
+            drop(shipping.take_marked());
         }
     }
 }

@@ -156,6 +156,7 @@ impl TestRun {
             ended = execute => ended,
             never = cancel => match never {},
         };
+        run.setup().forget_runs();
         TestOutcome::new(&run, ended.ending)
     }
 }

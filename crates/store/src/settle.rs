@@ -10,8 +10,9 @@ use crate::ledger::Finish;
 
 /// The longest message that is kept, in bytes.
 pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024;
-/// The longest result that is kept, in bytes.
-pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024;
+/// The longest result that is kept, in bytes. One less than 64 KiB: MariaDB takes the length of a value in a table of
+/// rows modulo 65,536, without a word.
+pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// The longest name that a column holds, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 

@@ -79,11 +79,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, mut request: Request, next: 
 pub(crate) struct CalledBy(pub(crate) String);
 
 /// The caller with this `Authorization` header, if it is a good one and may.
-pub(crate) async fn admit(
-    web: &Web,
-    permission: Permission,
-    authorization: Option<String>,
-) -> Result<Caller, Problem> {
+pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Option<String>) -> Result<Caller, Problem> {
     let engine = &web.engine;
     let token = authenticate(engine.store(), authorization.as_deref(), engine.now()).await?;
     let caller = token.map(|token| Caller { token }).ok_or_else(unauthenticated)?;

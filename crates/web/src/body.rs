@@ -23,11 +23,7 @@ impl FromRequest<Web> for JsonBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
-        if is_json(request.headers()) {
-            Ok(Self(collect(request, web).await?))
-        } else {
-            Err(undeclared())
-        }
+        if is_json(request.headers()) { Ok(Self(collect(request, web).await?)) } else { Err(undeclared()) }
     }
 }
 
@@ -108,12 +104,15 @@ fn refuse(base: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> 
         }
     }
     let message = reason(inner);
-    let code = if message.starts_with("unknown field") {
+    // The path ends at the object whose field is missing or given twice: the sentence has the field's name.
+    let named = |kind: &str| message.strip_prefix(kind)?.strip_prefix(" field `")?.strip_suffix('`');
+    let code = if message.starts_with("unknown field `") {
         "unknown_field"
-    } else if let Some(name) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+    } else if let Some(name) = named("missing") {
         push(&mut pointer, name);
         "missing_field"
-    } else if message.starts_with("duplicate field") {
+    } else if let Some(name) = named("duplicate") {
+        push(&mut pointer, name);
         "duplicate_field"
     } else {
         "invalid_value"

@@ -1,9 +1,9 @@
 //! Versions of jobs as entity tags: `"v3"`, and `If-Match` against them.
 
 use axum::extract::FromRequestParts;
+use http::HeaderValue;
 use http::header::IF_MATCH;
 use http::request::Parts;
-use http::HeaderValue;
 
 use crate::app::Web;
 use crate::problem::{Code, Problem};

@@ -104,3 +104,27 @@ pub(crate) fn json(status: StatusCode, body: &impl serde::Serialize) -> Result<R
     let content_type = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     Ok((status, content_type, text).into_response())
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::get;
+    use tower::ServiceExt as _;
+    use tower_http::catch_panic::CatchPanicLayer;
+
+    use super::*;
+
+    async fn panics() -> &'static str {
+        panic!("with a secret")
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer() {
+        let app = Router::new().route("/", get(panics)).layer(CatchPanicLayer::custom(panicked));
+        let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let problem = response.extensions().get::<Problem>().unwrap();
+        assert_eq!(problem.cause(), Some("panic: with a secret"));
+    }
+}

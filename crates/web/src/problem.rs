@@ -9,6 +9,13 @@ use rondel_core::FieldError;
 use rondel_store::StoreError;
 use serde::Serialize;
 
+/// How many complaints one answer lists.
+const COMPLAINT_COUNT_MAX: usize = 50;
+/// The longest pointer or parameter in one, in characters.
+const PLACE_LEN_MAX: usize = 200;
+/// The longest sentence in one.
+const MESSAGE_LEN_MAX: usize = 600;
+
 macro_rules! codes {
     ($($variant:ident = $word:literal, $status:literal, $title:literal;)+) => {
         /// What went wrong, in a word that does not change between releases.
@@ -91,13 +98,24 @@ pub(crate) struct Complaint {
 impl Complaint {
     /// About the place in the body at `pointer`.
     pub(crate) fn body(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
-        Self { pointer: Some(pointer.into()), parameter: None, code, message: message.into() }
+        let pointer = cut(pointer.into(), PLACE_LEN_MAX);
+        Self { pointer: Some(pointer), parameter: None, code, message: cut(message.into(), MESSAGE_LEN_MAX) }
     }
 
     /// About the query parameter `name`.
     pub(crate) fn query(name: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
-        Self { pointer: None, parameter: Some(name.into()), code, message: message.into() }
+        let name = cut(name.into(), PLACE_LEN_MAX);
+        Self { pointer: None, parameter: Some(name), code, message: cut(message.into(), MESSAGE_LEN_MAX) }
     }
+}
+
+/// Sentences name what the caller sent, which may be long.
+fn cut(mut text: String, len_max: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(len_max) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 impl From<FieldError> for Complaint {
@@ -136,7 +154,7 @@ impl Problem {
     }
 
     /// A problem with places in the body or the query; the first of them gives the sentence.
-    pub(crate) fn of_complaints(code: Code, errors: Vec<Complaint>) -> Self {
+    pub(crate) fn of_complaints(code: Code, mut errors: Vec<Complaint>) -> Self {
         let place = |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
         let first = errors.first().map(|error| format!("{}: {}", place(error), error.message)).unwrap_or_default();
         let detail = match errors.len() {
@@ -144,6 +162,7 @@ impl Problem {
             count => format!("{first} (the first of {count} errors)"),
         };
         let mut problem = Self::new(code, detail.trim_start_matches(": "));
+        errors.truncate(COMPLAINT_COUNT_MAX);
         problem.0.errors = errors;
         problem
     }
@@ -217,7 +236,8 @@ impl IntoResponse for Problem {
     /// An empty body with the problem as an extension: [`render`] writes it.
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.status_mut() =
+            StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         for (name, value) in &self.0.headers {
             response.headers_mut().insert(name.clone(), value.clone());
         }
@@ -273,4 +293,37 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+
+    use super::*;
+
+    async fn rendered(problem: Problem) -> (Response, String) {
+        let mut response = problem.clone().into_response();
+        render(&mut response, &problem, "id", "/path");
+        let body = std::mem::take(response.body_mut());
+        let text = String::from_utf8(to_bytes(body, usize::MAX).await.unwrap().to_vec()).unwrap();
+        (response, text)
+    }
+
+    #[tokio::test]
+    async fn causes_are_not_sent() {
+        let message = "no JSON".to_owned();
+        let problem = Problem::from(StoreError::Corrupt { table: "job_version", column: "spec", id: 7, message });
+        assert!(problem.cause().is_some_and(|cause| cause.contains("job_version")));
+        let (response, text) = rendered(problem).await;
+        assert_eq!(response.status(), 500);
+        assert!(!text.contains("job_version") && text.contains("\"request_id\":\"id\""), "{text}");
+    }
+
+    #[tokio::test]
+    async fn long_complaints_are_cut() {
+        let errors = vec![Complaint::body("/ä".repeat(1000), "invalid_value", "ö".repeat(100_000)); 1000];
+        let (_, text) = rendered(Problem::of_complaints(Code::InvalidBody, errors)).await;
+        assert!(text.len() < 100_000, "{}", text.len());
+        assert!(text.contains("the first of 1000 errors"));
+    }
 }

@@ -45,11 +45,7 @@ impl Reader {
     }
 
     /// The same, read by `parse`; its error is the sentence for the caller.
-    pub(crate) fn parsed<T>(
-        &mut self,
-        name: &'static str,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    pub(crate) fn parsed<T>(&mut self, name: &'static str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let text = self.one(name)?;
         parse(&text).map_err(|message| self.errors.push(Complaint::query(name, "invalid_value", message))).ok()
     }
@@ -96,11 +92,7 @@ impl Reader {
             let message = format!("is not a parameter of this endpoint, which has {known}");
             self.errors.push(Complaint::query(key, "unknown_parameter", message));
         }
-        if self.errors.is_empty() {
-            Ok(())
-        } else {
-            Err(Problem::of_complaints(Code::InvalidQuery, self.errors))
-        }
+        if self.errors.is_empty() { Ok(()) } else { Err(Problem::of_complaints(Code::InvalidQuery, self.errors)) }
     }
 }
 

@@ -71,11 +71,9 @@ mod tests {
         let one = r#"{"title":"The body is not right","detail":"/schedule/cron: bad","errors":[{"pointer":"/schedule/cron","message":"bad"}]}"#;
         let two = r#"{"title":"The body is not right","errors":[{"pointer":"/a","message":"x"},{"parameter":"b","message":"y"}]}"#;
         let none = r#"{"title":"There is no such job","detail":"no job \"x\"","errors":[]}"#;
-        for (body, text) in [
-            (one, "/schedule/cron: bad"),
-            (two, "The body is not right:\n  /a: x\n  b: y"),
-            (none, "no job \"x\""),
-        ] {
+        for (body, text) in
+            [(one, "/schedule/cron: bad"), (two, "The body is not right:\n  /a: x\n  b: y"), (none, "no job \"x\"")]
+        {
             assert_eq!(sentence(&serde_json::from_str(body).unwrap()), text);
         }
     }

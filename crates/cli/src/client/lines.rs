@@ -39,7 +39,10 @@ impl Lines {
                 Ok(Ok(None)) => return Ok(None),
                 Ok(Err(error)) => {
                     let cause = chain(&error.without_url());
-                    return Err(Failure::new(Exit::Unreachable, format!("the connection to the server broke: {cause}")));
+                    return Err(Failure::new(
+                        Exit::Unreachable,
+                        format!("the connection to the server broke: {cause}"),
+                    ));
                 }
                 Err(_) => return Err(Failure::new(Exit::Unreachable, "the server has fallen silent")),
             }

@@ -50,9 +50,13 @@ pub(crate) struct Client {
 impl ClientArgs {
     /// The client that these flags describe. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        let base = Url::parse(&self.server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let base =
+            Url::parse(&self.server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         let Some(base) = base else {
-            return Err(Failure::refused(format!("--server: {:?} is not a URL such as http://127.0.0.1:8080", self.server)));
+            return Err(Failure::refused(format!(
+                "--server: {:?} is not a URL such as http://127.0.0.1:8080",
+                self.server
+            )));
         };
         // Another part of the program may have set one, which is just as good.
         rustls::crypto::ring::default_provider().install_default().ok();
@@ -123,14 +127,19 @@ impl Client {
         query: &[(&str, &str)],
         body: Option<String>,
     ) -> Result<Body, Failure> {
-        let mut request = self.request(method, path, query)?.header("accept", "application/json").timeout(ANSWER_TIMEOUT);
+        let mut request =
+            self.request(method, path, query)?.header("accept", "application/json").timeout(ANSWER_TIMEOUT);
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body);
         }
         let response = request.send().await.map_err(|error| self.unreachable(error))?;
         let status = response.status();
         let text = response.text().await.map_err(|error| self.unreachable(error))?;
-        if status.is_success() { Ok(Body::new(text)) } else { Err(answer::failure(status, &text, self.token.is_some())) }
+        if status.is_success() {
+            Ok(Body::new(text))
+        } else {
+            Err(answer::failure(status, &text, self.token.is_some()))
+        }
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<RequestBuilder, Failure> {
@@ -171,7 +180,9 @@ impl Client {
         match (is_timeout, is_connect) {
             (_, true) => Failure::new(Exit::Unreachable, format!("cannot reach the server {place}: {cause}")),
             (true, false) => Failure::new(Exit::Unreachable, format!("the server {place} does not answer: {cause}")),
-            (false, false) => Failure::new(Exit::Unreachable, format!("the connection to the server {place} broke: {cause}")),
+            (false, false) => {
+                Failure::new(Exit::Unreachable, format!("the connection to the server {place} broke: {cause}"))
+            }
         }
     }
 }
@@ -190,8 +201,7 @@ mod tests {
     use super::*;
 
     fn client(server: &str, namespace: Option<&str>) -> Client {
-        let args =
-            ClientArgs { server: server.to_owned(), token_file: None, namespace: namespace.map(str::to_owned) };
+        let args = ClientArgs { server: server.to_owned(), token_file: None, namespace: namespace.map(str::to_owned) };
         args.client().unwrap()
     }
 

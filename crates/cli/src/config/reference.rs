@@ -60,13 +60,18 @@ mod tests {
     fn the_reference_is_a_config_file_with_every_key() {
         let text = reference().unwrap();
         let file: ConfigFile = toml::from_str(&text).unwrap();
-        assert_eq!(toml::to_string(&file.server.unwrap()).unwrap(), toml::to_string(&ServerSettings::defaults()).unwrap());
-        assert_eq!(toml::to_string(&file.agent.unwrap()).unwrap(), toml::to_string(&AgentSettings::defaults()).unwrap());
-        let uncommented: String =
-            text.lines().map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line)).fold(
-                String::new(),
-                |text, line| text + line + "\n",
-            );
+        assert_eq!(
+            toml::to_string(&file.server.unwrap()).unwrap(),
+            toml::to_string(&ServerSettings::defaults()).unwrap()
+        );
+        assert_eq!(
+            toml::to_string(&file.agent.unwrap()).unwrap(),
+            toml::to_string(&AgentSettings::defaults()).unwrap()
+        );
+        let uncommented: String = text
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+            .fold(String::new(), |text, line| text + line + "\n");
         let examples: toml::Table = uncommented.parse().unwrap();
         toml::from_str::<ConfigFile>(&uncommented).unwrap();
         assert!(!uncommented.contains("= \"\""), "a key has neither default nor example");

@@ -21,7 +21,9 @@ const SECTION: &str = "server";
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_DATABASE", hide_env_values = true)]
-    #[arg(help = "The database: sqlite:///path/file.db, postgres://user:password@host/name or mysql://user:password@host/name")]
+    #[arg(
+        help = "The database: sqlite:///path/file.db, postgres://user:password@host/name or mysql://user:password@host/name"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) database: Option<Database>,
     /// Where console, REST and gRPC listen; port 0 is a free one
@@ -124,7 +126,9 @@ impl TryFrom<ServerSettings> for ServerConfig {
         let missing = |key: &str| wrong(SECTION, key, "is missing");
         let data_dir = settings.data_dir.ok_or_else(|| missing("data_dir"))?;
         let config = Self {
-            database: settings.database.ok_or_else(|| wrong(SECTION, "database", "is missing: where is the database?"))?,
+            database: settings
+                .database
+                .ok_or_else(|| wrong(SECTION, "database", "is missing: where is the database?"))?,
             listen: settings.listen.ok_or_else(|| missing("listen"))?.0,
             node_name: settings.node_name,
             advertise: settings.advertise,
@@ -165,7 +169,11 @@ impl ServerConfig {
             return Err(wrong(SECTION, "beat", format!("{beat} is too short, the shortest is 100ms")));
         }
         if lease.0 < beat.0 * 4 {
-            return Err(wrong(SECTION, "lease", format!("{lease} is too short, it must be at least 4 beats of {beat}")));
+            return Err(wrong(
+                SECTION,
+                "lease",
+                format!("{lease} is too short, it must be at least 4 beats of {beat}"),
+            ));
         }
         crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
     }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use rondel_executor::agent::{AgentConfig, add_handlers};
 use rondel_executor::Executor;
+use rondel_executor::agent::{AgentConfig, add_handlers};
 use tokio_util::sync::CancellationToken;
 
 use crate::births::Births;
@@ -61,8 +61,7 @@ impl DevArgs {
         let executor = match started {
             Ok(executor) => executor,
             Err(failure) => {
-                // The lease is given back; what failed first is what is told.
-                node.drain(Duration::ZERO).await.ok();
+                node.abandon().await;
                 return Err(failure);
             }
         };

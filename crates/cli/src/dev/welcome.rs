@@ -9,7 +9,8 @@ use crate::server::Node;
 const USUAL_URL: &str = "http://127.0.0.1:8080";
 
 pub(super) fn lines(node: &Node, data_dir: &Path, listen: Listen) -> Vec<String> {
-    let program = std::env::args_os().next().map_or_else(|| "rondel".to_owned(), |name| name.to_string_lossy().into_owned());
+    let program =
+        std::env::args_os().next().map_or_else(|| "rondel".to_owned(), |name| name.to_string_lossy().into_owned());
     let flags = flags(&node.url(), data_dir);
     let loopback = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
     let token = data_dir.join("admin.token");

@@ -170,7 +170,9 @@ mod tests {
 
     #[test]
     fn flags_that_contradict_are_refused() {
-        for flags in [&["--cron", "x", "--every", "5s"][..], &["--tz", "UTC"], &["-f", "x"], &["--every", "5s", "--at", "x"]] {
+        for flags in
+            [&["--cron", "x", "--every", "5s"][..], &["--tz", "UTC"], &["-f", "x"], &["--every", "5s", "--at", "x"]]
+        {
             assert!(document(flags).is_err(), "{flags:?}");
         }
     }

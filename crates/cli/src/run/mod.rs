@@ -9,8 +9,8 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use crate::clock;
 use crate::client::{ClientArgs, text_of, time_of};
+use crate::clock;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;

@@ -59,5 +59,7 @@ pub(crate) async fn print_or_wait(
 /// The status of a run in an answer.
 pub(super) fn status_of(body: &Body) -> Result<RunStatus, Failure> {
     let status = text_of(&body.value()?["status"]);
-    status.parse().map_err(|message| Failure::from_text(format!("the server's answer is not understood: status {message}")))
+    status
+        .parse()
+        .map_err(|message| Failure::from_text(format!("the server's answer is not understood: status {message}")))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
-use rondel_store::{OpenError, SqlStore, Store, StoreConfig};
+use rondel_store::{OpenError, SqlStore, StoreConfig};
 use rondel_web::WebConfig;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,7 @@ pub(crate) struct Node {
     pub(crate) token: Token,
     address: SocketAddr,
     lifecycle: Lifecycle,
+    store: Arc<SqlStore>,
 }
 
 impl Node {
@@ -48,9 +49,12 @@ impl Node {
             beat: config.beat,
             ..EngineConfig::default()
         };
-        let engine = Engine::start(store, engine_config, &lifecycle).await?;
-        let node = Self { engine, token, address, lifecycle };
-        node.register_token().await?;
+        let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
+        let node = Self { engine, token, address, lifecycle, store };
+        if let Err(failure) = node.register_token().await {
+            node.abandon().await;
+            return Err(failure);
+        }
         node.serve(listener);
         Ok(node)
     }
@@ -108,14 +112,21 @@ impl Node {
         self.lifecycle.soft.clone()
     }
 
+    /// Stops what has begun of a start that failed; the failure itself is what is told.
+    pub(crate) async fn abandon(self) {
+        if let Err(failure) = self.drain(Duration::ZERO).await {
+            tracing::debug!(?failure, "stopping after a failed start");
+        }
+    }
+
     /// Stops it: what is under way may end within the grace, the lease is given back, the port closed last.
     pub(crate) async fn drain(self, grace: Duration) -> Result<(), Failure> {
-        tracing::info!("draining");
         self.engine.drain(grace).await;
-        self.lifecycle.soft.cancel();
-        self.lifecycle.hard.cancel();
         if tokio::time::timeout(CLOSE_TIMEOUT, self.lifecycle.wait()).await.is_err() {
             tracing::warn!("connections were cut that did not end");
+        }
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.store.close()).await.is_err() {
+            tracing::warn!("the database's connections did not end");
         }
         if self.lifecycle.has_failed() {
             return Err(Failure::from_text("a part of the server failed; the log says which"));
@@ -129,7 +140,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| Failure::of(format!("cannot listen on {address}"), &error))
 }
 
-async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<dyn Store>, Failure> {
+async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<SqlStore>, Failure> {
     let file = config.database.0.sqlite_path();
     if let Some(folder) = file.and_then(Path::parent)
         && folder == config.data_dir

@@ -4,7 +4,7 @@ use crate::process::run;
 
 #[test]
 fn fires_as_json() {
-    let args = ["cron", "next", "0 30 9 * * MON-FRI", "--tz", "Asia/Shanghai", "--after", "2026-03-06T00:00:00Z"];
+    let args = ["cron", "next", "0 30 9 ? * MON-FRI", "--tz", "Asia/Shanghai", "--after", "2026-03-06T00:00:00Z"];
     let ended = run(&[&args[..], &["--count", "3", "-o", "json"]].concat());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let expected = r#"{"fires":["2026-03-06T01:30:00Z","2026-03-09T01:30:00Z","2026-03-10T01:30:00Z"]}"#;
@@ -14,7 +14,17 @@ fn fires_as_json() {
 
 #[test]
 fn fires_for_people_show_zone_and_utc() {
-    let ended = run(&["cron", "next", "0 0 2 * * ?", "--tz", "Asia/Shanghai", "--after", "2026-03-06T00:00:00Z", "--count", "1"]);
+    let ended = run(&[
+        "cron",
+        "next",
+        "0 0 2 * * ?",
+        "--tz",
+        "Asia/Shanghai",
+        "--after",
+        "2026-03-06T00:00:00Z",
+        "--count",
+        "1",
+    ]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let lines: Vec<_> = ended.stdout.lines().collect();
     assert!(lines[0].starts_with("LOCAL") && lines.len() == 2, "{}", ended.stdout);

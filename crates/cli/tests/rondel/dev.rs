@@ -123,3 +123,27 @@ fn a_restart_keeps_token_and_jobs() {
     assert_eq!(url, format!("{}/livez", dev.url), "the check follows the port");
     dev.stop();
 }
+
+#[test]
+fn a_second_signal_ends_it_at_once_with_all_that_it_started() {
+    let mut dev = Dev::start();
+    // A length that no other process sleeps.
+    let params = format!("{{\"argv\": [\"sleep\", \"600.{}\"]}}", std::process::id());
+    let create = ["job", "create", "--name", "sleeper", "--app", "demo", "--handler", "shell", "--params", &params];
+    assert_eq!(dev.command(&create).code, Some(0));
+    let wanted = format!("sleep\0600.{}\0", std::process::id());
+    assert_eq!(dev.command(&["job", "trigger", "sleeper"]).code, Some(0));
+    dev.program.wait_for("the command sleeps", |_| is_running(&wanted).then_some(()));
+    dev.program.signal(Signal::TERM);
+    dev.program.wait_for("it drains", |program| program.said("stderr").contains("once more").then_some(()));
+    dev.program.signal(Signal::TERM);
+    assert_eq!(dev.program.end().code(), Some(143), "{}", dev.program.said("stderr"));
+    assert!(!is_running(&wanted), "the command outlives it");
+}
+
+fn is_running(wanted: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().map_while(Result::ok);
+    processes
+        .into_iter()
+        .any(|process| std::fs::read(process.path().join("cmdline")).is_ok_and(|it| it == wanted.as_bytes()))
+}

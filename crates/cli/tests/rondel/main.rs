@@ -1,8 +1,16 @@
 //! The real binary, as a person or a script meets it.
 
+#[cfg(test)]
+mod agent;
+#[cfg(test)]
 mod bad_starts;
+#[cfg(test)]
 mod client;
+#[cfg(test)]
 mod cron;
+#[cfg(test)]
 mod dev;
+#[cfg(test)]
 mod process;
+#[cfg(test)]
 mod settings;

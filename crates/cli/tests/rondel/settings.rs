@@ -69,8 +69,14 @@ fn the_help_is_there_and_mistakes_are_usage_errors() {
         let ended = run(args);
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{args:?}");
     }
-    for args in [&[][..], &["serve"], &["job"], &["job", "trigger"], &["run", "list", "--limit", "0"], &["server", "--port", "1"]]
-    {
+    for args in [
+        &[][..],
+        &["serve"],
+        &["job"],
+        &["job", "trigger"],
+        &["run", "list", "--limit", "0"],
+        &["server", "--port", "1"],
+    ] {
         let ended = run(args);
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{args:?}");
     }

@@ -60,15 +60,14 @@ impl DayRule {
         Ok(if starred { Self::Both { days, weekdays } } else { Self::Either { days, weekdays } })
     }
 
-    /// The days of a month that fire, as bits 1 to 31.
-    pub(super) fn in_month(&self, year: i32, month: u32) -> u64 {
-        let length = month_length(year, month);
+    /// The days of a date's month that fire, as bits 1 to 31.
+    pub(super) fn in_month_of(&self, date: NaiveDate) -> u64 {
+        let length = month_length(date.year(), date.month());
         let within = ALL_DAYS & ((1 << (length + 1)) - 1);
         if let Self::Both { days, weekdays: ALL_WEEKDAYS } = *self {
             return days & within;
         }
-        let Some(first) = NaiveDate::from_ymd_opt(year, month, 1) else { return 0 };
-        let month = Month { first: first.weekday().num_days_from_sunday(), length };
+        let month = Month { first: (date.weekday().num_days_from_sunday() + 36 - date.day()) % 7, length };
         let one = |day: u32| if (1..=length).contains(&day) { 1 << day } else { 0 };
         match *self {
             Self::Both { days, weekdays } => days & month.on(weekdays) & within,

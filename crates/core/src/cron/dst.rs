@@ -133,7 +133,6 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: Resolved, before: Tim
             return Some(Timestamp::from_secs(found - view.offset));
         }
         if let Some(gap) = view.gap
-            && until >= view.start
             && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped| skipped >= gap)
         {
             return Some(Timestamp::from_secs(view.start));

@@ -31,7 +31,7 @@ impl Fields {
         let Shown { date, midnight, time } = Shown::at(start)?;
         let (month, day) = ((date.year(), date.month()), date.day());
         if self.has_month(month) {
-            let days = self.days.in_month(month.0, month.1);
+            let days = self.days.in_month_of(date);
             if days & (1 << day) != 0
                 && let Some(time) = self.time_from(time)
             {
@@ -49,7 +49,7 @@ impl Fields {
         let Shown { date, midnight, time } = Shown::at(start)?;
         let (month, day) = ((date.year(), date.month()), date.day());
         if self.has_month(month) {
-            let days = self.days.in_month(month.0, month.1);
+            let days = self.days.in_month_of(date);
             if days & (1 << day) != 0
                 && let Some(time) = self.time_until(time)
             {
@@ -65,8 +65,9 @@ impl Fields {
     fn first_after_month(&self, mut month: (i32, u32)) -> Option<Local> {
         loop {
             month = self.next_month(month)?;
-            if let Some(day) = at_or_above(self.days.in_month(month.0, month.1), 1) {
-                return Some(midnight(month, day)? + seconds(self.first_time()));
+            let first = NaiveDate::from_ymd_opt(month.0, month.1, 1)?;
+            if let Some(day) = at_or_above(self.days.in_month_of(first), 1) {
+                return Some(midnight(first) + DAY * i64::from(day - 1) + seconds(self.first_time()));
             }
         }
     }
@@ -74,8 +75,9 @@ impl Fields {
     fn last_before_month(&self, mut month: (i32, u32)) -> Option<Local> {
         loop {
             month = self.prev_month(month)?;
-            if let Some(day) = at_or_below(self.days.in_month(month.0, month.1), 31) {
-                return Some(midnight(month, day)? + seconds(self.last_time()));
+            let first = NaiveDate::from_ymd_opt(month.0, month.1, 1)?;
+            if let Some(day) = at_or_below(self.days.in_month_of(first), 31) {
+                return Some(midnight(first) + DAY * i64::from(day - 1) + seconds(self.last_time()));
             }
         }
     }
@@ -165,8 +167,8 @@ impl Shown {
     }
 }
 
-fn midnight((year, month): (i32, u32), day: u32) -> Option<Local> {
-    Some(i64::from(NaiveDate::from_ymd_opt(year, month, day)?.to_epoch_days()) * DAY)
+fn midnight(date: NaiveDate) -> Local {
+    i64::from(date.to_epoch_days()) * DAY
 }
 
 fn seconds((hour, minute, second): Time) -> i64 {

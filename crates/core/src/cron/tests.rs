@@ -123,7 +123,8 @@ fn spellings_of_the_same() {
 
 /// The days of June 2026, which starts on a Monday, that an expression fires on.
 fn check_june(text: &str, days: &[u32]) {
-    let bits = CronExpr::parse(text).expect(text).fields.days.in_month(2026, 6);
+    let june = chrono::NaiveDate::from_ymd_opt(2026, 6, 15).unwrap();
+    let bits = CronExpr::parse(text).expect(text).fields.days.in_month_of(june);
     let found: Vec<u32> = (0..64).filter(|day| bits & (1 << day) != 0).collect();
     assert_eq!(found, days, "{text}");
 }
@@ -209,6 +210,13 @@ fn fires_by_chosen_rules() {
     {
         check("0 30 1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
         check("0 30 1-1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
+    }
+    // Once a year or once ever, in the very hour: the second pass lies before a match that is far away.
+    for text in ["0 30 1 1 11 ?", "0 30 1 1 11 ? 2026"] {
+        check(text, "America/New_York", rule(Gap::Auto, Overlap::Both), autumn, winter, &[first, second]);
+        let (text, zone) = (CronExpr::parse(text).unwrap(), Tz::America__New_York);
+        let before = text.prev_before(zone, rule(Gap::Auto, Overlap::Both), second.parse().unwrap());
+        assert_eq!(before, Some(first.parse().unwrap()), "{text}");
     }
     // Samoa had no 30 December 2011: the job of that day runs once, as the next day begins.
     check(

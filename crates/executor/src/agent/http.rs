@@ -139,7 +139,9 @@ enum BodyError {
 impl BodyError {
     fn unwrap_or_else(self, read: impl FnOnce(reqwest::Error) -> JobError) -> JobError {
         match self {
-            Self::TooLarge(max) => JobError::failed(format_args!("the answer is larger than {max} bytes (max_body_bytes)")),
+            Self::TooLarge(max) => {
+                JobError::failed(format_args!("the answer is larger than {max} bytes (max_body_bytes)"))
+            }
             Self::Read(error) => read(error),
         }
     }

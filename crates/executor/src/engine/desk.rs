@@ -253,7 +253,11 @@ impl Desk {
 }
 
 /// Instants in milliseconds; 0 for a start that never was.
-pub(crate) fn wire_result(run: &RunContext, ending: &Ending, (started_at_ms, finished_at_ms): (i64, i64)) -> v1::Result {
+pub(crate) fn wire_result(
+    run: &RunContext,
+    ending: &Ending,
+    (started_at_ms, finished_at_ms): (i64, i64),
+) -> v1::Result {
     v1::Result {
         run_id: run.run_id().get(),
         attempt: run.attempt(),

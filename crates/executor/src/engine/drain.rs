@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::Engine;
 use super::desk::Desk;
 use crate::run::StopCause;
@@ -17,7 +15,7 @@ impl Engine {
         let timing = &self.setup.timing;
         self.desk().drain();
         if !self.settles_within(drain_grace, |desk| desk.runs.is_empty()).await {
-            self.desk().stop(&StopCause::Drained, |_| true, Instant::now());
+            self.stop(&StopCause::Drained, |_| true);
             // Past its grace a run is dropped and reports, so this ends but for what blocks a thread.
             self.settles_within(timing.cancel_grace + TASKS_GRACE, |desk| desk.runs.is_empty()).await;
         }
@@ -39,6 +37,7 @@ impl Engine {
         if tokio::time::timeout(TASKS_GRACE, lifecycle.tracker.wait()).await.is_err() {
             tracing::warn!(tasks = lifecycle.tracker.len(), "tasks that block their threads are left behind");
         }
+        self.setup.forget_runs();
     }
 
     async fn settles_within(&self, limit: Duration, settled: impl Fn(&Desk) -> bool) -> bool {

@@ -166,9 +166,9 @@ mod tests {
     fn a_round_of_big_results_is_cut_by_bytes() {
         let link = Link::new(1, 1);
         let big = "x".repeat(300_000);
-        link.extend((0..10).map(|run_id| {
-            Item::Result(v1::Result { run_id, result: big.clone(), ..v1::Result::default() })
-        }));
+        link.extend(
+            (0..10).map(|run_id| Item::Result(v1::Result { run_id, result: big.clone(), ..v1::Result::default() })),
+        );
         let message = link.take().remove(0);
         assert!(matches!(&message.body, Some(Body::Results(results)) if results.results.len() == 4));
     }

@@ -14,14 +14,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rondel_proto::v1::{self, Fence, Hello, Probes, ProbeReplies, Triggers, Welcome};
+use rondel_proto::v1::{self, Fence, Hello, ProbeReplies, Probes, Triggers, Welcome};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::attempt::{self, Ended};
+use crate::host;
 use crate::journal::Journal;
 use crate::lifecycle::lock;
-use crate::run::{RunContext, RunKey};
+use crate::run::{RunContext, RunKey, StopCause};
 use crate::session::Servers;
 use crate::setup::Setup;
 use desk::{Desk, wire_result};
@@ -120,6 +121,12 @@ impl Engine {
         self.poke();
     }
 
+    /// Stops all runs of which `which` holds, whether they run or wait for a slot.
+    fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
+        self.desk().stop(cause, which, Instant::now());
+        self.poke();
+    }
+
     /// A result was made or answered for.
     fn poke(&self) {
         if self.journal.is_some() {
@@ -153,7 +160,7 @@ impl Engine {
     /// A session begins; `None` where another one to the same node lives.
     pub(crate) fn link_up(&self, welcome: &Welcome) -> Option<Arc<Link>> {
         let now = Instant::now();
-        self.silence.welcomed(welcome.silence_ms);
+        self.silence.welcomed(welcome.silence_ms, host::uptime());
         let mut desk = self.desk();
         if desk.outbox.links().any(|link| link.node_id == welcome.node_id) {
             return None;
@@ -173,13 +180,18 @@ impl Engine {
         self.desk().link_lost(link, Instant::now());
     }
 
+    /// Whether any server is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.desk().outbox.links().next().is_some()
+    }
+
     pub(crate) fn has_node(&self, node_id: i64) -> bool {
         self.desk().outbox.links().any(|link| link.node_id == node_id)
     }
 
     /// A server said something.
     pub(crate) fn heard(&self) {
-        self.silence.heard();
+        self.silence.heard(host::uptime());
     }
 
     pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {

@@ -108,8 +108,7 @@ impl Outbox {
     /// Takes over what the journal of an earlier process holds.
     pub(crate) fn restore(&mut self, result: v1::Result) {
         let key = RunKey::new(result.run_id, result.attempt);
-        let unacked =
-            Unacked { result, log: None, link: 0, tries: 0, resend_at: None, journaled: true, ready: true };
+        let unacked = Unacked { result, log: None, link: 0, tries: 0, resend_at: None, journaled: true, ready: true };
         if self.unacked.insert(key, unacked).is_none() {
             self.journaled_count += 1;
         }
@@ -231,8 +230,12 @@ impl Outbox {
     pub(crate) fn link_up(&mut self, link: Arc<Link>, now: Instant) {
         let id = link.id;
         self.links.insert(id, link);
-        let waiting: Vec<RunKey> =
-            self.unacked.iter().filter(|(_, unacked)| unacked.ready && unacked.link == 0).map(|(key, _)| *key).collect();
+        let waiting: Vec<RunKey> = self
+            .unacked
+            .iter()
+            .filter(|(_, unacked)| unacked.ready && unacked.link == 0)
+            .map(|(key, _)| *key)
+            .collect();
         for key in waiting {
             self.send(key, id, now);
         }

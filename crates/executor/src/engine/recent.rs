@@ -17,9 +17,10 @@ pub(crate) struct Recent {
 
 impl Recent {
     /// Remembers the verdict without the texts: the server has them.
-    pub(crate) fn insert(&mut self, key: RunKey, result: v1::Result) {
-        let short = v1::Result { message: String::new(), result: String::new(), ..result };
-        if self.results.insert(key, short).is_none() {
+    pub(crate) fn insert(&mut self, key: RunKey, mut result: v1::Result) {
+        result.message = String::new();
+        result.result = String::new();
+        if self.results.insert(key, result).is_none() {
             self.order.push_back(key);
         }
         if self.order.len() > RECENT_MAX

@@ -1,9 +1,9 @@
 //! How long no server has answered: after that, what must not run twice stops, for its successor may run elsewhere.
+//!
+//! Lengths are uptimes that go on while the host sleeps: a laptop that wakes up has been silent all night.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 /// What holds where neither the builder nor a server says anything.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -11,32 +11,30 @@ const SILENCE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Silence {
     configured: Option<Duration>,
-    base: Instant,
     /// By the last welcome; 0 until there is one: an executor that was never welcomed holds no runs.
     limit_ms: AtomicU64,
-    /// Since `base`.
     heard_ms: AtomicU64,
 }
 
 impl Silence {
     pub(crate) fn new(configured: Option<Duration>) -> Self {
-        Self { configured, base: Instant::now(), limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0) }
+        Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0) }
     }
 
-    pub(crate) fn welcomed(&self, silence_ms: u32) {
+    pub(crate) fn welcomed(&self, silence_ms: u32, uptime: Duration) {
         let told = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
+        self.heard(uptime);
         self.limit_ms.store(as_ms(self.configured.unwrap_or(told)).max(1), Ordering::Relaxed);
-        self.heard();
     }
 
-    pub(crate) fn heard(&self) {
-        self.heard_ms.store(as_ms(self.base.elapsed()), Ordering::Relaxed);
+    pub(crate) fn heard(&self, uptime: Duration) {
+        self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
     }
 
     /// The length of the silence, where it is too long.
-    pub(crate) fn exceeded(&self) -> Option<Duration> {
+    pub(crate) fn exceeded(&self, uptime: Duration) -> Option<Duration> {
         let limit = self.limit_ms.load(Ordering::Relaxed);
-        let silent = as_ms(self.base.elapsed()).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
+        let silent = as_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
         (limit > 0 && silent >= limit).then(|| Duration::from_millis(limit))
     }
 }
@@ -49,17 +47,21 @@ fn as_ms(length: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn silence_counts_from_the_last_word() {
+    #[test]
+    fn silence_counts_from_the_last_word() {
         let silence = Silence::new(None);
-        tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(silence.exceeded(), None, "nobody has spoken yet");
-        silence.welcomed(3_000);
-        tokio::time::advance(Duration::from_secs(2)).await;
-        silence.heard();
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(silence.exceeded(), None);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(silence.exceeded(), Some(Duration::from_secs(3)));
+        let at = Duration::from_secs;
+        assert_eq!(silence.exceeded(at(60)), None, "nobody has spoken yet");
+        silence.welcomed(3_000, at(60));
+        silence.heard(at(62));
+        assert_eq!(silence.exceeded(at(64)), None);
+        assert_eq!(silence.exceeded(at(65)), Some(at(3)));
+    }
+
+    #[test]
+    fn what_is_configured_counts_more_than_what_is_told() {
+        let silence = Silence::new(Some(Duration::from_secs(1)));
+        silence.welcomed(0, Duration::ZERO);
+        assert_eq!(silence.exceeded(Duration::from_secs(1)), Some(Duration::from_secs(1)));
     }
 }

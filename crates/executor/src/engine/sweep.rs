@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Engine;
+use crate::host;
 use crate::lifecycle::lock;
-use crate::run::StopCause;
+use crate::run::{RunContext, StopCause};
 
 /// Progress goes out this often at most.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
@@ -52,8 +53,9 @@ impl SweepLoop {
             let runs = std::mem::take(&mut *lock(&self.engine.setup.progressed));
             desk.announce_progress(runs);
         }
-        if let Some(length) = self.engine.silence.exceeded() {
-            desk.stop(&StopCause::Silence { length }, |run| run.must_not_run_twice(), now);
+        drop(desk);
+        if let Some(length) = self.engine.silence.exceeded(host::uptime()) {
+            self.engine.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
         }
     }
 

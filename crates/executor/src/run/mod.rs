@@ -12,8 +12,8 @@ use tracing::instrument::WithSubscriber;
 use crate::ending::Ending;
 use crate::lifecycle;
 
-pub use context::{FencingToken, RunContext};
 pub(crate) use context::RunKey;
+pub use context::{FencingToken, RunContext};
 pub(crate) use stop::StopCause;
 
 tokio::task_local! {

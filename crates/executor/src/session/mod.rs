@@ -58,7 +58,10 @@ impl Dialler {
             match stream::session(&engine, &self.url).await {
                 End::Stopped => return,
                 End::Alias(node_id) => self.wait_while_connected(node_id).await,
-                End::Refused(reason) => self.say_refused(reason),
+                End::AlreadyThere(reason) if engine.is_connected() => {
+                    tracing::debug!(server = %self.url, reason, "connected by another URL already");
+                }
+                End::Refused(reason) | End::AlreadyThere(reason) => self.say_refused(reason),
                 End::Unreachable(reason) => self.say_unreachable(reason),
                 End::Lost(reason) => {
                     self.said = None;

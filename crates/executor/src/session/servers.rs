@@ -98,7 +98,11 @@ impl Servers {
         let tls = ca_pem.into_iter().fold(tls, |tls, pem| tls.ca_certificate(Certificate::from_pem(pem)));
         let servers = Self { token, tls, configured, known: Mutex::default() };
         // A certificate or URL that cannot be used is said now, not at each dial.
-        servers.configured.iter().try_for_each(|url| servers.endpoint(url, &Timing::default()).map(drop)).map(|()| servers)
+        servers
+            .configured
+            .iter()
+            .try_for_each(|url| servers.endpoint(url, &Timing::default()).map(drop))
+            .map(|()| servers)
     }
 
     pub(crate) fn configured(&self) -> Vec<ServerUrl> {

@@ -42,6 +42,9 @@ pub(super) enum End {
     Alias(i64),
     /// The server does not want this executor.
     Refused(String),
+    /// The server says that this executor is connected: by another URL of the same server, or by a stream that broke
+    /// and that the server has not given up.
+    AlreadyThere(String),
     /// There was no session.
     Unreachable(String),
     /// There was one.
@@ -111,10 +114,10 @@ fn not_welcome(status: &Status) -> End {
         Code::Unauthenticated
         | Code::PermissionDenied
         | Code::FailedPrecondition
-        | Code::AlreadyExists
         | Code::InvalidArgument
         | Code::NotFound
         | Code::Unimplemented => End::Refused(reason),
+        Code::AlreadyExists => End::AlreadyThere(reason),
         Code::Ok
         | Code::Cancelled
         | Code::Unknown
@@ -233,13 +236,7 @@ async fn write_round(link: &Link, sender: &mpsc::Sender<ExecutorMessage>) -> boo
 
 fn beat_message(engine: &Engine, sequence: i64) -> ExecutorMessage {
     let (running, queued) = engine.load();
-    let beat = Heartbeat {
-        running,
-        queued,
-        sequence,
-        cpu_load: host::cpu_load(),
-        memory_bytes: host::memory_bytes(),
-    };
+    let beat = Heartbeat { running, queued, sequence, cpu_load: host::cpu_load(), memory_bytes: host::memory_bytes() };
     ExecutorMessage { body: Some(FromExecutor::Heartbeat(beat)) }
 }
 

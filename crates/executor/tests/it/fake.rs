@@ -10,8 +10,8 @@ use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result_ack::Kind as AckKind;
 use rondel_proto::v1::server_message::Body as ToExecutor;
 use rondel_proto::v1::{
-    self, ExecutorMessage, Hello, HeartbeatReply, LogAck, LogAcks, LogLine, Reply, ResultAck, ResultAcks, ServerMessage,
-    Trigger, Triggers, Welcome,
+    self, ExecutorMessage, HeartbeatReply, Hello, LogAck, LogAcks, LogLine, Reply, ResultAck, ResultAcks,
+    ServerMessage, Trigger, Triggers, Welcome,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
@@ -61,7 +61,12 @@ impl Default for State {
             acks: true,
             answers: true,
             refuse: None,
-            welcome: Welcome { heartbeat_ms: 100, silence_ms: 15_000, now_at_ms: 1_800_000_000_000, ..Welcome::default() },
+            welcome: Welcome {
+                heartbeat_ms: 100,
+                silence_ms: 15_000,
+                now_at_ms: 1_800_000_000_000,
+                ..Welcome::default()
+            },
             authorizations: Vec::new(),
             hellos: Vec::new(),
             seen: Vec::new(),
@@ -247,8 +252,7 @@ impl Gateway for Service {
         let first = inbound.message().await?.and_then(|message| message.body);
         let Some(Body::Hello(hello)) = first else { return Err(Status::invalid_argument("no hello")) };
         let (outbound, receiver) = mpsc::channel(64);
-        let welcome = self.0.admit(hello, authorization, outbound.clone())?;
-        outbound.send(Ok(message(ToExecutor::Welcome(welcome)))).await.unwrap();
+        self.0.admit(hello, authorization, &outbound)?;
         let shared = Arc::clone(&self.0);
         let listen = async_stream(inbound, shared, outbound.downgrade());
         drop(outbound);
@@ -283,7 +287,7 @@ fn message(body: ToExecutor) -> ServerMessage {
 }
 
 impl Shared {
-    fn admit(&self, hello: Hello, authorization: Option<String>, outbound: Outbound) -> Result<Welcome, Status> {
+    fn admit(&self, hello: Hello, authorization: Option<String>, outbound: &Outbound) -> Result<(), Status> {
         let mut state = self.state.lock().unwrap();
         state.hellos.push(hello);
         state.authorizations.extend(authorization);
@@ -292,8 +296,11 @@ impl Shared {
         if let Some(status) = &state.refuse {
             return Err(status.clone());
         }
-        state.sessions.push(outbound);
-        Ok(Welcome { node_id: state.node_id, node_epoch: EPOCH, ..state.welcome.clone() })
+        // The welcome goes first, whatever the test sends now.
+        let welcome = Welcome { node_id: state.node_id, node_epoch: EPOCH, ..state.welcome.clone() };
+        outbound.try_send(Ok(message(ToExecutor::Welcome(welcome)))).expect("room for the first message");
+        state.sessions.push(outbound.clone());
+        Ok(())
     }
 
     fn take(&self, body: Body) -> Vec<ServerMessage> {

@@ -1,4 +1,5 @@
 //! The executor against a server that a test plays.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "in a test that is how a surprise ends")]
 
 mod agent;
 mod basics;
@@ -51,11 +52,28 @@ struct Running {
 
 impl Running {
     fn start(builder: Builder) -> Self {
+        Self::start_built(builder.build().expect("a good builder"))
+    }
+
+    fn start_built(executor: Executor) -> Self {
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
         let until = stop.clone().cancelled_owned();
-        task.spawn(builder.run_until(until));
+        task.spawn(executor.run_until(until));
         Self { stop, task }
+    }
+
+    /// Starts it once the one before has let go of the data directory.
+    async fn start_after(builder: impl Fn() -> Builder) -> Self {
+        let built = async {
+            loop {
+                match builder().build() {
+                    Err(ExecutorError::DataDirInUse { .. }) => tokio::time::sleep(Duration::from_millis(10)).await,
+                    built => break built.expect("a good builder"),
+                }
+            }
+        };
+        Self::start_built(tokio::time::timeout(LIMIT, built).await.expect("free in time"))
     }
 
     fn begin_stop(&self) {

@@ -184,11 +184,11 @@ impl Writer {
     }
 }
 
-/// Statements as they were put into the words of the database, by name and number of rows.
+/// Statements as they were put into the words of the database, by where their text stands and the number of rows.
 #[derive(Debug)]
 pub(super) struct Texts {
     dialect: Dialect,
-    known: Mutex<HashMap<(&'static str, usize), Arc<str>>>,
+    known: Mutex<HashMap<(usize, usize, usize), Arc<str>>>,
 }
 
 impl Texts {
@@ -202,10 +202,8 @@ impl Texts {
 
     pub(super) fn get(&self, statement: &Statement, row_count: usize) -> Arc<str> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = known
-            .entry((statement.name, row_count))
-            .or_insert_with(|| Arc::from(self.dialect.render(statement, row_count)));
-        Arc::clone(text)
+        let key = (statement.text.as_ptr().addr(), statement.text.len(), row_count);
+        Arc::clone(known.entry(key).or_insert_with(|| Arc::from(self.dialect.render(statement, row_count))))
     }
 }
 

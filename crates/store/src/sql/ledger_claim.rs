@@ -31,8 +31,10 @@ const MOVE_DUE: Statement = Statement {
     text: "UPDATE job_due {join:iiii} SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4 \
            {from:iiii} WHERE job_due.job_id = v.column1",
 };
-const FIND_RUN_IDS: Statement =
-    Statement { name: "find_run_ids", text: "SELECT id FROM run WHERE id IN ({list})" };
+const FIND_INSERTED: Statement = Statement {
+    name: "find_inserted",
+    text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id IN ({list})",
+};
 const FIND_KEYS: Statement = Statement {
     name: "find_keys",
     text: "SELECT run.id FROM {rows:iiii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
@@ -173,12 +175,20 @@ impl Tx<'_> {
         if usize::try_from(inserted).is_ok_and(|inserted| inserted == chunk.len()) {
             return Ok(());
         }
-        let query = Query::new(&FIND_RUN_IDS).list(chunk.iter().map(|run| run.id.get()));
+        let query = Query::new(&FIND_INSERTED).list(chunk.iter().map(|run| run.id.get()));
         let mut found = HashSet::new();
         for row in self.rows(query).await? {
-            found.insert(Reader::new(&row, "run").int("id")?);
+            let mut columns = Reader::new(&row, "run");
+            let id = columns.int("id")?;
+            let key = (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?);
+            found.insert((id, key, columns.small("shard_index")?));
         }
-        let missing: Vec<&Run> = chunk.iter().copied().filter(|run| !found.contains(&run.id.get())).collect();
+        // A row with the id of ours and the key of another is not ours.
+        let is_missing = |run: &&&Run| {
+            let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
+            !found.contains(&(run.id.get(), key, run.shard_index))
+        };
+        let missing: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
         if missing.is_empty() {
             return Ok(());
         }

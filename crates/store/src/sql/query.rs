@@ -18,7 +18,7 @@ pub(super) const CHUNK_MAX: usize = 512;
 /// A statement, before it is put into the words of a database.
 #[derive(Debug)]
 pub(super) struct Statement {
-    /// What it does, for errors and as its name in the cache: unique.
+    /// What it does, for errors.
     pub(super) name: &'static str,
     /// The text.
     pub(super) text: &'static str,

@@ -52,12 +52,13 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     let mut records = store.executors(call.namespace.id, now - SHOWN_FOR).await?;
     // The newest start of a name comes first: the ones before it are history, unless they live.
     records.sort_by_key(|record| std::cmp::Reverse(record.last_seen_at));
+    let ids: HashSet<ExecutorId> = items.iter().map(|item| item.id).collect();
+    let mut names: HashSet<(String, String)> = items.iter().map(|item| (item.app.clone(), item.name.clone())).collect();
     for record in records {
         let app = apps.get(&record.app).cloned().unwrap_or_else(|| record.app.to_string());
         let is_online = elsewhere.contains(&record.id);
-        let is_known = items.iter().any(|item| item.id == record.id);
-        let is_history = !is_online && items.iter().any(|item| item.name == record.name && item.app == app);
-        if !is_known && !is_history {
+        let is_new_name = names.insert((app.clone(), record.name.clone()));
+        if !ids.contains(&record.id) && (is_online || is_new_name) {
             items.push(from_record(record, app, is_online));
         }
     }

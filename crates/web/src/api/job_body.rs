@@ -48,9 +48,10 @@ fn located(problem: Problem, document: impl FnOnce() -> Option<Value>) -> Proble
     let schedule = document().and_then(|mut document| document.get_mut("schedule").map(Value::take));
     let exact = match schedule {
         Some(one @ Value::Object(_)) => read_value::<ScheduleSpec>("/schedule", one).err(),
-        Some(Value::Array(many)) => many.into_iter().enumerate().find_map(|(index, one)| {
-            read_value::<ScheduleSpec>(&format!("/schedule/{index}"), one).err()
-        }),
+        Some(Value::Array(many)) => many
+            .into_iter()
+            .enumerate()
+            .find_map(|(index, one)| read_value::<ScheduleSpec>(&format!("/schedule/{index}"), one).err()),
         Some(_) => Some(refuse_value("/schedule", "is neither null, nor a schedule, nor a list of schedules")),
         None => None,
     };

@@ -88,11 +88,7 @@ fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) 
     };
     let position = listing.position::<Position>(cursor)?;
     let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
-    if fits && position.is_plausible(run.attempt) {
-        Ok(position)
-    } else {
-        Err(invalid("belongs to another attempt"))
-    }
+    if fits && position.is_plausible(run.attempt) { Ok(position) } else { Err(invalid("belongs to another attempt")) }
 }
 
 /// The form that the caller asks for; JSON if it asks for none that is known.

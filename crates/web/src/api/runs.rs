@@ -97,7 +97,8 @@ pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         None => None,
         Some(name) => Some(jobs::find(&call, name).await?.id),
     };
-    let wanted = RunQuery { job, statuses: query.statuses.clone(), after, limit: query.limit + 1, ..RunQuery::default() };
+    let wanted =
+        RunQuery { job, statuses: query.statuses.clone(), after, limit: query.limit + 1, ..RunQuery::default() };
     let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let has_more = runs.len() > limit;

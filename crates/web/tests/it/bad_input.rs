@@ -43,7 +43,13 @@ async fn bodies_are_refused_with_a_pointer() {
         (r#"{"name": "a", ~, "enabled": "yes"}"#, 422, "invalid_body", Some("/enabled"), "invalid_value"),
         (r#"{"name": "a", ~, "retry": {"max": -1}}"#, 422, "invalid_body", Some("/retry/max"), "invalid_value"),
         (r#"{"name": "a", ~, "retry": {"tries": 1}}"#, 422, "invalid_body", Some("/retry/tries"), "unknown_field"),
-        (r#"{"name": "a", ~, "retry": {"backoff": "x"}}"#, 422, "invalid_body", Some("/retry/backoff"), "invalid_value"),
+        (
+            r#"{"name": "a", ~, "retry": {"backoff": "x"}}"#,
+            422,
+            "invalid_body",
+            Some("/retry/backoff"),
+            "invalid_value",
+        ),
         (r#"{"name": "a", ~, "schedule": 1}"#, 422, "invalid_body", Some("/schedule"), "invalid_value"),
         (r#"{"name": "a", ~, "schedule": {}}"#, 422, "invalid_body", Some("/schedule"), "invalid_value"),
         (r#"{"name": "a", ~, "schedule": {"cron": 1}}"#, 422, "invalid_body", Some("/schedule/cron"), "invalid_value"),
@@ -181,6 +187,9 @@ async fn large_and_deep_bodies_are_refused() {
     assert_eq!(answer.expect(413)["code"], "body_too_large");
     let deep = format!(r#"{{"name": "a", "params": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
     assert_eq!(server.with_body("POST", "/api/v1/jobs", &deep).await.expect(400)["code"], "invalid_json");
+    let name = json!({"name": "A".repeat(900_000), "app": "a", "handler": "h"});
+    let problem = server.with_body("POST", "/api/v1/jobs", name).await.expect(422);
+    assert!(problem.to_string().len() < 5000);
     let long = format!(r#"{{"name": "a", "app": "a", "handler": "h", "params": "{}"}}"#, "x".repeat(70_000));
     let problem = server.with_body("POST", "/api/v1/jobs", &long).await.expect(422);
     assert_eq!(problem["errors"][0]["pointer"], "/params");

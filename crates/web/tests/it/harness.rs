@@ -7,15 +7,19 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::clock::boot_micros;
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
 use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::{JobId, RunId, TokenId};
+use rondel_core::{JobId, RunId, Timestamp, TokenId};
 use rondel_store::catalog::{TokenKind, TokenRecord};
 use rondel_store::ledger::Finish;
 use rondel_store::{MemStore, Store};
 use rondel_web::{WebConfig, app};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+
+/// What the store's clock counts from.
+const BEGINNING: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// An app over an engine that runs.
 pub(crate) struct Server {
@@ -64,7 +68,8 @@ impl Server {
 
     pub(crate) async fn start_with(config: WebConfig) -> Self {
         let lifecycle = Lifecycle::new();
-        let store: Arc<dyn Store> = Arc::new(MemStore::new());
+        let store: Arc<dyn Store> =
+            Arc::new(MemStore::new(Arc::new(|| BEGINNING + Duration::from_micros(boot_micros().unsigned_abs()))));
         let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
         let (admin, executor) = (Token::generate(), Token::generate());
         add_admin_token(engine.store(), engine.new_id(), &admin, engine.now()).await.unwrap();
@@ -82,7 +87,7 @@ impl Server {
     }
 
     /// A request with the admin's token.
-    pub(crate) fn request(&self, method: &str, path: &str) -> axum::http::request::Builder {
+    pub(crate) fn request(&self, method: &str, path: &str) -> http::request::Builder {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let bearer = format!("Bearer {}", self.admin.reveal());
         Request::builder().method(method).uri(path).header("authorization", bearer)

@@ -14,7 +14,8 @@ async fn send_if(server: &Server, method: &str, path: &str, if_match: &str, body
 #[tokio::test]
 async fn a_job_is_created_read_changed_and_deleted() {
     let server = Server::start().await;
-    let body = json!({"name": "a.b", "app": "x", "handler": "h", "schedule": {"cron": "0 0 0 1 1 ?"}, "timeout": "90s"});
+    let body =
+        json!({"name": "a.b", "app": "x", "handler": "h", "schedule": {"cron": "0 0 0 1 1 ?"}, "timeout": "90s"});
     let answer = server.with_body("POST", "/api/v1/jobs", &body).await;
     assert_eq!(answer.headers["location"], "/api/v1/jobs/a.b");
     assert_eq!(answer.headers["etag"], "\"v1\"");

@@ -1,5 +1,7 @@
 //! The API from outside: requests in, answers out, over an engine on the store in memory.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
+
 mod access;
 mod bad_input;
 mod documents;

@@ -56,3 +56,13 @@ async fn speaks_http2_with_prior_knowledge() {
     };
     timeout(LIMIT, async { tokio::join!(serving, client) }).await.unwrap();
 }
+
+#[tokio::test]
+async fn carries_grpc() {
+    let server = Server::start().await;
+    let request = http::Request::builder().method("POST").uri("/rondel.v1.Gateway/NoSuch");
+    let request = request.header("content-type", "application/grpc").body(axum::body::Body::empty());
+    let answer = server.send(request.unwrap()).await;
+    // Unimplemented: it is tonic that answers, without a token.
+    assert_eq!((answer.status.as_u16(), answer.headers["grpc-status"].as_bytes()), (200, &b"12"[..]));
+}

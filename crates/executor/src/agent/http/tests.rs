@@ -8,18 +8,20 @@ use crate::extract::Params;
 use crate::lifecycle::spawn_outside;
 use crate::test_run::{TestOutcome, TestRun};
 
-/// A server that answers every request with this, and shows the request in the body where it holds `{request}`.
+/// A server that answers every request with this, and shows the request in the body where it holds `{request}`. It
+/// closes the connection then, unless the answer promises more with a length.
 async fn serve(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     spawn_outside(async move {
+        let mut open = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut buffer = vec![0; 64 * 1024];
             let length = stream.read(&mut buffer).await.unwrap_or(0);
             let request = String::from_utf8_lossy(&buffer[..length]).into_owned();
-            let answer = answer.replace("{request}", &request);
-            if stream.write_all(answer.as_bytes()).await.is_err() {
-                continue;
+            let written = stream.write_all(answer.replace("{request}", &request).as_bytes()).await;
+            if written.is_ok() && answer.contains("content-length") {
+                open.push(stream);
             }
         }
     });

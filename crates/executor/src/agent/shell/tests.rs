@@ -1,0 +1,143 @@
+use rondel_core::RunStatus;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::extract::Params;
+use crate::secrets::Secrets;
+use crate::test_run::{TestOutcome, TestRun};
+
+fn shell(params: Value) -> TestRun {
+    let handler = |Params(params): Params<ShellParams>, context: RunContext, cancel: Cancel, log: Log| {
+        run(params, true, context, cancel, log)
+    };
+    TestRun::of(handler).params(params)
+}
+
+async fn script(text: &str) -> TestOutcome {
+    shell(json!({"script": text})).run().await
+}
+
+#[tokio::test]
+async fn what_it_prints_is_the_log() {
+    let outcome = script("echo one; echo two >&2; printf three").await;
+    assert_eq!(outcome.result(), Some(&json!({"exit_code": 0})), "{outcome:?}");
+    assert_eq!(outcome.lines("stdout").collect::<Vec<_>>(), ["one", "three"]);
+    assert_eq!(outcome.lines("stderr").collect::<Vec<_>>(), ["two"]);
+}
+
+#[tokio::test]
+async fn an_exit_code_is_a_failure_with_the_last_words() {
+    let outcome = script("echo out; echo first >&2; echo last words >&2; echo >&2; exit 3").await;
+    assert_eq!((outcome.status(), outcome.message()), (RunStatus::Failed, "exit code 3: last words"));
+    assert!(outcome.is_retryable());
+    assert_eq!(script("kill -9 $$").await.message(), "killed by signal 9");
+}
+
+#[tokio::test]
+async fn it_knows_its_run_and_nothing_of_the_agent() {
+    let text = "echo $RONDEL_RUN_ID $RONDEL_JOB $RONDEL_ATTEMPT $RONDEL_FIRE_AT $RONDEL_SHARD_INDEX $RONDEL_SHARD_TOTAL; env | grep -c '^RONDEL_'";
+    let fire_at = "2026-03-08T07:00:00Z".parse().unwrap();
+    let run = shell(json!({"script": text})).job("nightly").attempt(2).shard(1, 3).fire_at(fire_at);
+    let outcome = run.run().await;
+    let lines: Vec<&str> = outcome.lines("stdout").collect();
+    assert_eq!(lines, ["1 nightly 2 2026-03-08T07:00:00Z 1 3", "6"]);
+}
+
+#[tokio::test]
+async fn argv_env_cwd_and_stdin_are_passed_on() {
+    let params = json!({"argv": ["sh", "-c", "cat; echo \" $GREETING\"; pwd"], "env": {"GREETING": "hi"},
+        "cwd": "/", "stdin": "from stdin"});
+    let outcome = shell(params).run().await;
+    assert_eq!(outcome.lines("stdout").collect::<Vec<_>>(), ["from stdin hi", "/"]);
+    let other = shell(json!({"script": "print 1+1", "interpreter": ["cat"]})).run().await;
+    assert_eq!(other.lines("stdout").collect::<Vec<_>>(), ["print 1+1"]);
+}
+
+#[tokio::test]
+async fn params_that_make_no_sense_are_refused_by_name() {
+    for (params, expected) in [
+        (json!({}), "either argv or script"),
+        (json!({"argv": []}), "begin with a program"),
+        (json!({"argv": ["true"], "script": "x"}), "either argv or script"),
+        (json!({"argv": ["true"], "interpreter": ["sh"]}), "interpreter goes with script"),
+        (json!({"argv": ["true"], "env": {"RONDEL_TOKEN": "x"}}), "RONDEL_TOKEN is a name of the agent's own"),
+        (json!({"argv": ["true"], "shell": true}), "unknown field `shell`"),
+    ] {
+        let outcome = shell(params).run().await;
+        assert!(outcome.message().contains(expected), "{outcome:?}");
+        assert!(!outcome.is_retryable());
+    }
+    let missing = shell(json!({"argv": ["/nonexistent/program"]})).run().await;
+    assert!(missing.message().starts_with("cannot start \"/nonexistent/program\": "), "{missing:?}");
+}
+
+#[tokio::test]
+async fn the_text_of_scripts_is_off_by_default() {
+    let handler = |Params(params): Params<ShellParams>, context: RunContext, cancel: Cancel, log: Log| {
+        run(params, false, context, cancel, log)
+    };
+    let outcome = TestRun::of(handler).params(json!({"script": "echo no"})).run().await;
+    assert!(outcome.message().contains("--allow-scripts") && !outcome.is_retryable(), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn the_group_ends_with_the_run_within_the_grace() {
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    let text = format!("sh -c 'echo $$ >> {0}; sleep 60' & echo $$ >> {0}; wait", pids.display());
+    let run = shell(json!({"script": text})).timeout(Duration::from_millis(300)).run();
+    let outcome = tokio::time::timeout(Duration::from_secs(8), run).await.unwrap();
+    assert_eq!(outcome.status(), RunStatus::TimedOut);
+    assert_all_gone(&pids).await;
+}
+
+#[tokio::test]
+async fn a_group_that_ignores_the_signal_is_killed_after_the_grace() {
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    let text =
+        format!("trap '' TERM; echo $$ >> {0}; sh -c 'echo $$ >> {0}; sleep 60; sleep 60'; sleep 60", pids.display());
+    let run = shell(json!({"script": text})).cancel_after(Duration::from_millis(300));
+    let run = run.cancel_grace(Duration::from_millis(300)).run();
+    let outcome = tokio::time::timeout(Duration::from_secs(8), run).await.unwrap();
+    assert_eq!(outcome.status(), RunStatus::Cancelled);
+    assert!(outcome.message().contains("aborted"), "{outcome:?}");
+    assert_all_gone(&pids).await;
+}
+
+async fn assert_all_gone(pids: &std::path::Path) {
+    let text = std::fs::read_to_string(pids).unwrap();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    for pid in text.lines() {
+        let gone = async {
+            while is_alive(pid) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), gone).await.unwrap_or_else(|_| panic!("{pid} lives"));
+    }
+}
+
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+#[tokio::test]
+async fn background_processes_do_not_hold_a_run_that_is_over() {
+    let run = script("sleep 20 & echo started");
+    let outcome = tokio::time::timeout(Duration::from_secs(10), run).await.unwrap();
+    assert!(outcome.is_succeeded());
+    assert!(outcome.log().contains("in the background"), "{}", outcome.log());
+}
+
+#[tokio::test]
+async fn secrets_are_in_the_environment_and_not_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("key"), "opensesame\n").unwrap();
+    let params = json!({"argv": ["sh", "-c", "echo key=$KEY; echo $KEY >&2; test \"$KEY\" = opensesame && exit 4"],
+        "env": {"KEY": "{{secret.key}}"}});
+    let outcome = shell(params).secrets(Secrets::from_env().dir(dir.path())).run().await;
+    assert_eq!(outcome.message(), "exit code 4: ***");
+    assert_eq!(outcome.log(), "stdout key=***\nstderr ***\n");
+}

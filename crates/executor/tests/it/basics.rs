@@ -1,0 +1,244 @@
+//! From hello to acknowledgement, and everything that a trigger may meet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rondel_executor::{JobError, Params, Progress, RunContext, Shard, shard};
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::reply::Kind;
+use rondel_proto::v1::result::Status as End;
+use rondel_proto::v1::server_message::Body as ToExecutor;
+use rondel_proto::v1::{Fence, ProbeReplies, Probes, RefusedWhy, Trigger};
+use tokio::sync::Notify;
+use tonic::Status;
+
+use super::fake::{EPOCH, FakeServer, NODE, trigger};
+use super::{Running, builder};
+
+async fn double(Params(n): Params<i64>) -> Result<i64, JobError> {
+    Ok(n * 2)
+}
+
+#[tokio::test]
+async fn hello_trigger_result_ack() {
+    let server = FakeServer::start().await;
+    let builder = builder(&server).handler("double", double).label("zone", "a").weight(3).slots(9);
+    let running = Running::start(builder);
+    let hello = server.hello(0).await;
+    assert_eq!((hello.namespace.as_str(), hello.app.as_str(), hello.name.as_str()), ("default", "app", "tester"));
+    assert_eq!((hello.weight, hello.slots, hello.handlers.as_slice()), (3, 9, &["double".to_owned()][..]));
+    assert_eq!(hello.labels.get("zone").map(String::as_str), Some("a"));
+    assert!(hello.incarnation > 0 && hello.predecessor == 0 && hello.sdk_version.starts_with("rondel-rust/"));
+    assert_eq!(server.authorizations(), ["Bearer secret"]);
+
+    server.trigger(Trigger { params: "21".to_owned(), ..trigger(1, "double") }).await;
+    let result = server.result(1).await;
+    assert_eq!((result.status(), result.result.as_str(), result.job_id), (End::Succeeded, "42", 1));
+    assert!(result.message.is_empty() && !result.retryable);
+    assert!(result.started_at_ms >= 1_800_000_000_000, "by the server's clock");
+    assert!(result.finished_at_ms >= result.started_at_ms);
+    server.reply(1, Kind::Accepted).await;
+    running.stop().await;
+    assert_eq!(server.count_results(1), 1, "acknowledged, so not sent again");
+}
+
+#[tokio::test]
+async fn errors_are_failures_of_their_kind() {
+    async fn fail(Params(kind): Params<String>) -> Result<(), JobError> {
+        match kind.as_str() {
+            "io" => Err(std::io::Error::other("disk on fire"))?,
+            "terminal" => return Err(JobError::terminal("never")),
+            "skip" => return Err(JobError::skip("nothing to do")),
+            _ => panic!("what is {kind}?"),
+        }
+        Ok(())
+    }
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("fail", fail));
+    for (run_id, (kind, status, message, retryable)) in [
+        ("\"io\"", End::Failed, "disk on fire", true),
+        ("\"terminal\"", End::Failed, "never", false),
+        ("\"skip\"", End::Skipped, "nothing to do", false),
+        ("\"x\"", End::Failed, "panicked: what is x?", true),
+        ("5", End::Failed, "params: invalid type: integer `5`, expected a string at line 1 column 1", false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run_id = i64::try_from(run_id).unwrap() + 1;
+        server.trigger(Trigger { params: kind.to_owned(), ..trigger(run_id, "fail") }).await;
+        let result = server.result(run_id).await;
+        assert_eq!((result.status(), result.message.as_str(), result.retryable), (status, message, retryable));
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_trigger_that_comes_again_is_answered_and_not_run() {
+    let server = FakeServer::start().await;
+    server.set_acks(false);
+    let (calls, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let handler = {
+        let (calls, go) = (Arc::clone(&calls), Arc::clone(&go));
+        move || {
+            let (calls, go) = (Arc::clone(&calls), Arc::clone(&go));
+            async move {
+                calls.fetch_add(1, Ordering::SeqCst);
+                go.notified().await;
+            }
+        }
+    };
+    let running = Running::start(builder(&server).handler("wait", handler));
+    server.trigger_all(vec![trigger(1, "wait"), trigger(1, "wait")]).await;
+    server.trigger(trigger(1, "wait")).await;
+    // Held: it is accepted, as it was.
+    server.replies_count(1, Kind::Accepted, 3).await;
+    go.notify_one();
+    server.results_count(1, 1).await;
+    // Finished and not acknowledged, then acknowledged: the result again.
+    server.trigger(trigger(1, "wait")).await;
+    server.results_count(1, 2).await;
+    server.set_acks(true);
+    server.results_count(1, 3).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = server.count_results(1);
+    server.trigger(trigger(1, "wait")).await;
+    server.results_count(1, before + 1).await;
+    // Another attempt is another matter.
+    server.trigger(Trigger { attempt: 2, ..trigger(1, "wait") }).await;
+    server.replies_count(1, Kind::Accepted, 4).await;
+    go.notify_one();
+    running.stop().await;
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn what_cannot_run_is_refused_with_the_reason() {
+    let server = FakeServer::start().await;
+    let go = Arc::new(Notify::new());
+    let handler = {
+        let go = Arc::clone(&go);
+        move || {
+            let go = Arc::clone(&go);
+            async move { go.notified().await }
+        }
+    };
+    let running = Running::start(builder(&server).handler("wait", handler).slots(1));
+    server.trigger(trigger(100, "nobody")).await;
+    assert_eq!(server.reply(100, Kind::Refused).await.refused(), RefusedWhy::NoHandler);
+    // One slot and a credit of four.
+    server.trigger_all((1..=6).map(|run_id| trigger(run_id, "wait")).collect()).await;
+    assert_eq!(server.reply(6, Kind::Refused).await.refused(), RefusedWhy::Full);
+    server.reply(5, Kind::Accepted).await;
+    server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
+    server.trigger(trigger(7, "wait")).await;
+    assert_eq!(server.reply(7, Kind::Refused).await.refused(), RefusedWhy::Fenced);
+    // The fence is answered with what is here of the node.
+    server.replies_count(1, Kind::Accepted, 2).await;
+    for run_id in 1..=5 {
+        go.notify_one();
+        server.result(run_id).await;
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn lasting_runs_are_announced_and_short_ones_are_not() {
+    async fn work(Params(ms): Params<u64>, progress: Progress) {
+        progress.set(1, 2);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("work", work));
+    server.hello(0).await;
+    server.trigger(Trigger { params: "0".to_owned(), ..trigger(1, "work") }).await;
+    server.trigger(Trigger { params: "1500".to_owned(), ..trigger(2, "work") }).await;
+    let started = server.reply(2, Kind::Started).await;
+    assert!(started.started_after_ms < 100, "{started:?}");
+    let progress = server.reply(2, Kind::Progress).await;
+    assert_eq!((progress.done, progress.total), (1, 2));
+    server.result(2).await;
+    running.stop().await;
+    let announced = |body: &Body| match body {
+        Body::Replies(replies) => {
+            replies.replies.iter().any(|reply| reply.run_id == 1 && reply.kind() == Kind::Started)
+        }
+        _ => false,
+    };
+    assert!(!server.seen().iter().any(announced));
+}
+
+#[tokio::test]
+async fn a_broadcast_shard_is_known_far_away_and_in_tasks() {
+    async fn far_away() -> (u32, u32) {
+        rondel_executor::spawn(async { (shard::index(), shard::total()) }).await.unwrap()
+    }
+    async fn work(shard: Shard, run: RunContext) -> Result<(u32, u32, u32, i64, i64), JobError> {
+        let (index, total) = rondel_executor::spawn(far_away()).await?;
+        Ok((index, total, shard.index, run.fencing_token().term, run.fencing_token().n))
+    }
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("work", work));
+    let sharded = Trigger { shard_index: 2, shard_total: 3, fence_term: 5, fence_n: 6, ..trigger(1, "work") };
+    server.trigger(sharded).await;
+    assert_eq!(server.result(1).await.result, "[2,3,2,5,6]");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn blocking_handlers_run_in_their_pool() {
+    fn sum(Params(numbers): Params<Vec<i64>>) -> Result<i64, JobError> {
+        assert_eq!((shard::index(), shard::total()), (0, 1));
+        if numbers.is_empty() { panic!("no numbers") } else { Ok(numbers.iter().sum()) }
+    }
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).blocking_handler("sum", sum).blocking_threads(1));
+    server.trigger(Trigger { params: "[1,2,3]".to_owned(), ..trigger(1, "sum") }).await;
+    server.trigger(Trigger { params: "[]".to_owned(), ..trigger(2, "sum") }).await;
+    assert_eq!(server.result(1).await.result, "6");
+    assert_eq!(server.result(2).await.message, "panicked: no numbers");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn probes_ask_for_jobs_that_are_not_here() {
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("wait", std::future::pending::<()>).slots(2));
+    server.trigger(Trigger { job_id: 5, ..trigger(1, "wait") }).await;
+    server.reply(1, Kind::Accepted).await;
+    server.send(ToExecutor::Probes(Probes { probe_id: 9, job_ids: vec![4, 5, 6] })).await;
+    let free = server
+        .find(|body| match body {
+            Body::ProbeReplies(ProbeReplies { probe_id: 9, free_job_ids }) => Some(free_job_ids.clone()),
+            _ => None,
+        })
+        .await;
+    assert_eq!(free, [4, 6]);
+    running.crash().await;
+}
+
+#[tokio::test]
+async fn a_refused_hello_is_tried_again() {
+    let server = FakeServer::start().await;
+    server.refuse(Some(Status::failed_precondition("no app \"app\" in namespace \"default\"")));
+    let running = Running::start(builder(&server).handler("double", double));
+    server.hello(2).await;
+    server.refuse(None);
+    server.trigger(Trigger { params: "1".to_owned(), ..trigger(1, "double") }).await;
+    server.result(1).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn servers_that_a_welcome_names_are_dialled_once() {
+    let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
+    first.change_welcome(|welcome| welcome.servers = vec![first.url() + "/", second.url()]);
+    let running = Running::start(builder(&first).handler("double", double));
+    let (one, two) = (first.hello(0).await, second.hello(0).await);
+    assert_eq!(one.incarnation, two.incarnation);
+    second.trigger(Trigger { params: "4".to_owned(), ..trigger(1, "double") }).await;
+    assert_eq!(second.result(1).await.result, "8");
+    assert_eq!(first.count_results(1), 0);
+    running.stop().await;
+}

@@ -1,0 +1,144 @@
+//! A result is kept until a server has acknowledged it: across sessions, servers and restarts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_executor::{ExecutorError, JobError};
+use rondel_proto::v1::reply::Kind;
+use tokio::sync::Notify;
+
+use super::fake::{FakeServer, trigger};
+use super::{Running, builder};
+
+async fn quick_one() -> Result<&'static str, JobError> {
+    Ok("done")
+}
+
+fn waits_for(go: &Arc<Notify>) -> impl Fn() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + use<> {
+    let go = Arc::clone(go);
+    move || {
+        let go = Arc::clone(&go);
+        Box::pin(async move { go.notified().await })
+    }
+}
+
+#[tokio::test]
+async fn an_unanswered_result_is_sent_again() {
+    let server = FakeServer::start().await;
+    server.set_acks(false);
+    let running = Running::start(builder(&server).handler("quick", quick_one));
+    server.trigger(trigger(1, "quick")).await;
+    server.results_count(1, 3).await;
+    server.set_acks(true);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_reconnect_tells_what_is_held_and_sends_what_is_finished() {
+    let server = FakeServer::start().await;
+    server.set_acks(false);
+    let go = Arc::new(Notify::new());
+    let running = Running::start(builder(&server).handler("quick", quick_one).handler("wait", waits_for(&go)));
+    server.trigger_all(vec![trigger(1, "quick"), trigger(2, "wait")]).await;
+    server.result(1).await;
+    server.forget_seen();
+    server.disconnect().await;
+    let hello = server.hello(1).await;
+    assert_eq!(hello.incarnation, server.hello(0).await.incarnation);
+    assert_eq!((hello.held[0].run_id, hello.held.len()), (2, 1));
+    assert_eq!((hello.finished[0].run_id, hello.finished.len()), (1, 1));
+    assert_eq!(server.result(1).await.result, "\"done\"");
+    server.set_acks(true);
+    go.notify_one();
+    server.result(2).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_goes_by_another_server_when_its_own_is_gone() {
+    let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
+    let go = Arc::new(Notify::new());
+    let builder = builder(&first).server(second.url()).handler("wait", waits_for(&go));
+    let running = Running::start(builder);
+    second.hello(0).await;
+    first.trigger(trigger(1, "wait")).await;
+    first.reply(1, Kind::Accepted).await;
+    first.refuse(Some(tonic::Status::unavailable("down")));
+    first.disconnect().await;
+    first.hello(1).await;
+    go.notify_one();
+    second.result(1).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_that_one_server_does_not_answer_is_shown_to_another() {
+    let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
+    first.set_acks(false);
+    let running = Running::start(builder(&first).server(second.url()).handler("quick", quick_one));
+    second.hello(0).await;
+    first.trigger(trigger(1, "quick")).await;
+    first.result(1).await;
+    second.result(1).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_crash_the_journal_proves_the_predecessor_and_brings_its_results() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = FakeServer::start().await;
+    server.set_acks(false);
+    let start = || builder(&server).handler("quick", quick_one).data_dir(dir.path());
+    let first = Running::start(start());
+    server.trigger_all(vec![trigger(1, "quick"), trigger(2, "quick")]).await;
+    server.result(1).await;
+    server.result(2).await;
+    let dead = server.hello(0).await.incarnation;
+    // The welcome is remembered a moment after the results are written.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    first.crash().await;
+    server.forget_seen();
+    server.set_acks(true);
+    let second = Running::start_after(start).await;
+    let hello = server.hello(1).await;
+    assert_eq!(hello.predecessor, dead);
+    assert_ne!(hello.incarnation, dead);
+    let finished: Vec<i64> = hello.finished.iter().map(|run| run.run_id).collect();
+    assert_eq!(finished, [1, 2]);
+    assert_eq!(server.result(1).await.result, "\"done\"");
+    second.stop().await;
+    // All acknowledged: the next one has nothing to bring.
+    let third = Running::start_after(start).await;
+    let hello = server.hello(2).await;
+    assert!(hello.finished.is_empty() && hello.predecessor > 0, "{hello:?}");
+    third.stop().await;
+}
+
+#[tokio::test]
+async fn a_data_directory_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("quick", quick_one).data_dir(dir.path()));
+    server.hello(0).await;
+    let second = builder(&server).data_dir(dir.path()).build();
+    assert!(matches!(second, Err(ExecutorError::DataDirInUse { .. })), "{second:?}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_runs_are_answered_in_batches() {
+    async fn noop() {}
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("noop", noop).slots(20_000));
+    server.hello(0).await;
+    let began = tokio::time::Instant::now();
+    for batch in 0..20 {
+        server.trigger_all((1..=500).map(|run| trigger(batch * 500 + run, "noop")).collect()).await;
+    }
+    server.result(10_000).await;
+    running.stop().await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let messages = server.seen().len();
+    assert!(messages < 2_000, "{messages} messages for 20,000 items");
+}

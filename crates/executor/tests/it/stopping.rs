@@ -1,0 +1,155 @@
+//! Timeouts, cancels, silence and the way out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_executor::{Cancel, JobError, Params, Timing};
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::reply::Kind;
+use rondel_proto::v1::result::Status as End;
+use rondel_proto::v1::server_message::Body as ToExecutor;
+use rondel_proto::v1::{self, Cancels, RefusedWhy, Trigger};
+use tokio::sync::Notify;
+
+use super::fake::{FakeServer, trigger};
+use super::{Running, builder, quick};
+
+/// Stops when asked.
+async fn polite(cancel: Cancel) -> Result<(), JobError> {
+    cancel.cancelled().await;
+    Ok(cancel.check()?)
+}
+
+/// Does not.
+async fn deaf() {
+    std::future::pending::<()>().await;
+}
+
+fn cancel(run_id: i64) -> ToExecutor {
+    ToExecutor::Cancels(Cancels { cancels: vec![v1::Cancel { run_id, attempt: 1, by: "alice".to_owned() }] })
+}
+
+#[tokio::test]
+async fn a_cancelled_run_says_by_whom() {
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("polite", polite).handler("deaf", deaf));
+    server.trigger_all(vec![trigger(1, "polite"), trigger(2, "deaf")]).await;
+    server.reply(2, Kind::Started).await;
+    server.send(cancel(1)).await;
+    server.send(cancel(2)).await;
+    let (polite, deaf) = (server.result(1).await, server.result(2).await);
+    assert_eq!((polite.status(), polite.message.as_str()), (End::Cancelled, "cancelled by alice"));
+    assert_eq!(deaf.status(), End::Cancelled);
+    assert_eq!(deaf.message, "cancelled by alice; aborted, for it did not stop within 300ms");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_a_slot_is_cancelled_without_a_start() {
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("deaf", deaf).slots(1));
+    server.trigger_all(vec![trigger(1, "deaf"), trigger(2, "deaf")]).await;
+    server.reply(2, Kind::Accepted).await;
+    server.send(cancel(2)).await;
+    let result = server.result(2).await;
+    assert_eq!((result.status(), result.started_at_ms), (End::Cancelled, 0));
+    running.crash().await;
+}
+
+#[tokio::test]
+async fn a_run_beyond_its_time_is_stopped() {
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("polite", polite).handler("deaf", deaf));
+    let timed = |run_id, handler| Trigger { timeout_ms: 100, ..trigger(run_id, handler) };
+    server.trigger_all(vec![timed(1, "polite"), timed(2, "deaf")]).await;
+    let (polite, deaf) = (server.result(1).await, server.result(2).await);
+    assert_eq!(
+        (polite.status(), polite.message.as_str(), polite.retryable),
+        (End::TimedOut, "timed out after 100ms", true)
+    );
+    assert_eq!(deaf.status(), End::TimedOut);
+    assert!(deaf.finished_at_ms - deaf.started_at_ms >= 400, "{deaf:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn tasks_of_a_run_end_with_it() {
+    let gone = Arc::new(Notify::new());
+    struct Tell(Arc<Notify>);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
+    let handler = {
+        let gone = Arc::clone(&gone);
+        move || {
+            let tell = Tell(Arc::clone(&gone));
+            async move {
+                rondel_executor::spawn(async move {
+                    let _tell = tell;
+                    std::future::pending::<()>().await;
+                });
+            }
+        }
+    };
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("spawn", handler));
+    server.trigger(trigger(1, "spawn")).await;
+    server.result(1).await;
+    tokio::time::timeout(super::LIMIT, gone.notified()).await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
+    async fn work(Params(ms): Params<u64>) {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("work", work).slots(1));
+    let sleeps = |run_id| Trigger { params: "400".to_owned(), ..trigger(run_id, "work") };
+    server.trigger_all(vec![sleeps(1), sleeps(2)]).await;
+    server.reply(1, Kind::Started).await;
+    running.begin_stop();
+    server.find(|body| matches!(body, Body::Draining(_)).then_some(())).await;
+    // What waited for a slot is handed back; what comes now is refused.
+    assert_eq!(server.reply(2, Kind::Refused).await.refused(), RefusedWhy::Draining);
+    server.trigger(sleeps(3)).await;
+    assert_eq!(server.reply(3, Kind::Refused).await.refused(), RefusedWhy::Draining);
+    running.stop().await;
+    assert_eq!(server.result(1).await.status(), End::Succeeded);
+    server.session_ended().await;
+}
+
+#[tokio::test]
+async fn a_drain_ends_what_does_not_end() {
+    let server = FakeServer::start().await;
+    let builder = builder(&server).handler("deaf", deaf).drain_grace(Duration::from_millis(200));
+    let running = Running::start(builder);
+    server.trigger(trigger(1, "deaf")).await;
+    server.reply(1, Kind::Started).await;
+    running.stop().await;
+    let result = server.result(1).await;
+    assert_eq!((result.status(), result.retryable), (End::Failed, true));
+    assert!(result.message.starts_with("stopped: the executor goes away"), "{result:?}");
+}
+
+#[tokio::test]
+async fn without_any_answer_serial_runs_stop_and_others_go_on() {
+    let server = FakeServer::start().await;
+    let timing = Timing { silence: Some(Duration::from_millis(500)), ..quick() };
+    let running = Running::start(builder(&server).handler("deaf", deaf).timing(timing));
+    let serial = Trigger { serial: true, ..trigger(1, "deaf") };
+    let once = Trigger { at_most_once: true, ..trigger(2, "deaf") };
+    server.trigger_all(vec![serial, once, trigger(3, "deaf")]).await;
+    server.reply(3, Kind::Accepted).await;
+    server.set_answers(false);
+    for run_id in [1, 2] {
+        let result = server.result(run_id).await;
+        assert_eq!((result.status(), result.retryable), (End::Failed, true));
+        assert!(result.message.starts_with("stopped: no server answered for 500ms"), "{result:?}");
+    }
+    assert_eq!(server.count_results(3), 0);
+    running.crash().await;
+}

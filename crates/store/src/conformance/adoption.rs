@@ -1,0 +1,77 @@
+//! Checks of adoption.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{Run, RunStatus, Timestamp};
+
+use super::{LEASE, claim, due, finish, job, join, read, run};
+use crate::cluster::{Join, JoinRequest};
+use crate::{LeaseToken, Store};
+
+/// A dead node's open runs, and with them their job, go to one node; a living node's stay.
+pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
+    let (dead, living) = (join(store).await, join(store).await);
+    let (a, b) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let row = |token, offset: u64| run(&job, token, at + Duration::from_secs(offset));
+    let mut rows: Vec<Run> = (0..4).map(|offset| row(dead, offset)).collect();
+    rows[2].status = RunStatus::Waiting;
+    claim(store, dead, &job, rows.clone()).await;
+    store.finish(&[finish(&rows[3], Outcome::Succeeded)]).await.unwrap();
+    let other = super::pending(store, living).await;
+
+    let nodes = [dead.node, living.node];
+    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), [], "nobody is dead");
+    store.release(dead).await.unwrap();
+    let ended_at = store.nodes().await.unwrap().into_iter().find(|node| node.id == dead.node).unwrap().lease_until;
+    assert_eq!(store.adopt(LeaseToken { epoch: 9, ..a }, &nodes, 10).await.unwrap(), [], "no lease of its own");
+    let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, 2), store.adopt(b, &nodes, 2));
+    let mut adopted = [of_a.unwrap(), of_b.unwrap(), store.adopt(a, &nodes, 10).await.unwrap()].concat();
+    adopted.sort_by_key(|adopted| adopted.run.id);
+    assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
+    for (adopted, row) in adopted.iter().zip(&rows) {
+        assert_eq!((adopted.from, adopted.from_ended_at), (dead, ended_at));
+        let owner = LeaseToken { node: adopted.run.node, epoch: adopted.run.node_epoch };
+        assert!(owner == a || owner == b);
+        assert_eq!(adopted.run, Run { node: owner.node, node_epoch: owner.epoch, ..row.clone() });
+        assert_eq!(read(store, row.id).await, adopted.run);
+    }
+    assert_eq!(read(store, rows[3].id).await.node, dead.node, "over");
+    assert_eq!(read(store, other.id).await, other);
+    let home = due(store, &job, &[a.node, b.node]).await.unwrap();
+    assert_eq!(home.term, 2);
+    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), []);
+}
+
+/// Adoption moves the lease row first; the node that wakes finds its epoch gone, and adopts its own rows when it is
+/// back.
+pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
+    let request = JoinRequest {
+        name: super::name("node"),
+        lease: LEASE,
+        advertise_url: None,
+        server_version: "0.1.0".to_owned(),
+        take_over: false,
+    };
+    let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    let other = join(store).await;
+    let row = super::pending(store, sleeper).await;
+    store.release(sleeper).await.unwrap();
+    assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "nobody has fenced it");
+    store.release(sleeper).await.unwrap();
+    let adopted = store.adopt(other, &[sleeper.node], 10).await.unwrap();
+    assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
+    assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);
+    assert_eq!(store.adopt(other, &[sleeper.node], 10).await.unwrap(), []);
+
+    // A run that was committed for the dead epoch after all is found by the next look.
+    let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..row.clone() };
+    store.request_run(sleeper, late, Timestamp::MAX).await.unwrap();
+    let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    assert!(back.epoch > sleeper.epoch);
+    let own = store.adopt(back, &[], 10).await.unwrap();
+    assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);
+    assert!(own[0].from_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
+}

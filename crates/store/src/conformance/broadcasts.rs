@@ -1,0 +1,142 @@
+//! Checks of broadcasts.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::run::BROADCAST;
+use rondel_core::{Run, RunId, RunStatus};
+
+use super::{FAILED, claim, finish, finish_one, job, join, next_id, read, run};
+use crate::ledger::{Finished, RunQuery};
+use crate::{LeaseToken, Store};
+
+async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let whole = Run { shard_index: BROADCAST, shard_total: None, ..run(&job, token, at) };
+    claim(store, token, &job, vec![whole.clone()]).await;
+    whole
+}
+
+fn shards(whole: &Run, total: i32) -> Vec<Run> {
+    let shard = |index| Run {
+        id: RunId::new(next_id()),
+        shard_index: index,
+        shard_total: Some(total),
+        parent: Some(whole.id),
+        executor: Some(format!("executor-{index}")),
+        ..whole.clone()
+    };
+    (0..total).map(shard).collect()
+}
+
+async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -> (Run, Vec<Run>) {
+    let whole = broadcast(store, token).await;
+    let shards = shards(&whole, total);
+    assert!(store.expand(token, whole.id, &shards).await.unwrap());
+    (whole, shards)
+}
+
+/// The first total counts, whoever comes later.
+pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
+    let (token, other) = (join(store).await, join(store).await);
+    let whole = broadcast(store, token).await;
+    let (three, four) = (shards(&whole, 3), shards(&whole, 4));
+    assert!(!store.expand(other, whole.id, &three).await.unwrap(), "not the owner");
+    assert!(!store.expand(token, RunId::new(next_id()), &three).await.unwrap());
+    let (a, b) = tokio::join!(store.expand(token, whole.id, &three), store.expand(token, whole.id, &four));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert!(a != b, "{a} {b}");
+    let (won, total) = if a { (three, 3) } else { (four, 4) };
+    let row = read(store, whole.id).await;
+    assert_eq!((row.shard_total, row.open_shards, row.status), (Some(total), Some(total), RunStatus::Running));
+    for shard in &won {
+        assert_eq!(read(store, shard.id).await, *shard);
+    }
+    let query = RunQuery { parent: Some(whole.id), limit: 10, ..RunQuery::default() };
+    let mut found = store.list_runs(whole.namespace, &query).await.unwrap();
+    found.reverse();
+    assert_eq!(found, won);
+    assert!(!store.expand(token, whole.id, &shards(&whole, 5)).await.unwrap());
+}
+
+/// The worst shard counts, and the row says how many; a shard that is retried stays open.
+pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
+    let token = join(store).await;
+    let (whole, shards) = expanded(store, token, 3).await;
+    store.ask_cancel(whole.id, "x", whole.due_at).await.unwrap();
+    let mut retried = finish(&shards[1], FAILED);
+    retried.policy.retry_max = 1;
+    let batch = [finish(&shards[0], FAILED), retried.clone(), finish(&shards[0], FAILED)];
+    store.finish(&batch).await.unwrap();
+    let row = read(store, whole.id).await;
+    assert_eq!((row.status, row.open_shards), (RunStatus::Running, Some(2)));
+    retried.attempt = 2;
+    store.finish(&[finish(&shards[2], Outcome::Succeeded), retried]).await.unwrap();
+    let row = read(store, whole.id).await;
+    assert_eq!((row.status, row.open_shards), (RunStatus::Failed, Some(0)));
+    assert_eq!(row.message.as_deref(), Some("2 of 3 shards failed"));
+    assert_eq!(row.finished_at, Some(whole.due_at + Duration::from_millis(105)));
+    assert_eq!(store.cancels(token).await.unwrap(), []);
+
+    let (whole, shards) = expanded(store, token, 2).await;
+    let batch: Vec<_> = shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect();
+    store.finish(&batch).await.unwrap();
+    let row = read(store, whole.id).await;
+    assert_eq!((row.status, row.message, row.open_shards), (RunStatus::Succeeded, None, Some(0)));
+
+    // A late result of a shard corrects the verdict of the whole.
+    let (whole, shards) = expanded(store, token, 1).await;
+    let mut lost = finish(&shards[0], Outcome::Lost(rondel_core::Reason::ExecutorLost));
+    lost.policy.at_least_once = false;
+    store
+        .mark(
+            token,
+            &[crate::ledger::InHand {
+                run: shards[0].id,
+                attempt: 1,
+                executor_id: rondel_core::ExecutorId::new(1),
+                executor: "e".to_owned(),
+                at: whole.due_at,
+            }],
+        )
+        .await
+        .unwrap();
+    store.finish(&[lost]).await.unwrap();
+    assert_eq!(read(store, whole.id).await.status, RunStatus::Unknown);
+    assert_eq!(finish_one(store, finish(&shards[0], Outcome::Succeeded)).await, Finished::Late);
+    assert_eq!(read(store, whole.id).await.status, RunStatus::Succeeded);
+}
+
+/// Two callers store the last two shards at the same time: one of them folds.
+pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
+    let token = join(store).await;
+    for _ in 0..5 {
+        let (whole, shards) = expanded(store, token, 4).await;
+        let ends: Vec<_> = shards.iter().map(|shard| [finish(shard, Outcome::Succeeded)]).collect();
+        let (a, b, c, d) = tokio::join!(
+            store.finish(&ends[0]),
+            store.finish(&ends[1]),
+            store.finish(&ends[2]),
+            store.finish(&ends[3])
+        );
+        for answers in [a, b, c, d] {
+            assert_eq!(answers.unwrap(), [super::verdict(RunStatus::Succeeded)]);
+        }
+        let row = read(store, whole.id).await;
+        assert_eq!((row.status, row.open_shards), (RunStatus::Succeeded, Some(0)));
+    }
+}
+
+/// A run that names a broadcast as what it follows from does not count as its shard.
+pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
+    let token = join(store).await;
+    let (whole, shards) = expanded(store, token, 2).await;
+    let id = RunId::new(next_id());
+    let again = Run { id, cause: id.get(), parent: Some(whole.id), ..shards[1].clone() };
+    let again = store.request_run(token, again, whole.due_at).await.unwrap();
+    store.finish(&[finish(&again, Outcome::Succeeded)]).await.unwrap();
+    assert_eq!(read(store, whole.id).await.open_shards, Some(2));
+    store.finish(&[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await.unwrap();
+    assert_eq!(read(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
+}

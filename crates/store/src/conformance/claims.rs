@@ -1,0 +1,165 @@
+//! Checks of claims and of runs that are asked for.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
+
+use super::{claim, due, finish, job, join, read, requested, run, verdict};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
+use crate::{LeaseToken, Store};
+
+const NOBODY: NodeId = NodeId::new(0);
+
+fn range(from: Timestamp, to: Timestamp, limit: u32) -> DueRange {
+    DueRange { from, to, limit }
+}
+
+/// The earliest first, of the homes that were asked for, within the range.
+pub async fn due_jobs_come_in_order(store: &dyn Store) {
+    let token = join(store).await;
+    // An hour that no other check uses.
+    let base = Timestamp::from_secs(4_000_000_000);
+    let at = |seconds| base + Duration::from_secs(seconds);
+    let mut jobs = Vec::new();
+    for seconds in [3, 1, 2, 4] {
+        jobs.push(job(store, Some(at(seconds))).await);
+    }
+    let never = job(store, None).await;
+    claim(store, token, &jobs[2], vec![]).await;
+    let ids = |due: Vec<DueJob>| due.into_iter().map(|due| due.job).collect::<Vec<JobId>>();
+    let all = store.due_jobs(&[NOBODY], range(at(0), at(10), 10)).await.unwrap();
+    assert!(all.iter().all(|due| due.job != never.id));
+    assert_eq!(ids(all), [jobs[1].id, jobs[0].id, jobs[3].id]);
+    assert_eq!(ids(store.due_jobs(&[NOBODY], range(at(1), at(3), 1)).await.unwrap()), [jobs[1].id]);
+    assert_eq!(ids(store.due_jobs(&[NOBODY], range(at(2), at(3), 9)).await.unwrap()), [jobs[0].id]);
+    assert_eq!(ids(store.due_jobs(&[token.node], range(at(0), at(100), 9)).await.unwrap()), [jobs[2].id]);
+    assert_eq!(ids(store.due_jobs(&[NOBODY, token.node], range(at(0), at(100), 2)).await.unwrap()), [jobs[1].id, jobs[0].id]);
+    assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
+}
+
+/// Two nodes see the same job due: one gets it, with its rows.
+pub async fn a_job_is_claimed_once(store: &dyn Store) {
+    let (a, b) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let seen = due(store, &job, &[NOBODY]).await.unwrap();
+    let claim_of = |token: LeaseToken| ClaimJob {
+        seen,
+        next_fire_at: Some(at + Duration::from_secs(2)),
+        runs: vec![run(&job, token, at), run(&job, token, at + Duration::from_secs(1))],
+    };
+    let (claim_a, claim_b) = (claim_of(a), claim_of(b));
+    let (won_a, won_b) =
+        tokio::join!(store.claim(a, std::slice::from_ref(&claim_a)), store.claim(b, std::slice::from_ref(&claim_b)));
+    let (won_a, won_b) = (won_a.unwrap(), won_b.unwrap());
+    let (winner, won, lost) = if won_a.jobs.is_empty() { (b, won_b, won_a) } else { (a, won_a, won_b) };
+    assert_eq!(won, Claimed { jobs: vec![(job.id, 1)], existing: vec![] });
+    assert_eq!(lost, Claimed::default());
+    let now = due(store, &job, &[winner.node]).await.unwrap();
+    assert_eq!((now.next_fire_at, now.home, now.term), (at + Duration::from_secs(2), winner.node, 1));
+    let runs = if winner == a { &claim_a.runs } else { &claim_b.runs };
+    for run in runs {
+        assert_eq!(read(store, run.id).await, *run);
+    }
+
+    // What was seen is over for the winner too; a home that stays keeps its term, another one raises it.
+    assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
+    let again = |seen| ClaimJob { seen, next_fire_at: Some(at + Duration::from_secs(3)), runs: vec![] };
+    assert_eq!(store.claim(winner, &[again(now)]).await.unwrap().jobs, [(job.id, 1)]);
+    let other = if winner == a { b } else { a };
+    let now = due(store, &job, &[winner.node]).await.unwrap();
+    assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
+    let last = due(store, &job, &[other.node]).await.unwrap();
+    assert_eq!(store.claim(other, &[ClaimJob { seen: last, next_fire_at: None, runs: vec![] }]).await.unwrap().jobs.len(), 1);
+    assert_eq!(due(store, &job, &[other.node]).await, None);
+}
+
+/// Without a living lease under this epoch nothing is claimed.
+pub async fn a_claim_needs_its_lease(store: &dyn Store) {
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let seen = due(store, &job, &[NOBODY]).await.unwrap();
+    let row = run(&job, token, at);
+    let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![row.clone()] }];
+    let old = LeaseToken { epoch: token.epoch - 1, ..token };
+    assert_eq!(store.claim(old, &claims).await.unwrap(), Claimed::default());
+    store.release(token).await.unwrap();
+    assert_eq!(store.claim(token, &claims).await.unwrap(), Claimed::default());
+    assert_eq!(due(store, &job, &[NOBODY]).await, Some(seen));
+    assert_eq!(store.runs(&[row.id]).await.unwrap(), []);
+    assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), Claimed::default());
+}
+
+/// A row whose key exists is left as it is, and told.
+pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let first = run(&job, token, at);
+    claim(store, token, &job, vec![first.clone()]).await;
+    let (same, other) = (run(&job, token, at), run(&job, token, at + Duration::from_secs(9)));
+    let span = rondel_core::Run {
+        status: RunStatus::Skipped,
+        reason: Some(rondel_core::Reason::Misfire),
+        finished_at: Some(at),
+        span_end_at: Some(at + Duration::from_secs(5)),
+        span_count: 5,
+        message: Some("missed".to_owned()),
+        ..run(&job, token, at + Duration::from_secs(1))
+    };
+    let claimed = claim(store, token, &job, vec![same.clone(), other.clone(), span.clone()]).await;
+    assert_eq!(claimed, Claimed { jobs: vec![(job.id, 1)], existing: vec![same.id] });
+    assert_eq!(store.runs(&[same.id]).await.unwrap(), []);
+    for run in [first, other, span] {
+        assert_eq!(read(store, run.id).await, run);
+    }
+}
+
+/// Thousands of rows in one call.
+pub async fn a_batch_may_be_large(store: &dyn Store) {
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let runs: Vec<_> = (0..2_000).map(|second| run(&job, token, at + Duration::from_secs(second))).collect();
+    claim(store, token, &job, runs.clone()).await;
+    let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+    assert_eq!(store.runs(&ids).await.unwrap().len(), 2_000);
+    assert_eq!(store.check_runs(&ids).await.unwrap().len(), 2_000);
+    // Not in the order of their ids, and one of them twice.
+    let mut batch: Vec<_> = runs.iter().rev().map(|run| finish(run, Outcome::Succeeded)).collect();
+    batch.push(batch[0].clone());
+    let mut answers = store.finish(&batch).await.unwrap();
+    assert_eq!(answers.pop(), Some(crate::ledger::Finished::Duplicate));
+    assert_eq!(answers, vec![verdict(RunStatus::Succeeded); 2_000]);
+    let found = store.runs(&ids).await.unwrap();
+    assert!(found.iter().all(|run| run.status == RunStatus::Succeeded && run.finished_at.is_some()));
+    assert_eq!(store.finish(&[]).await.unwrap(), []);
+}
+
+/// The living home has it; where there is none, the asker becomes the home.
+pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
+    let (a, b) = (join(store).await, join(store).await);
+    let now = store.now().await.unwrap();
+    let job = job(store, Some(now + Duration::from_secs(3600))).await;
+
+    let first = store.request_run(a, requested(&job, a, now), now).await.unwrap();
+    assert_eq!((first.node, first.node_epoch), (a.node, a.epoch));
+    let due_now = due(store, &job, &[a.node]).await.unwrap();
+    assert_eq!((due_now.home, due_now.term), (a.node, 1));
+
+    let second = store.request_run(b, requested(&job, b, now), now).await.unwrap();
+    assert_eq!((second.node, second.node_epoch), (a.node, a.epoch), "the home is alive");
+    assert_eq!(read(store, second.id).await, second);
+
+    let same_key = rondel_core::Run { id: RunId::new(super::next_id()), ..second.clone() };
+    assert_eq!(store.request_run(b, same_key, now).await.unwrap(), second);
+
+    store.release(a).await.unwrap();
+    let now = store.now().await.unwrap();
+    let third = store.request_run(b, requested(&job, b, now), now).await.unwrap();
+    assert_eq!((third.node, third.node_epoch), (b.node, b.epoch));
+    let due_now = due(store, &job, &[b.node]).await.unwrap();
+    assert_eq!((due_now.home, due_now.term), (b.node, 2));
+}

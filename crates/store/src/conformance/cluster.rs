@@ -1,0 +1,124 @@
+//! Checks of nodes, leases and sessions.
+
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, Timestamp};
+
+use super::{DEFAULT, LEASE, app, join, name, next_id};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest};
+use crate::{LeaseToken, Store};
+
+fn request(name: &str) -> JoinRequest {
+    JoinRequest {
+        name: name.to_owned(),
+        lease: LEASE,
+        advertise_url: Some("http://node:8080".to_owned()),
+        server_version: "0.1.0".to_owned(),
+        take_over: false,
+    }
+}
+
+#[track_caller]
+fn joined(join: Join) -> (LeaseToken, i64) {
+    match join {
+        Join::Joined { token, ordinal } => (token, ordinal),
+        living @ Join::Living { .. } => unreachable!("{living:?}"),
+    }
+}
+
+/// Forward, in milliseconds, and not far from where a computer's clock can be.
+pub async fn the_clock_goes_on(store: &dyn Store) {
+    let before = store.now().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let after = store.now().await.unwrap();
+    let passed = after.since(before);
+    assert!(passed >= Duration::from_millis(15) && passed < Duration::from_secs(10), "{passed:?}");
+    assert!(before > Timestamp::from_secs(1_700_000_000) && after < Timestamp::from_secs(10_000_000_000));
+}
+
+/// A living lease is respected, an ended one is taken under the next epoch, and the old epoch is worth nothing.
+pub async fn a_lease_is_held_by_one(store: &dyn Store) {
+    let request = request(&name("node"));
+    let (first, ordinal) = joined(store.join(&request).await.unwrap());
+    assert_eq!(first.epoch, 1);
+    let Join::Living { lease_until, epoch } = store.join(&request).await.unwrap() else { unreachable!() };
+    assert_eq!(epoch, 1);
+    let now = store.renew(first, LEASE * 2).await.unwrap().unwrap();
+    let node = store.nodes().await.unwrap().into_iter().find(|node| node.id == first.node).unwrap();
+    assert_eq!((node.token(), node.name.as_str()), (first, request.name.as_str()));
+    assert_eq!(node.advertise_url.as_deref(), Some("http://node:8080"));
+    assert!(node.lease_until > lease_until && node.is_living(now));
+
+    let taking = JoinRequest { take_over: true, ..request.clone() };
+    let (second, same) = joined(store.join(&taking).await.unwrap());
+    assert_eq!((second, same), (LeaseToken { epoch: 2, ..first }, ordinal));
+    assert_eq!(store.renew(first, LEASE).await.unwrap(), None);
+    store.release(first).await.unwrap();
+    assert!(matches!(store.join(&request).await.unwrap(), Join::Living { epoch: 2, .. }), "another's lease");
+
+    store.release(second).await.unwrap();
+    let (third, _) = joined(store.join(&JoinRequest { lease: Duration::from_millis(30), ..request.clone() }).await.unwrap());
+    assert_eq!(third.epoch, 3);
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let (a, b) = tokio::join!(store.join(&request), store.join(&request));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    let winners = [a, b].into_iter().filter(|join| matches!(join, Join::Joined { token, .. } if token.epoch == 4));
+    assert_eq!(winners.count(), 1, "{a:?} {b:?}");
+}
+
+/// No two of them get the same id or ordinal.
+pub async fn nodes_that_join_at_once_differ(store: &dyn Store) {
+    let requests = [request(&name("node")), request(&name("node")), request(&name("node"))];
+    let (a, b, c) = tokio::join!(store.join(&requests[0]), store.join(&requests[1]), store.join(&requests[2]));
+    let mut all = [joined(a.unwrap()), joined(b.unwrap()), joined(c.unwrap())];
+    all.sort_by_key(|(token, _)| token.node);
+    assert!(all[0].0.node < all[1].0.node && all[1].0.node < all[2].0.node);
+    assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
+}
+
+/// Sessions are opened, heard, closed; executors are as they introduced themselves.
+pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
+    let (a, b) = (join(store).await, join(store).await);
+    let start = store.now().await.unwrap();
+    let record = ExecutorRecord {
+        id: ExecutorId::new(next_id()),
+        namespace: DEFAULT,
+        app: app(store).await,
+        name: "executor-ü".to_owned(),
+        predecessor: Some(ExecutorId::new(5)),
+        sdk_version: "0.1.0".to_owned(),
+        labels: r#"{"zone":"a"}"#.to_owned(),
+        weight: 1,
+        slots: u32::MAX,
+        handlers: r#"["h"]"#.to_owned(),
+        first_seen_at: start,
+        last_seen_at: start,
+    };
+    store.open_session(a, &record).await.unwrap();
+    store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap();
+    store.open_session(b, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let middle = store.now().await.unwrap();
+    store.beat_sessions(b, &[record.id]).await.unwrap();
+    store.beat_sessions(b, &[]).await.unwrap();
+    store.beat_sessions(LeaseToken { epoch: 9, ..a }, &[record.id]).await.unwrap();
+    store.close_session(a, record.id).await.unwrap();
+    store.close_session(LeaseToken { epoch: 9, ..b }, record.id).await.unwrap();
+
+    let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
+        sessions.into_iter().filter(|session| session.executor == record.id).collect()
+    };
+    let all = of(store.sessions(start).await.unwrap());
+    assert_eq!(all.iter().map(|session| (session.token, session.open)).collect::<Vec<_>>(), [(a, false), (b, true)]);
+    assert_eq!(all[1].app, record.app);
+    let heard = of(store.sessions(middle).await.unwrap());
+    assert_eq!(heard.len(), 1);
+    assert_eq!(heard[0].token, b);
+
+    let executors = store.executors(DEFAULT, middle).await.unwrap();
+    let found = executors.iter().find(|executor| executor.id == record.id).unwrap();
+    assert!(found.last_seen_at >= middle);
+    assert_eq!(*found, ExecutorRecord { slots: 9, last_seen_at: found.last_seen_at, ..record.clone() });
+    let later = store.now().await.unwrap() + Duration::from_secs(1);
+    assert!(store.executors(DEFAULT, later).await.unwrap().is_empty());
+}

@@ -1,0 +1,147 @@
+//! Checks of edits: what becomes of rows that are not sent yet.
+
+use std::time::Duration;
+
+use rondel_core::run::BROADCAST;
+use rondel_core::{JobId, JobSpec, NodeId, Reason, Run, RunStatus, Timestamp};
+
+use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, run, spec};
+use crate::catalog::{Changed, JobChange, JobRecord};
+use crate::{LeaseToken, Store};
+
+async fn change(store: &dyn Store, id: JobId, spec: &JobSpec, expected_version: Option<i64>, now: Timestamp) -> Changed {
+    let change = JobChange {
+        id,
+        expected_version,
+        spec,
+        job: &compile(spec),
+        app: app(store).await,
+        author: "editor",
+        now,
+    };
+    store.change_job(change).await.unwrap()
+}
+
+#[track_caller]
+fn saved(changed: Changed) -> (JobRecord, Vec<Run>) {
+    match changed {
+        Changed::Saved(record, reopened) => (*record, reopened),
+        other => unreachable!("not saved: {other:?}"),
+    }
+}
+
+/// A job with a claimed row at each of the next four seconds; `now` is just before the first.
+async fn with_four_rows(store: &dyn Store) -> (LeaseToken, JobRecord, Vec<Run>, Timestamp) {
+    let token = join(store).await;
+    // An even second, so that "every 2s" means the same rows each time.
+    let second = store.now().await.unwrap().second() / 2 * 2 + 10;
+    let at = |offset| Timestamp::from_secs(second + offset);
+    let spec = spec(&name("job"), serde_json::json!({"schedule": {"cron": "* * * * * ?"}}));
+    let job = job_with(store, spec, Some(at(1))).await;
+    let rows: Vec<Run> = (1..=4).map(|offset| run(&job, token, at(offset))).collect();
+    claim(store, token, &job, rows.clone()).await;
+    (token, job, rows, Timestamp::from_millis(at(1).as_millis() - 500))
+}
+
+async fn statuses(store: &dyn Store, rows: &[Run]) -> Vec<(RunStatus, Option<Reason>, i64)> {
+    let mut found = Vec::new();
+    for row in rows {
+        let row = read(store, row.id).await;
+        found.push((row.status, row.reason, row.job_version));
+    }
+    found
+}
+
+/// Rows that the new definition fires too move to it; others are settled; settled ones come back.
+pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
+    use RunStatus::{Pending, Skipped};
+    let (token, job, rows, now) = with_four_rows(store).await;
+    let every_two = JobSpec { schedule: spec("x", serde_json::json!({"schedule": {"cron": "0/2 * * * * ?"}})).schedule, ..job.spec.clone() };
+    let (record, reopened) = saved(change(store, job.id, &every_two, Some(1), now).await);
+    assert_eq!((record.version, reopened.len()), (2, 0));
+    let changed = Some(Reason::Changed);
+    let expected = [(Skipped, changed, 1), (Pending, None, 2), (Skipped, changed, 1), (Pending, None, 2)];
+    assert_eq!(statuses(store, &rows).await, expected);
+    let next = rows[3].fire_at + Duration::from_secs(2);
+    assert_eq!((record.next_fire_at, record.anchor), (Some(next), job.anchor));
+    let seen = due(store, &job, &[token.node]).await.unwrap();
+    assert_eq!((seen.next_fire_at, seen.version, seen.home), (next, 2, token.node));
+    assert_eq!(read(store, rows[0].id).await.finished_at, Some(now));
+
+    let paused = JobSpec { enabled: false, ..every_two };
+    let (record, _) = saved(change(store, job.id, &paused, Some(2), now).await);
+    assert_eq!(record.next_fire_at, None);
+    let expected = [(Skipped, changed, 1), (Skipped, Some(Reason::Paused), 2)];
+    assert_eq!(statuses(store, &rows[..2]).await, expected);
+    assert_eq!(due(store, &job, &[token.node]).await, None);
+
+    let (record, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    assert_eq!(record.version, 4);
+    let ids: Vec<_> = reopened.iter().map(|run| run.id).collect();
+    assert_eq!(ids, rows.iter().map(|run| run.id).collect::<Vec<_>>(), "in the order of their instants");
+    assert!(reopened.iter().all(|run| (run.node, run.node_epoch) == (token.node, token.epoch)));
+    assert_eq!(statuses(store, &rows).await, vec![(Pending, None, 4); 4]);
+    assert_eq!(read(store, rows[0].id).await, reopened[0]);
+    assert_eq!((reopened[0].finished_at, reopened[0].due_at), (None, reopened[0].fire_at));
+    assert_eq!(record.next_fire_at, Some(rows[3].fire_at + Duration::from_secs(1)));
+}
+
+/// An unsent row becomes a broadcast, and an unsharded run again; a marked row may have been sent and stays.
+pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
+    let (token, job, rows, now) = with_four_rows(store).await;
+    let hand = crate::ledger::InHand {
+        run: rows[0].id,
+        attempt: 1,
+        executor_id: rondel_core::ExecutorId::new(1),
+        executor: "e".to_owned(),
+        at: now,
+    };
+    assert_eq!(store.mark(token, &[hand]).await.unwrap(), [rows[0].id]);
+    let broadcast = JobSpec { route: rondel_core::Route::Broadcast, ..job.spec.clone() };
+    saved(change(store, job.id, &broadcast, None, now).await);
+    let shard = |run: Run| (run.shard_index, run.shard_total, run.job_version);
+    assert_eq!(shard(read(store, rows[0].id).await), (0, Some(1), 1));
+    assert_eq!(shard(read(store, rows[1].id).await), (BROADCAST, None, 2));
+    let paused = JobSpec { enabled: false, ..broadcast };
+    saved(change(store, job.id, &paused, None, now).await);
+    let (_, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    assert_eq!(reopened.into_iter().map(shard).collect::<Vec<_>>(), vec![(0, Some(1), 4); 3]);
+}
+
+/// The second of two edits is told.
+pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let first = job(store, None).await;
+    let other = job(store, None).await;
+    let edit = JobSpec { description: "edited".to_owned(), ..first.spec.clone() };
+    let (a, b) = tokio::join!(
+        change(store, first.id, &edit, Some(1), now),
+        change(store, first.id, &edit, Some(1), now)
+    );
+    let conflicts = [&a, &b].into_iter().filter(|changed| **changed == Changed::Conflict(2)).count();
+    assert_eq!(conflicts, 1, "{a:?} {b:?}");
+
+    let taken = JobSpec { name: other.spec.name.clone(), ..edit.clone() };
+    assert_eq!(change(store, first.id, &taken, None, now).await, Changed::NameTaken);
+    let renamed = JobSpec { name: name("renamed"), ..edit.clone() };
+    let (record, _) = saved(change(store, first.id, &renamed, Some(2), now).await);
+    assert_eq!(store.job(super::DEFAULT, &renamed.name).await.unwrap(), Some(record));
+    assert_eq!(store.job(super::DEFAULT, &first.spec.name).await.unwrap(), None);
+    assert_eq!(store.definitions(&[(first.id, 1), (first.id, 2), (first.id, 3)]).await.unwrap().len(), 3);
+    assert_eq!(change(store, JobId::new(next_id()), &edit, None, now).await, Changed::NotFound);
+    store.delete_job(first.id, None, now).await.unwrap().unwrap();
+    assert_eq!(change(store, first.id, &renamed, None, now).await, Changed::NotFound);
+}
+
+/// Deleting settles what is ahead and leaves what is over.
+pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
+    let (token, job, rows, now) = with_four_rows(store).await;
+    store.ask_cancel(rows[1].id, "somebody", now).await.unwrap();
+    let now = now + Duration::from_secs(1);
+    store.delete_job(job.id, None, now).await.unwrap().unwrap();
+    let deleted = (RunStatus::Skipped, Some(Reason::Deleted), 1);
+    let expected = [(RunStatus::Pending, None, 1), deleted, deleted, deleted];
+    assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
+    assert_eq!(due(store, &job, &[NodeId::new(0), token.node]).await, None);
+    assert_eq!(store.cancels(token).await.unwrap(), []);
+}

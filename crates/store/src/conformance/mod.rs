@@ -1,0 +1,265 @@
+//! What every store must do: run by the tests of this crate on memory, SQLite, PostgreSQL and MySQL/MariaDB.
+//!
+//! Each check is a function over a fresh store and panics where the store is wrong. Checks that race two callers
+//! against each other poll both futures of one task: on a database their transactions really overlap.
+
+#![expect(clippy::unwrap_used, reason = "a check is a test: what it did not expect ends it")]
+
+mod adoption;
+mod broadcasts;
+mod catalog;
+mod claims;
+mod cluster;
+mod edits;
+mod hands;
+mod logs;
+mod pages;
+mod results;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::{
+    AppId, ExecutorId, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
+};
+
+use crate::catalog::{JobRecord, NewJob};
+use crate::cluster::{Join, JoinRequest};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, Finish, Finished};
+use crate::{LeaseToken, Store};
+
+pub use self::adoption::*;
+pub use self::broadcasts::*;
+pub use self::catalog::*;
+pub use self::claims::*;
+pub use self::cluster::*;
+pub use self::edits::*;
+pub use self::hands::*;
+pub use self::logs::*;
+pub use self::pages::*;
+pub use self::results::*;
+
+/// Calls a macro with the name of every check.
+#[macro_export]
+macro_rules! for_each_conformance_check {
+    ($with:ident) => {
+        $with! {
+            namespaces_and_apps_are_found_by_name,
+            jobs_are_read_as_they_were_written,
+            jobs_come_in_pages_by_name,
+            names_differ_by_case_and_are_free_after_deletion,
+            tokens_are_found_by_their_hash,
+            an_edit_keeps_settles_and_reopens,
+            a_change_of_route_moves_unsent_rows,
+            edits_that_meet_see_each_other,
+            a_deleted_job_settles_its_rows,
+            the_clock_goes_on,
+            a_lease_is_held_by_one,
+            nodes_that_join_at_once_differ,
+            sessions_say_who_hears_whom,
+            due_jobs_come_in_order,
+            a_job_is_claimed_once,
+            a_claim_needs_its_lease,
+            a_claim_leaves_existing_rows_as_they_are,
+            a_batch_may_be_large,
+            a_requested_run_goes_to_the_home,
+            waiting_runs_wake_when_due,
+            marks_are_won_once,
+            running_is_noted_for_pending_runs,
+            a_cancel_is_noted_until_the_run_is_over,
+            a_broadcast_is_expanded_once,
+            the_last_shard_gives_the_verdict,
+            shards_that_end_at_once_give_one_verdict,
+            a_retry_by_hand_is_not_a_shard,
+            a_result_is_stored_once,
+            results_of_other_attempts_are_kept_beside,
+            an_unknown_verdict_becomes_the_true_one,
+            a_failed_attempt_is_followed_by_another,
+            one_batch_may_hold_two_results_of_a_run,
+            results_that_arrive_twice_at_once_are_stored_once,
+            text_is_kept_as_far_as_it_fits,
+            orphans_are_adopted_by_one,
+            a_fenced_node_cannot_renew,
+            pages_of_runs_have_no_gaps,
+            pages_keep_to_their_filters,
+            logs_are_kept_once
+        }
+    };
+}
+
+/// Runs every check, one after the other.
+pub async fn exercise(store: Arc<dyn Store>) {
+    macro_rules! run_all {
+        ($($name:ident),+) => { $( Box::pin($name(store.as_ref())).await; )+ };
+    }
+    for_each_conformance_check!(run_all);
+}
+
+const DEFAULT: NamespaceId = NamespaceId::new(1);
+const LEASE: Duration = Duration::from_secs(60);
+
+/// Numbers that no other check uses.
+fn next_id() -> i64 {
+    static NEXT: AtomicI64 = AtomicI64::new(1_000_000_000_000_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn name(word: &str) -> String {
+    format!("{word}-{}", next_id())
+}
+
+async fn join(store: &dyn Store) -> LeaseToken {
+    let request = JoinRequest {
+        name: name("node"),
+        lease: LEASE,
+        advertise_url: None,
+        server_version: "0.1.0".to_owned(),
+        take_over: false,
+    };
+    match store.join(&request).await.unwrap() {
+        Join::Joined { token, .. } => token,
+        living @ Join::Living { .. } => unreachable!("nobody has the name: {living:?}"),
+    }
+}
+
+fn spec(name: &str, change: serde_json::Value) -> JobSpec {
+    let mut document = serde_json::json!({"name": name, "app": "conformance", "handler": "h"});
+    if let (Some(document), serde_json::Value::Object(change)) = (document.as_object_mut(), change) {
+        document.extend(change);
+    }
+    serde_json::from_value(document).unwrap()
+}
+
+fn compile(spec: &JobSpec) -> Job {
+    spec.compile().unwrap()
+}
+
+async fn app(store: &dyn Store) -> AppId {
+    let now = store.now().await.unwrap();
+    store.ensure_app(AppId::new(next_id()), DEFAULT, "conformance", now).await.unwrap().id
+}
+
+/// A job that fires each second from `next_fire_at` on.
+async fn job(store: &dyn Store, next_fire_at: Option<Timestamp>) -> JobRecord {
+    let change = serde_json::json!({"schedule": {"every": "1s"}});
+    job_with(store, spec(&name("job"), change), next_fire_at).await
+}
+
+async fn job_with(store: &dyn Store, spec: JobSpec, next_fire_at: Option<Timestamp>) -> JobRecord {
+    let now = store.now().await.unwrap();
+    let new = NewJob {
+        id: JobId::new(next_id()),
+        namespace: DEFAULT,
+        app: app(store).await,
+        spec,
+        anchor: now.ceil_second(),
+        next_fire_at,
+        author: "conformance".to_owned(),
+        now,
+    };
+    store.create_job(new).await.unwrap().unwrap()
+}
+
+/// A run that its home has claimed.
+fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
+    Run {
+        id: RunId::new(next_id()),
+        namespace: job.namespace,
+        job: job.id,
+        job_version: job.version,
+        app: job.app,
+        fire_at,
+        cause: 0,
+        shard_index: 0,
+        shard_total: Some(1),
+        trigger: Trigger::Interval,
+        status: RunStatus::Pending,
+        reason: None,
+        attempt: 1,
+        due_at: fire_at,
+        node: token.node,
+        node_epoch: token.epoch,
+        params: None,
+        executor: None,
+        executor_id: None,
+        marked_at: None,
+        started_at: None,
+        finished_at: None,
+        message: None,
+        result: None,
+        lost_count: 0,
+        open_shards: None,
+        parent: None,
+        cancel_by: None,
+        span_end_at: None,
+        span_count: 1,
+    }
+}
+
+fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
+    let run = run(job, token, now);
+    Run { cause: run.id.get(), trigger: Trigger::Api, ..run }
+}
+
+async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<DueJob> {
+    let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10_000 };
+    let due = store.due_jobs(homes, range).await.unwrap();
+    due.into_iter().find(|due| due.job == job.id)
+}
+
+/// Claims a job that has no home yet, with these runs.
+async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
+    let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
+    let next_fire_at = Some(seen.next_fire_at + Duration::from_secs(60));
+    store.claim(token, &[ClaimJob { seen, next_fire_at, runs }]).await.unwrap()
+}
+
+/// A run of a job of its own, pending in the hands of `token`.
+async fn pending(store: &dyn Store, token: LeaseToken) -> Run {
+    let now = store.now().await.unwrap();
+    let job = job(store, Some(now.ceil_second())).await;
+    let run = run(&job, token, now.ceil_second());
+    assert!(claim(store, token, &job, vec![run.clone()]).await.existing.is_empty());
+    run
+}
+
+async fn read(store: &dyn Store, id: RunId) -> Run {
+    store.runs(&[id]).await.unwrap().pop().unwrap()
+}
+
+const POLICY: AfterPolicy = AfterPolicy {
+    retry_max: 0,
+    backoff: Duration::from_secs(10),
+    backoff_max: Duration::from_secs(10),
+    at_least_once: true,
+};
+
+fn finish(run: &Run, outcome: Outcome) -> Finish {
+    Finish {
+        run: run.id,
+        job: run.job,
+        attempt: run.attempt,
+        outcome,
+        policy: POLICY,
+        executor: Some((ExecutorId::new(77), "executor-a".to_owned())),
+        started_at: Some(run.due_at + Duration::from_millis(5)),
+        finished_at: run.due_at + Duration::from_millis(105),
+        message: None,
+        result: None,
+        jitter: 0.5,
+    }
+}
+
+async fn finish_one(store: &dyn Store, finish: Finish) -> Finished {
+    let mut answers = store.finish(&[finish]).await.unwrap();
+    assert_eq!(answers.len(), 1);
+    answers.pop().unwrap()
+}
+
+fn verdict(status: RunStatus) -> Finished {
+    Finished::Stored(rondel_core::outcome::After::Verdict { status, reason: None }, None)
+}
+
+const FAILED: Outcome = Outcome::Failed { retryable: true };

@@ -1,0 +1,80 @@
+//! Checks of pages of runs.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{NamespaceId, Run, RunId, RunStatus};
+
+use super::{FAILED, claim, finish, job, join, run};
+use crate::Store;
+use crate::catalog::JobRecord;
+use crate::ledger::RunQuery;
+
+/// Twenty-five runs of one job, the newest last; two of them ended, one well.
+async fn runs(store: &dyn Store) -> (JobRecord, Vec<Run>) {
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let rows: Vec<Run> = (0..25).map(|offset| run(&job, token, at + Duration::from_secs(offset))).collect();
+    claim(store, token, &job, rows.clone()).await;
+    store.finish(&[finish(&rows[3], Outcome::Succeeded), finish(&rows[20], FAILED)]).await.unwrap();
+    (job, rows)
+}
+
+async fn all_pages(store: &dyn Store, namespace: NamespaceId, mut query: RunQuery) -> Vec<RunId> {
+    let mut ids = Vec::new();
+    loop {
+        let page = store.list_runs(namespace, &query).await.unwrap();
+        ids.extend(page.iter().map(|run| run.id));
+        match page.last() {
+            Some(last) if page.len() == usize::try_from(query.limit).unwrap() => query.after = Some(last.id),
+            _ => return ids,
+        }
+    }
+}
+
+/// Page after page gives each run once, whatever the page's size.
+pub async fn pages_of_runs_have_no_gaps(store: &dyn Store) {
+    let (job, rows) = runs(store).await;
+    let expected: Vec<RunId> = rows.iter().rev().map(|run| run.id).collect();
+    for limit in [1, 7, 25, 100] {
+        let query = RunQuery { job: Some(job.id), limit, ..RunQuery::default() };
+        assert_eq!(all_pages(store, job.namespace, query).await, expected, "{limit}");
+        let query = RunQuery { limit, ..RunQuery::default() };
+        let all = all_pages(store, job.namespace, query).await;
+        assert!(all.windows(2).all(|pair| pair[0] > pair[1]));
+        assert_eq!(all.into_iter().filter(|id| expected.contains(id)).collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(all_pages(store, NamespaceId::new(99), RunQuery { limit: 5, ..RunQuery::default() }).await, []);
+
+    // Two runs of one instant stand next to each other.
+    let cause = super::next_id();
+    let twin = Run { id: RunId::new(super::next_id()), cause, ..rows[10].clone() };
+    let token = join(store).await;
+    store.request_run(token, twin.clone(), rows[10].due_at).await.unwrap();
+    let query = RunQuery { job: Some(job.id), limit: 4, ..RunQuery::default() };
+    let mut expected = expected;
+    expected.insert(14, twin.id);
+    assert_eq!(all_pages(store, job.namespace, query).await, expected);
+}
+
+/// By status, with and without a job.
+pub async fn pages_keep_to_their_filters(store: &dyn Store) {
+    use RunStatus::{Failed, Pending, Running, Succeeded, Waiting};
+    let (job, rows) = runs(store).await;
+    let page = |statuses: &[RunStatus], of_job: bool| RunQuery {
+        job: of_job.then_some(job.id),
+        statuses: statuses.to_vec(),
+        limit: 3,
+        ..RunQuery::default()
+    };
+    let own = |ids: Vec<RunId>| ids.into_iter().filter(|id| rows.iter().any(|run| run.id == *id)).collect::<Vec<_>>();
+    for of_job in [true, false] {
+        let ended = own(all_pages(store, job.namespace, page(&[Succeeded, Failed], of_job)).await);
+        assert_eq!(ended, [rows[20].id, rows[3].id]);
+        let failed = own(all_pages(store, job.namespace, page(&[Failed], of_job)).await);
+        assert_eq!(failed, [rows[20].id]);
+        let open = own(all_pages(store, job.namespace, page(&[Pending, Waiting, Running], of_job)).await);
+        assert_eq!(open.len(), 23);
+    }
+}

@@ -1,0 +1,205 @@
+//! Checks of results and what follows from them.
+
+use std::time::Duration;
+
+use rondel_core::outcome::{After, Outcome};
+use rondel_core::run::Attempt;
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
+
+use super::{FAILED, finish, finish_one, join, next_id, pending, read, verdict};
+use crate::Store;
+use crate::ledger::{Finish, Finished, InHand};
+
+/// Once stored it is durable, whole, and never changes; what does not exist is said to.
+pub async fn a_result_is_stored_once(store: &dyn Store) {
+    let token = join(store).await;
+    let run = pending(store, token).await;
+    let first = Finish {
+        message: Some("done \u{1f980}".to_owned()),
+        result: Some(r#"{"rows": 3}"#.to_owned()),
+        ..finish(&run, Outcome::Succeeded)
+    };
+    let unknown = Finish { run: RunId::new(next_id()), ..first.clone() };
+    let ahead = Finish { attempt: 2, ..first.clone() };
+    let answers = store.finish(&[unknown, ahead, first.clone()]).await.unwrap();
+    assert_eq!(answers, [Finished::NoSuchRun, Finished::NoSuchRun, verdict(RunStatus::Succeeded)]);
+    let stored = read(store, run.id).await;
+    let expected = Run {
+        status: RunStatus::Succeeded,
+        executor: Some("executor-a".to_owned()),
+        executor_id: Some(ExecutorId::new(77)),
+        started_at: first.started_at,
+        finished_at: Some(first.finished_at),
+        message: first.message.clone(),
+        result: first.result.clone(),
+        ..run.clone()
+    };
+    assert_eq!(stored, expected);
+    assert_eq!(finish_one(store, first).await, Finished::Duplicate);
+    assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Duplicate);
+    assert_eq!(read(store, run.id).await, expected);
+    assert_eq!(store.attempts(run.id).await.unwrap(), []);
+
+    // Who had it and since when is known from before, where the end does not say it.
+    let run = pending(store, token).await;
+    let hand = InHand {
+        run: run.id,
+        attempt: 1,
+        executor_id: ExecutorId::new(9),
+        executor: "b".to_owned(),
+        at: run.due_at,
+    };
+    store.note_running(token, &[hand]).await.unwrap();
+    let end = Finish { executor: None, started_at: None, ..finish(&run, Outcome::Cancelled) };
+    finish_one(store, end).await;
+    let stored = read(store, run.id).await;
+    assert_eq!((stored.status, stored.reason), (RunStatus::Cancelled, Some(Reason::Requested)));
+    assert_eq!((stored.executor.as_deref(), stored.started_at), (Some("b"), Some(run.due_at)));
+}
+
+/// The newest attempt counts; the end of an older one says how it was after all.
+pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
+    let token = join(store).await;
+    let run = pending(store, token).await;
+    let lost = Finish { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
+    let Finished::Stored(After::Again { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
+        unreachable!("another attempt follows")
+    };
+    assert_eq!(waiting.attempt, 2);
+    let attempt = |status, executor: Option<&str>, started_at| Attempt {
+        attempt: 1,
+        status,
+        reason: Some(Reason::ExecutorLost),
+        executor: executor.map(str::to_owned),
+        started_at,
+        finished_at: Some(run.due_at + Duration::from_millis(105)),
+        message: None,
+    };
+    assert_eq!(store.attempts(run.id).await.unwrap(), [attempt(RunStatus::Unknown, None, None)]);
+    let late = finish(&run, Outcome::Succeeded);
+    assert_eq!(store.finish(&[late.clone(), late.clone()]).await.unwrap(), vec![Finished::Superseded; 2]);
+    let expected = attempt(RunStatus::Succeeded, Some("executor-a"), late.started_at);
+    assert_eq!(store.attempts(run.id).await.unwrap(), [expected.clone()]);
+    assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Superseded);
+    assert_eq!(store.attempts(run.id).await.unwrap(), [expected]);
+    assert_eq!(read(store, run.id).await, *waiting);
+}
+
+/// The only way out of a verdict.
+pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
+    let token = join(store).await;
+    let run = pending(store, token).await;
+    let hand = InHand {
+        run: run.id,
+        attempt: 1,
+        executor_id: ExecutorId::new(77),
+        executor: "executor-a".to_owned(),
+        at: run.due_at,
+    };
+    store.mark(token, &[hand]).await.unwrap();
+    let mut lost = Finish { executor: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
+    lost.policy.at_least_once = false;
+    let after = After::Verdict { status: RunStatus::Unknown, reason: Some(Reason::ExecutorLost) };
+    assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
+    assert_eq!(finish_one(store, lost).await, Finished::Duplicate, "nobody can tell, still");
+    let late = Finish { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
+    assert_eq!(store.finish(&[late.clone(), late]).await.unwrap(), [Finished::Late, Finished::Duplicate]);
+    let stored = read(store, run.id).await;
+    assert_eq!((stored.status, stored.reason), (RunStatus::Failed, None));
+    assert_eq!(stored.message.as_deref(), Some("it failed"));
+    assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, Finished::Duplicate);
+}
+
+/// The old attempt is kept beside the run, which waits for the next one.
+pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
+    let token = join(store).await;
+    let run = pending(store, token).await;
+    let mut failed = Finish { message: Some("boom".to_owned()), ..finish(&run, FAILED) };
+    failed.policy.retry_max = 1;
+    let due_at = failed.finished_at + Duration::from_secs(10);
+    let again = After::Again { due_at, reason: Reason::Retry, lost_count: 0 };
+    let waiting = Run {
+        status: RunStatus::Waiting,
+        reason: Some(Reason::Retry),
+        attempt: 2,
+        due_at,
+        ..run.clone()
+    };
+    assert_eq!(finish_one(store, failed.clone()).await, Finished::Stored(again, Some(Box::new(waiting.clone()))));
+    assert_eq!(read(store, run.id).await, waiting);
+    let first = Attempt {
+        attempt: 1,
+        status: RunStatus::Failed,
+        reason: Some(Reason::Retry),
+        executor: Some("executor-a".to_owned()),
+        started_at: failed.started_at,
+        finished_at: Some(failed.finished_at),
+        message: failed.message.clone(),
+    };
+    assert_eq!(store.attempts(run.id).await.unwrap(), [first.clone()]);
+    assert_eq!(finish_one(store, failed.clone()).await, Finished::Superseded);
+    let woken = store.take_waiting(token, due_at, 10_000).await.unwrap();
+    assert!(woken.iter().any(|woken| woken.id == run.id));
+    assert_eq!(finish_one(store, Finish { attempt: 2, ..failed }).await, verdict(RunStatus::Failed));
+    assert_eq!(store.attempts(run.id).await.unwrap(), [first]);
+    let stored = read(store, run.id).await;
+    assert_eq!((stored.attempt, stored.reason, stored.message.as_deref()), (2, None, Some("boom")));
+}
+
+/// The second sees what the first did.
+pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
+    let token = join(store).await;
+    let (run, other) = (pending(store, token).await, pending(store, token).await);
+    let mut failed = finish(&run, FAILED);
+    failed.policy.retry_max = 3;
+    let second = Finish { attempt: 2, ..finish(&run, Outcome::Succeeded) };
+    let batch = [failed.clone(), finish(&other, Outcome::Succeeded), failed, second.clone(), second];
+    let answers = store.finish(&batch).await.unwrap();
+    assert!(matches!(&answers[0], Finished::Stored(After::Again { .. }, Some(run)) if run.attempt == 2), "{answers:?}");
+    let done = verdict(RunStatus::Succeeded);
+    assert_eq!(answers[1..], [done.clone(), Finished::Superseded, done, Finished::Duplicate]);
+    assert_eq!(read(store, run.id).await.status, RunStatus::Succeeded);
+    assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
+}
+
+/// Two nodes get the same batch in different orders: each result is stored by one of them.
+pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store) {
+    let token = join(store).await;
+    let mut batch = Vec::new();
+    for _ in 0..20 {
+        batch.push(finish(&pending(store, token).await, Outcome::Succeeded));
+    }
+    let reversed: Vec<_> = batch.iter().rev().cloned().collect();
+    let (a, b) = tokio::join!(store.finish(&batch), store.finish(&reversed));
+    let (a, mut b) = (a.unwrap(), b.unwrap());
+    b.reverse();
+    for pair in a.into_iter().zip(b) {
+        let done = verdict(RunStatus::Succeeded);
+        let once = pair == (done.clone(), Finished::Duplicate) || pair == (Finished::Duplicate, done);
+        assert!(once, "{pair:?}");
+    }
+}
+
+/// NUL is replaced, what is too long is cut between characters, the rest is kept as it is.
+pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
+    let token = join(store).await;
+    let (first, second, third) =
+        (pending(store, token).await, pending(store, token).await, pending(store, token).await);
+    let batch = [
+        Finish { message: Some("a\0b \u{1f980} 'quoted' ? $1".to_owned()), ..finish(&first, Outcome::Succeeded) },
+        Finish {
+            message: Some("日".repeat(400_000)),
+            result: Some("x".repeat(1 << 20)),
+            executor: Some((ExecutorId::new(1), "ü".repeat(1000))),
+            ..finish(&second, Outcome::Succeeded)
+        },
+        finish(&third, Outcome::Succeeded),
+    ];
+    assert_eq!(store.finish(&batch).await.unwrap(), vec![verdict(RunStatus::Succeeded); 3]);
+    assert_eq!(read(store, first.id).await.message.as_deref(), Some("a\u{fffd}b \u{1f980} 'quoted' ? $1"));
+    let long = read(store, second.id).await;
+    let (message, result) = (long.message.unwrap(), long.result.unwrap());
+    assert!(message.len() <= 4 * 1024 && message.ends_with("日…"), "{}", message.len());
+    assert!(result.len() <= 64 * 1024 && result.ends_with("x…"), "{}", result.len());
+    assert_eq!(long.executor, Some("ü".repeat(255)));
+}

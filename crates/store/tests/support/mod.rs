@@ -1,0 +1,95 @@
+//! Fresh stores for tests: a file, or a scratch database on a server that the environment names.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rondel_core::Timestamp;
+use rondel_store::{MemStore, SqlStore, StoreConfig};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+
+/// A server that tests may make databases on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Server {
+    Postgres,
+    MySql,
+}
+
+impl Server {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+        }
+    }
+
+    /// Its URL; `None`, with a line that says so, where the environment names none.
+    #[expect(clippy::disallowed_methods, reason = "tests are told by the environment which servers there are")]
+    fn url(self) -> Option<String> {
+        let variable = format!("RONDEL_TEST_{}_URL", self.word().to_uppercase());
+        if let Ok(url) = std::env::var(&variable) {
+            return Some(url);
+        }
+        let required = std::env::var("RONDEL_TEST_REQUIRE").unwrap_or_default();
+        assert!(
+            !required.split(',').any(|word| word.trim() == self.word()),
+            "RONDEL_TEST_REQUIRE names {}, but {variable} is not set",
+            self.word()
+        );
+        eprintln!("skipped: {variable} is not set");
+        None
+    }
+}
+
+/// A database that is dropped at the end.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    server_url: String,
+    name: String,
+    pub(crate) url: String,
+}
+
+impl Scratch {
+    pub(crate) async fn create(server: Server) -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let server_url = server.url()?;
+        sqlx::any::install_default_drivers();
+        let name = format!("rondel_test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut connection = AnyConnection::connect(&server_url).await.unwrap();
+        connection.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
+        let (base, query) = server_url.split_once('?').unwrap_or((&server_url, ""));
+        let slash = base[base.find("://").unwrap() + 3..].find('/').map(|at| at + base.find("://").unwrap() + 3);
+        let url = format!("{}/{name}?{query}", &base[..slash.unwrap_or(base.len())]);
+        let url = url.trim_end_matches('?').to_owned();
+        Some(Self { server_url, name, url })
+    }
+
+    pub(crate) async fn open(&self) -> SqlStore {
+        SqlStore::open(&self.config()).await.unwrap()
+    }
+
+    pub(crate) fn config(&self) -> StoreConfig {
+        StoreConfig { url: self.url.parse().unwrap(), ..StoreConfig::default() }
+    }
+
+    pub(crate) async fn connect(&self) -> AnyConnection {
+        AnyConnection::connect(&self.url).await.unwrap()
+    }
+
+    pub(crate) async fn drop(self) {
+        let mut connection = AnyConnection::connect(&self.server_url).await.unwrap();
+        connection.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.name))).await.unwrap();
+    }
+}
+
+pub(crate) fn memory() -> MemStore {
+    let start = tokio::time::Instant::now();
+    let elapsed = move || i64::try_from(start.elapsed().as_millis()).unwrap();
+    MemStore::new(Arc::new(move || Timestamp::from_millis(1_790_000_000_000 + elapsed())))
+}
+
+pub(crate) fn sqlite_config(folder: &std::path::Path) -> StoreConfig {
+    let url = rondel_store::DatabaseUrl::sqlite_file(folder.join("ron del%.db"));
+    StoreConfig { url, ..StoreConfig::default() }
+}
