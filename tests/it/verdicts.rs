@@ -46,7 +46,7 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
 
     let run = verdict(&api, &trigger(&api, "fails").await).await;
     assert_eq!((&run["status"], &run["attempt"]), (&json!("failed"), &json!(2)), "{run:#}");
-    assert_eq!(run["attempts"].as_array().map(Vec::len), Some(1), "the first attempt is kept: {run:#}");
+    assert_eq!(run["attempts"].as_array().map(Vec::len), Some(2), "each attempt is kept: {run:#}");
     let lines = std::fs::read_to_string(journal.path()).expect("the handler wrote");
     assert_eq!(lines.lines().count(), 2);
 
@@ -59,7 +59,7 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
         if run["status"] == "running" { Ok(()) } else { Err(run) }
     })
     .await;
-    api.post(&format!("/api/v1/runs/{long}/cancel"), json!({})).await.expect(200);
+    api.post(&format!("/api/v1/runs/{long}/cancel"), json!({})).await.expect(202);
     let run = verdict(&api, &long).await;
     assert_eq!(run["status"], "cancelled", "{run:#}");
 
