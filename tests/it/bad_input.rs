@@ -31,7 +31,8 @@ async fn each_bad_field_is_named() {
         let answer = api.post("/api/v1/jobs", job).await;
         assert_eq!(answer.headers["content-type"], "application/problem+json");
         let problem = answer.expect(422);
-        let pointers: Vec<&Value> = problem["errors"].as_array().expect("errors").iter().map(|e| &e["pointer"]).collect();
+        let pointers: Vec<&Value> =
+            problem["errors"].as_array().expect("errors").iter().map(|e| &e["pointer"]).collect();
         assert_eq!(pointers, [pointer], "{change}: {problem:#}");
     }
     assert_eq!(api.get("/api/v1/jobs").await.expect(200)["items"], json!([]));

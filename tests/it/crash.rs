@@ -51,8 +51,7 @@ on_each_database!(a_killed_server_loses_nothing);
 
 /// A job with one fire a second has a row for each second between its first and its last.
 fn check_no_hole(runs: &[Value]) {
-    let fires: BTreeSet<i64> =
-        runs.iter().map(|run| seconds(run["fire_at"].as_str().expect("an instant"))).collect();
+    let fires: BTreeSet<i64> = runs.iter().map(|run| seconds(run["fire_at"].as_str().expect("an instant"))).collect();
     let (first, last) = (fires.first().expect("it fired"), fires.last().expect("it fired"));
     let holes: Vec<i64> = (*first..=*last).filter(|second| !fires.contains(second)).collect();
     assert!(holes.is_empty(), "no row for {holes:?}");

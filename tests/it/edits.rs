@@ -26,9 +26,7 @@ async fn claimed_fires_follow_the_definition(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     let (old, new) = (Journal::new(), Journal::new());
-    let job = |journal: &Journal| {
-        json!({"name": "j", "app": "files", "handler": "shell", "params": journal.params(""), "schedule": {"every": "1s"}})
-    };
+    let job = |journal: &Journal| json!({"name": "j", "app": "files", "handler": "shell", "params": journal.params(""), "schedule": {"every": "1s"}});
     api.post("/api/v1/jobs", job(&old)).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     some_lines(&old, 2).await;

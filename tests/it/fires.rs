@@ -15,9 +15,7 @@ async fn each_fire_runs_once(db: ScratchDb) {
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     let (cron, interval) = (Journal::new(), Journal::new());
-    let job = |name: &str, journal: &Journal, schedule| {
-        json!({"name": name, "app": "files", "handler": "shell", "params": journal.params(""), "schedule": schedule})
-    };
+    let job = |name: &str, journal: &Journal, schedule| json!({"name": name, "app": "files", "handler": "shell", "params": journal.params(""), "schedule": schedule});
     api.post("/api/v1/jobs", job("cron", &cron, json!({"cron": "*/2 * * * * ?"}))).await.expect(201);
     api.post("/api/v1/jobs", job("interval", &interval, json!({"every": "1s"}))).await.expect(201);
     for (name, journal, period) in [("cron", &cron, 2), ("interval", &interval, 1)] {

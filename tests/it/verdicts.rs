@@ -27,7 +27,8 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     let shell = |name: &str, script: &str, more: Value| {
-        let mut job = json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
+        let mut job =
+            json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
         job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         job
     };

@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    fn job(schedule: serde_json::Value, enabled: bool) -> Job {
+    fn job(schedule: &serde_json::Value, enabled: bool) -> Job {
         let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "enabled": enabled});
         serde_json::from_value::<crate::JobSpec>(spec).unwrap().compile().unwrap()
     }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn rows_follow_the_new_definition() {
-        let every_two = job(json!({"every": "2s"}), true);
+        let every_two = job(&json!({"every": "2s"}), true);
         let plan = plan_edit(Some(&every_two), Timestamp::EPOCH, Timestamp::from_secs(100), &ROWS());
         assert_eq!((ids(&plan.keep), ids(&plan.settle), ids(&plan.reopen)), (vec![2], vec![1], vec![4]));
         assert_eq!((plan.reason, plan.next_fire_at), (Reason::Changed, Some(Timestamp::from_secs(106))));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_paused_or_deleted_job_keeps_nothing() {
-        let paused = job(json!({"every": "1s"}), false);
+        let paused = job(&json!({"every": "1s"}), false);
         for (job, reason) in [(Some(&paused), Reason::Paused), (None, Reason::Deleted)] {
             let plan = plan_edit(job, Timestamp::EPOCH, Timestamp::from_secs(100), &ROWS());
             assert_eq!((ids(&plan.settle), plan.reason, plan.next_fire_at), (vec![1, 2], reason, None));
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_hole_between_rows_is_the_next_fire() {
-        let every_second = job(json!({"every": "1s"}), true);
+        let every_second = job(&json!({"every": "1s"}), true);
         let rows = [row(1, 101, RunStatus::Pending), row(2, 103, RunStatus::Pending)];
         let plan = plan_edit(Some(&every_second), Timestamp::EPOCH, Timestamp::from_secs(100), &rows);
         assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(102)));

@@ -114,6 +114,13 @@ impl IdGen {
         Self { ordinal: ordinal.rem_euclid(Self::ORDINAL_COUNT), last: std::sync::atomic::AtomicI64::new(0) }
     }
 
+    /// The least id that any generator makes at `at` or later: what was made before it has a smaller one.
+    #[must_use]
+    pub fn first_at(at: Timestamp) -> i64 {
+        at.as_millis().saturating_sub(ID_EPOCH_MS).clamp(0, i64::MAX >> (SEQUENCE_BITS + ORDINAL_BITS))
+            << (SEQUENCE_BITS + ORDINAL_BITS)
+    }
+
     /// The next id.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> i64 {
@@ -148,6 +155,16 @@ mod tests {
         let now = Timestamp::from_secs(1_800_000_000);
         let of_a: std::collections::HashSet<i64> = (0..5_000).map(|_| a.next(now)).collect();
         assert!((0..5_000).all(|_| !of_a.contains(&b.next(now))));
+    }
+
+    #[test]
+    fn ids_say_when_they_were_made() {
+        let at = Timestamp::from_millis(1_800_000_000_123);
+        let first = IdGen::first_at(at);
+        assert!(IdGen::new(1023).next(Timestamp::from_millis(at.as_millis() - 1)) < first);
+        assert!(IdGen::new(0).next(at) >= first);
+        assert_eq!(IdGen::first_at(Timestamp::EPOCH), 0);
+        assert!(IdGen::first_at(Timestamp::MAX) > first);
     }
 
     #[test]

@@ -36,7 +36,9 @@ pub fn check(name: &str) -> Result<(), String> {
 pub fn check_handler(name: &str) -> Result<(), String> {
     let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
     if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(body) {
-        return Err(format!("{name:?} is not a handler's name: 1 to {NAME_LEN_MAX} of a-z, A-Z, 0-9, '.', '_', '-' and ':'"));
+        return Err(format!(
+            "{name:?} is not a handler's name: 1 to {NAME_LEN_MAX} of a-z, A-Z, 0-9, '.', '_', '-' and ':'"
+        ));
     }
     Ok(())
 }

@@ -83,11 +83,8 @@ pub fn plan(job: &Job, anchor: Timestamp, next_fire_at: Timestamp, window: Windo
     let more_missed = next.is_some_and(|next| next < missed_before);
     let run_count = made_up_count(job, missed.len(), more_missed);
     let made_up: Vec<_> = missed.split_off(missed.len() - run_count);
-    let late = made_up.into_iter().map(|(fire_at, _)| PlannedFire {
-        fire_at,
-        due_at: window.now,
-        trigger: Trigger::Misfire,
-    });
+    let late =
+        made_up.into_iter().map(|(fire_at, _)| PlannedFire { fire_at, due_at: window.now, trigger: Trigger::Misfire });
     Plan { fires: late.chain(fires).collect(), missed: span(&missed), next }
 }
 
@@ -134,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    fn job(schedule: serde_json::Value, misfire: serde_json::Value) -> Job {
+    fn job(schedule: &serde_json::Value, misfire: &serde_json::Value) -> Job {
         let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "misfire": misfire});
         serde_json::from_value::<crate::JobSpec>(spec).unwrap().compile().unwrap()
     }
@@ -153,7 +150,7 @@ mod tests {
 
     #[test]
     fn all_fires_of_the_window_are_planned_in_order() {
-        let job = job(json!([{"every": "2s"}, {"cron": "0/3 * * * * ?"}]), json!({}));
+        let job = job(&json!([{"every": "2s"}, {"cron": "0/3 * * * * ?"}]), &json!({}));
         let plan = plan_at(&job, 120, 120);
         assert_eq!(instants(&plan), [120, 122, 123, 124]);
         assert_eq!((plan.missed, plan.next), (None, Some(at(126))));
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn late_within_the_tolerance_runs() {
-        let plan = plan_at(&job(json!({"every": "10s"}), json!({})), 100, 105);
+        let plan = plan_at(&job(&json!({"every": "10s"}), &json!({})), 100, 105);
         assert_eq!((instants(&plan), plan.missed), (vec![100, 110], None));
         assert_eq!(plan.fires[0].trigger, Trigger::Interval);
     }
@@ -172,18 +169,18 @@ mod tests {
         let missed = |first, last, count| {
             Some(MissedSpan { first: at(first), last: at(last), count, trigger: Trigger::Interval })
         };
-        let skip = plan_at(&job(every.clone(), json!({"policy": "skip"})), 100, 157);
+        let skip = plan_at(&job(&every, &json!({"policy": "skip"})), 100, 157);
         assert_eq!((instants(&skip), skip.missed), (vec![160], missed(100, 150, 6)));
-        let once = plan_at(&job(every.clone(), json!({"policy": "once"})), 100, 157);
+        let once = plan_at(&job(&every, &json!({"policy": "once"})), 100, 157);
         assert_eq!((instants(&once), once.missed), (vec![150, 160], missed(100, 140, 5)));
         assert_eq!((once.fires[0].due_at, once.fires[0].trigger), (at(157), Trigger::Misfire));
-        let all = plan_at(&job(every, json!({"policy": "all", "max": 2})), 100, 157);
+        let all = plan_at(&job(&every, &json!({"policy": "all", "max": 2})), 100, 157);
         assert_eq!((instants(&all), all.missed), (vec![140, 150, 160], missed(100, 130, 4)));
     }
 
     #[test]
     fn an_outage_of_a_short_period_is_bounded_and_goes_on() {
-        let job = job(json!({"every": "1s"}), json!({"policy": "once"}));
+        let job = job(&json!({"every": "1s"}), &json!({"policy": "once"}));
         let first = plan_at(&job, 0, 25_000);
         assert_eq!(first.missed.map(|span| span.count), Some(10_000));
         assert_eq!((first.fires.len(), first.next), (0, Some(at(10_000))));
@@ -193,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_last_fire_of_a_schedule_runs() {
-        let plan = plan_at(&job(json!({"at": "1970-01-01T00:02:00Z"}), json!({})), 120, 118);
+        let plan = plan_at(&job(&json!({"at": "1970-01-01T00:02:00Z"}), &json!({})), 120, 118);
         assert_eq!((instants(&plan), plan.next), (vec![120], None));
     }
 
@@ -206,7 +203,7 @@ mod tests {
             ("once", false, false, false),
             ("all", false, false, true),
         ] {
-            let job = job(json!({"every": "1s"}), json!({"policy": policy}));
+            let job = job(&json!({"every": "1s"}), &json!({"policy": policy}));
             let due = if in_time { at(98) } else { at(90) };
             assert_eq!(runs_late(&job, due, newest, at(100)), runs, "{policy} {newest} {in_time}");
         }
@@ -220,7 +217,7 @@ mod tests {
             policy in prop::sample::select(vec!["skip", "once", "all"]),
             pauses in prop::collection::vec(0_i64..60, 1..20),
         ) {
-            let job = job(json!({"every": format!("{period}s")}), json!({"policy": policy, "max": 3}));
+            let job = job(&json!({"every": format!("{period}s")}), &json!({"policy": policy, "max": 3}));
             let (mut now, mut next, mut seen) = (0, at(0), Vec::new());
             for pause in pauses {
                 now += pause;

@@ -29,13 +29,8 @@ pub enum Schedule {
 
 impl Schedule {
     pub(crate) fn compile(pointer: &str, spec: &ScheduleSpec) -> Result<Self, FieldError> {
-        let given = [
-            spec.cron.is_some(),
-            spec.every.is_some(),
-            spec.delay.is_some(),
-            spec.at.is_some(),
-            spec.after.is_some(),
-        ];
+        let given =
+            [spec.cron.is_some(), spec.every.is_some(), spec.delay.is_some(), spec.at.is_some(), spec.after.is_some()];
         if given.into_iter().filter(|given| *given).count() != 1 {
             return Err(FieldError::new(pointer, "needs exactly one of cron, every, delay, at and after"));
         }

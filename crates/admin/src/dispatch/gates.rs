@@ -129,3 +129,90 @@ fn queue_max(job: &Job) -> usize {
         OverlapPolicy::Serial | OverlapPolicy::Allow => QUEUE_MAX,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    fn overlap(policy: &str, max: u32) -> std::sync::Arc<crate::definitions::Compiled> {
+        definition(&json!({"overlap": {"policy": policy, "max": max}}))
+    }
+
+    fn enter(gates: &mut Gates, ready: Ready) -> &'static str {
+        match gates.enter(ready) {
+            Entry::Passed(_) => "passed",
+            Entry::Queued => "queued",
+            Entry::Discarded(_) => "discarded",
+        }
+    }
+
+    fn leave(gates: &mut Gates, run: &Ready) -> Vec<i64> {
+        let passed = gates.leave(run.run.job, run.run.id, run.run.parent);
+        passed.iter().map(|ready| ready.run.due_at.second()).collect()
+    }
+
+    #[test]
+    fn serial_runs_wait_in_the_order_of_their_instants() {
+        let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+        let first = ready(1, &serial);
+        assert_eq!(enter(&mut gates, first.clone()), "passed");
+        assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
+        assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+        assert_eq!(leave(&mut gates, &first), [2]);
+        assert_eq!(leave(&mut gates, &ready(2, &serial)), [3]);
+        assert_eq!(leave(&mut gates, &ready(3, &serial)), Vec::<i64>::new());
+        assert_eq!(gates.0.len(), 0);
+    }
+
+    #[test]
+    fn a_retry_keeps_its_place() {
+        let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+        let first = ready(1, &serial);
+        assert_eq!(enter(&mut gates, first.clone()), "passed");
+        assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+        assert_eq!(enter(&mut gates, first), "passed");
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_discard_has_none() {
+        let (mut gates, bounded) = (Gates::default(), overlap("serial", 1));
+        let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &bounded))).collect();
+        assert_eq!(entries, ["passed", "queued", "discarded"]);
+        let (mut gates, discard) = (Gates::default(), overlap("discard", 0));
+        let entries: Vec<_> = (1..3).map(|second| enter(&mut gates, ready(second, &discard))).collect();
+        assert_eq!(entries, ["passed", "discarded"]);
+    }
+
+    #[test]
+    fn allow_lets_as_many_through_as_it_says() {
+        let (mut gates, two) = (Gates::default(), overlap("allow", 2));
+        let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &two))).collect();
+        assert_eq!(entries, ["passed", "passed", "queued"]);
+        let (mut gates, any) = (Gates::default(), overlap("allow", 0));
+        assert!((1..100).all(|second| enter(&mut gates, ready(second, &any)) == "passed"));
+    }
+
+    #[test]
+    fn a_broadcast_is_over_when_its_last_shard_is() {
+        let broadcast = definition(&json!({"route": "broadcast"}));
+        let mut gates = Gates::default();
+        let mut root = ready(1, &broadcast);
+        (root.run.shard_index, root.run.shard_total) = (rondel_core::run::BROADCAST, None);
+        assert_eq!(enter(&mut gates, root.clone()), "passed");
+        gates.expand(root.run.job, root.run.id, 2);
+        let shards = [10, 11].map(|id| {
+            let mut shard = ready(id, &broadcast);
+            (shard.run.parent, shard.run.shard_total) = (Some(root.run.id), Some(2));
+            shard
+        });
+        for shard in &shards {
+            assert_eq!(enter(&mut gates, shard.clone()), "passed");
+        }
+        assert_eq!(enter(&mut gates, ready(2, &broadcast)), "queued");
+        assert!(leave(&mut gates, &shards[0]).is_empty());
+        assert_eq!(leave(&mut gates, &shards[1]), [2]);
+    }
+}

@@ -95,10 +95,11 @@ impl Answer {
     }
 }
 
-/// `None` while somebody has not answered.
+/// `None` while somebody has not answered and nobody has it.
 fn answer(called: &Called, executors: &Executors, lost_after: Duration, now: Timestamp) -> Option<Answer> {
     let this = (called.ready.run.id, called.ready.run.attempt);
     let mut reason = Reason::NotReceived;
+    let mut all_answered = true;
     for (id, last_seen_at) in &called.witnesses {
         let online = executors.get(*id).or_else(|| executors.successor(*id));
         match online.filter(|online| online.session.number >= called.since_session) {
@@ -109,12 +110,102 @@ fn answer(called: &Called, executors: &Executors, lost_after: Duration, now: Tim
             Some(_) => {}
             None => {
                 let silent_since = executors.gone_since(*id).unwrap_or(*last_seen_at).max(*last_seen_at);
-                if now < silent_since + lost_after {
-                    return None;
-                }
+                all_answered &= now >= silent_since + lost_after;
                 reason = Reason::ExecutorLost;
             }
         }
     }
-    Some(Answer::Nobody(reason))
+    all_answered.then_some(Answer::Nobody(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, NodeId};
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::Report;
+    use crate::dispatch::tests_support::{definition, executor, ready};
+
+    const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 1 };
+    const LOST_AFTER: Duration = Duration::from_secs(30);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_secs(second)
+    }
+
+    /// One run, which was with the dead node, and two executors that had a stream to it until second 100.
+    fn called(since_session: u64) -> RollCall {
+        let session = |id| Session {
+            token: DEAD,
+            executor: ExecutorId::new(id),
+            app: AppId::new(1),
+            last_seen_at: at(100),
+            open: true,
+        };
+        let mut rollcall = RollCall::default();
+        let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: DEAD };
+        rollcall.call(vec![run], &[session(1), session(2)], |_| since_session, at(101));
+        rollcall
+    }
+
+    fn holds(run: i64) -> Report {
+        Report { held: [(RunId::new(run), 1)].into(), ..Report::default() }
+    }
+
+    fn join(executors: &mut Executors, id: i64, number: u64, report: Report) {
+        let (session, online, _stream) = executor(id, number);
+        executors.join(session, &online, report);
+    }
+
+    fn resolve(rollcall: &mut RollCall, executors: &Executors, second: i64) -> String {
+        match rollcall.resolve(executors, LOST_AFTER, at(second)).first() {
+            None => "not yet".to_owned(),
+            Some(Found::Held(_, id)) => format!("held by {id}"),
+            Some(Found::Nobody(_, reason)) => reason.to_string(),
+        }
+    }
+
+    #[test]
+    fn not_yet_reported_is_never_not_held() {
+        let (mut rollcall, mut executors) = (called(0), Executors::default());
+        join(&mut executors, 1, 1, Report::default());
+        assert_eq!(resolve(&mut rollcall, &executors, 129), "not yet");
+        join(&mut executors, 2, 2, Report::default());
+        assert_eq!(resolve(&mut rollcall, &executors, 129), "not_received");
+    }
+
+    #[test]
+    fn who_holds_it_goes_on() {
+        let (mut rollcall, mut executors) = (called(0), Executors::default());
+        assert_eq!(resolve(&mut rollcall, &executors, 101), "not yet");
+        join(&mut executors, 2, 1, holds(99_000));
+        assert_eq!(resolve(&mut rollcall, &executors, 101), "held by 2");
+    }
+
+    #[test]
+    fn who_is_silent_for_long_is_lost() {
+        let (mut rollcall, mut executors) = (called(0), Executors::default());
+        join(&mut executors, 1, 1, Report::default());
+        assert_eq!(resolve(&mut rollcall, &executors, 130), "executor_lost");
+    }
+
+    #[test]
+    fn what_was_said_before_the_other_node_died_does_not_count() {
+        let (mut rollcall, mut executors) = (called(5), Executors::default());
+        join(&mut executors, 1, 4, Report::default());
+        join(&mut executors, 2, 6, Report::default());
+        assert_eq!(resolve(&mut rollcall, &executors, 101), "not yet");
+        join(&mut executors, 1, 7, Report::default());
+        assert_eq!(resolve(&mut rollcall, &executors, 101), "not_received");
+    }
+
+    #[test]
+    fn a_successor_answers_for_its_predecessor() {
+        let (mut rollcall, mut executors) = (called(0), Executors::default());
+        join(&mut executors, 1, 1, Report::default());
+        let successor = Report { predecessor: Some(ExecutorId::new(2)), ..Report::default() };
+        join(&mut executors, 3, 2, successor);
+        assert_eq!(resolve(&mut rollcall, &executors, 101), "executor_lost");
+    }
 }

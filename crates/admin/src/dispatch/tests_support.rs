@@ -1,6 +1,15 @@
 //! Values for the tests of this crate.
 
-use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_proto::v1;
+use tokio::sync::mpsc;
+
+use super::{Ready, SessionHandle};
+use crate::definitions::Compiled;
+use crate::registry::OnlineExecutor;
 
 /// A pending run that is due then.
 pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
@@ -36,4 +45,50 @@ pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
         span_end_at: None,
         span_count: 1,
     }
+}
+
+/// A definition of job 1 with these overrides of the smallest document.
+pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<Compiled> {
+    let mut spec = serde_json::json!({"name": "j", "app": "a", "handler": "h"});
+    for (key, value) in overrides.as_object().expect("an object") {
+        spec[key] = value.clone();
+    }
+    let spec: rondel_core::JobSpec = serde_json::from_value(spec).expect("a definition");
+    Arc::new(Compiled {
+        id: JobId::new(1),
+        version: 1,
+        namespace: NamespaceId::new(1),
+        namespace_name: "default".to_owned(),
+        app: AppId::new(1),
+        anchor: Timestamp::EPOCH,
+        job: spec.compile().expect("a valid definition"),
+    })
+}
+
+/// A run that is due at that second, under that definition.
+pub(crate) fn ready(second: i64, definition: &Arc<Compiled>) -> Ready {
+    Ready { run: run_due_at(Timestamp::from_secs(second)), definition: Arc::clone(definition) }
+}
+
+/// An executor's introduction, and the stream that its messages go to.
+pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, mpsc::Receiver<v1::ServerMessage>) {
+    let (sender, receiver) = mpsc::channel(8);
+    let id = ExecutorId::new(id);
+    let online = OnlineExecutor {
+        id,
+        namespace: NamespaceId::new(1),
+        app: AppId::new(1),
+        app_name: "a".to_owned(),
+        name: format!("e{id}"),
+        labels: BTreeMap::new(),
+        weight: 1,
+        slots: 4,
+        running: 0,
+        handlers: vec!["h".to_owned()],
+        sdk_version: String::new(),
+        connected_at: Timestamp::EPOCH,
+        last_seen_at: Timestamp::EPOCH,
+        draining: false,
+    };
+    (SessionHandle { executor: id, number, sender }, online, receiver)
 }
