@@ -31,6 +31,8 @@ pub struct EngineConfig {
     pub silence: Duration,
     /// After how long without a sign of an executor its runs are given up; longer than the silence and a grace.
     pub lost_after: Duration,
+    /// How long runs are kept after their verdict, with their attempts and logs.
+    pub retention: Duration,
     /// Version that is shown and stored.
     pub server_version: String,
 }
@@ -51,6 +53,7 @@ impl Default for EngineConfig {
             heartbeat: Duration::from_secs(2),
             silence: Duration::from_secs(15),
             lost_after: Duration::from_secs(30),
+            retention: Duration::from_secs(30 * 24 * 3600),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

@@ -10,6 +10,7 @@ use rondel_store::ledger::RunQuery;
 use rondel_store::{LeaseToken, Store, StoreError};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::alert::AlertLoop;
 use crate::clock::Clock;
 use crate::cluster::{AdoptLoop, BeatLoop, Membership, join};
 use crate::config::EngineConfig;
@@ -18,6 +19,7 @@ use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::{DispatchLoop, Event};
 use crate::gateway::{GatewayService, LogLoop, LogWriter, Service};
+use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::registry::{OnlineExecutor, Registry};
 use crate::scheduler::in_memory::InMemory;
@@ -152,6 +154,10 @@ impl Engine {
         lifecycle.spawn("scan", Until::Soft, scan.run(soft.clone()));
         let adopt = AdoptLoop::new(Arc::clone(&shared));
         lifecycle.spawn("adopt", Until::Soft, adopt.run(soft.clone()));
+        let housekeeping = HousekeepingLoop::new(Arc::clone(&shared));
+        lifecycle.spawn("housekeeping", Until::Soft, housekeeping.run(soft.clone()));
+        let alert = AlertLoop::new(Arc::clone(&shared));
+        lifecycle.spawn("alert", Until::Soft, alert.run(soft.clone()));
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
         Ok(Self { shared, gateway, lifecycle: lifecycle.clone() })
     }

@@ -5,8 +5,10 @@
 //! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due;
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
+//! - [`alert`] tells the world what failed; `housekeeping` removes what is old;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life; [`auth`] the tokens.
 
+pub mod alert;
 pub mod auth;
 pub mod clock;
 mod cluster;
@@ -15,6 +17,7 @@ mod definitions;
 mod dispatch;
 pub mod engine;
 pub mod gateway;
+mod housekeeping;
 pub mod jobs;
 pub mod lifecycle;
 mod registry;

@@ -22,6 +22,8 @@ impl DispatchLoop {
             self.succeed(predecessor, id, &report, now);
         }
         self.reconcile(id, &report, now);
+        // The end of its stream before may have taken it off the list after the hello put it there.
+        self.shared.registry.insert(executor.clone());
         self.executors.join(session, executor, report);
         let in_flight = self.active.values().filter(|active| active.executor == id).count();
         if let Some(online) = self.executors.get_mut(id) {
@@ -67,8 +69,7 @@ impl DispatchLoop {
         if self.executors.leave(id, number, now).is_none() {
             return;
         }
-        // What waits for its mark was not sent; the mark's answer finds nobody and the run comes again.
-        tracing::debug!(executor_id = %id, "an executor's stream ended");
+        self.shared.registry.remove(id);
     }
 
     /// Ends every stream, so that each executor opens a new one and says what it has in hand.

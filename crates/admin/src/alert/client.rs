@@ -1,0 +1,118 @@
+//! The HTTP client that messages are sent with: no redirects, no proxy, a time limit, and nothing of the answer but its
+//! status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, StatusCode, redirect};
+use rondel_core::Timestamp;
+use rondel_store::outbox::{FailureWebhook, OutboxItem};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::sign::signature;
+use super::webhook::check_url;
+use crate::engine::chain;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a message was not taken.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// This very message, or the webhook as it is set up: others may be taken.
+    Message(String),
+    /// Nobody is there, or too busy: others would meet the same.
+    Receiver(String),
+}
+
+impl Refusal {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Message(text) | Self::Receiver(text) => text,
+        }
+    }
+}
+
+/// Made when the first message is sent: reading the host's certificates takes time and memory.
+pub(super) fn build() -> Result<Client, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| chain(&error))?
+        .with_root_certificates(roots())
+        .with_no_client_auth();
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .timeout(TIMEOUT)
+        .user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| chain(&error))
+}
+
+/// Sends a message once.
+pub(super) async fn send(
+    client: &Client,
+    webhook: &FailureWebhook,
+    item: &OutboxItem,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let url = check_url(&webhook.url).map_err(Refusal::Message)?;
+    let id = format!("msg_{}", item.id);
+    let timestamp = now.second();
+    let signature = signature(&webhook.secret, &id, timestamp, &item.payload)
+        .ok_or_else(|| Refusal::Message("the secret of the webhook cannot be read".to_owned()))?;
+    let request = client
+        .post(url)
+        .header(CONTENT_TYPE, "application/json")
+        .header("webhook-id", id)
+        .header("webhook-timestamp", timestamp)
+        .header("webhook-signature", signature)
+        .body(item.payload.clone());
+    // The URL may hold a secret of the receiver's: it is not logged.
+    let response = request.send().await.map_err(|error| Refusal::Receiver(chain(&error.without_url())))?;
+    judge(response.status())
+}
+
+fn judge(status: StatusCode) -> Result<(), Refusal> {
+    let text = || format!("it answered with status {}", status.as_u16());
+    match status {
+        _ if status.is_success() => Ok(()),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Err(Refusal::Receiver(text())),
+        _ if status.is_server_error() => Err(Refusal::Receiver(text())),
+        _ => Err(Refusal::Message(text())),
+    }
+}
+
+/// Trusts what the host trusts; where the host has no certificates (a bare container), the well-known ones.
+fn roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if added == 0 {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_can_be_made() {
+        build().unwrap();
+    }
+
+    #[test]
+    fn only_2xx_is_good() {
+        let judged = |code: u16| judge(StatusCode::from_u16(code).unwrap());
+        assert!(judged(200).is_ok() && judged(204).is_ok());
+        for code in [301, 302, 400, 404, 410] {
+            assert!(matches!(judged(code), Err(Refusal::Message(_))), "{code}");
+        }
+        for code in [408, 429, 500, 503] {
+            assert!(matches!(judged(code), Err(Refusal::Receiver(_))), "{code}");
+        }
+    }
+}

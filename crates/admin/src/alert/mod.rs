@@ -1,0 +1,13 @@
+//! Telling the world what failed: messages that a transaction left in the outbox are sent to the namespace's webhook.
+//!
+//! At least once: a message is gone only after an answer of 2xx, and has the same id at each try. Two nodes do not send
+//! the same one, unless the first one's hold on it ends while it is still waiting for an answer.
+
+mod client;
+mod retry;
+mod send;
+mod sign;
+mod webhook;
+
+pub(crate) use send::AlertLoop;
+pub use webhook::{PutWebhook, WebhookError};

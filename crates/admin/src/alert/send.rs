@@ -1,0 +1,169 @@
+//! The loop that takes messages out of the outbox and sends them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use reqwest::Client;
+use rondel_core::NamespaceId;
+use rondel_store::StoreError;
+use rondel_store::outbox::{FailureWebhook, OutboxItem};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::client::{self, Refusal};
+use super::retry::next_try;
+use crate::engine::{Shared, chain};
+
+const PERIOD: Duration = Duration::from_secs(1);
+const BATCH: u32 = 64;
+/// Longer than the budget and one request's time limit together.
+const HOLD: Duration = Duration::from_secs(60);
+/// How long the messages of one namespace may take in one tick, up to the beginning of the last one.
+const BUDGET: Duration = Duration::from_secs(20);
+/// Namespaces whose messages are sent at the same time.
+const NAMESPACE_COUNT_MAX: usize = 8;
+/// How long the other messages of a namespace whose receiver is not there wait: no try of theirs is counted.
+const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
+/// How long a message under way may take once the server is told to stop.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+pub(crate) struct AlertLoop {
+    shared: Arc<Shared>,
+    client: Option<Client>,
+}
+
+impl AlertLoop {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, client: None }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut period = interval(PERIOD);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut complained = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = period.tick() => {}
+            }
+            match self.tick(&stop).await {
+                Ok(()) => complained = false,
+                Err(problem) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(error = problem, "cannot send what failed to webhooks; trying on");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tick(&mut self, stop: &CancellationToken) -> Result<(), String> {
+        if !self.shared.membership.holds() {
+            return Ok(());
+        }
+        let now = self.shared.clock.now();
+        let taken = self.shared.store.take_outbox(now, BATCH, HOLD).await.map_err(|error| chain(&error))?;
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => client::build()?,
+        };
+        let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
+        for item in taken {
+            by_namespace.entry(item.namespace).or_default().push(item);
+        }
+        let sender = Sender { shared: &self.shared, client: &client, stop };
+        let sent: Vec<Result<(), StoreError>> = stream::iter(by_namespace)
+            .map(|(namespace, items)| sender.send_all(namespace, items))
+            .buffer_unordered(NAMESPACE_COUNT_MAX)
+            .collect()
+            .await;
+        self.client = Some(client);
+        sent.into_iter().collect::<Result<(), StoreError>>().map_err(|error| chain(&error))
+    }
+}
+
+struct Sender<'a> {
+    shared: &'a Shared,
+    client: &'a Client,
+    stop: &'a CancellationToken,
+}
+
+/// What became of one message.
+enum Sent {
+    Well,
+    Refused(Refusal),
+    /// The server stops: it is for the next one.
+    Interrupted,
+}
+
+impl Sender<'_> {
+    /// Sends the messages of one namespace, one after the other.
+    async fn send_all(&self, namespace: NamespaceId, items: Vec<OutboxItem>) -> Result<(), StoreError> {
+        let store = &self.shared.store;
+        let Some(webhook) = store.failure_webhook(namespace).await? else {
+            let ids: Vec<_> = items.iter().map(|item| item.id).collect();
+            return store.drop_outbox(&ids).await;
+        };
+        let end = Instant::now() + BUDGET;
+        let mut put_back_at = None;
+        for item in items {
+            if put_back_at.is_none() && (self.stop.is_cancelled() || Instant::now() >= end) {
+                put_back_at = Some(self.shared.clock.now());
+            }
+            if let Some(due_at) = put_back_at {
+                store.postpone_outbox(&item, item.attempt_count, due_at).await?;
+                continue;
+            }
+            match self.send(&webhook, &item).await {
+                Sent::Well => store.drop_outbox(&[item.id]).await?,
+                Sent::Interrupted => {
+                    store.postpone_outbox(&item, item.attempt_count, self.shared.clock.now()).await?;
+                }
+                Sent::Refused(refusal) => {
+                    self.try_later(&item, &refusal).await?;
+                    if matches!(refusal, Refusal::Receiver(_)) {
+                        // The others would wait for the same time limit, and those of other namespaces behind them.
+                        put_back_at = Some(self.shared.clock.now() + PUT_BACK_DELAY);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&self, webhook: &FailureWebhook, item: &OutboxItem) -> Sent {
+        let stopping = async {
+            self.stop.cancelled().await;
+            sleep(STOP_GRACE).await;
+        };
+        tokio::select! {
+            sent = client::send(self.client, webhook, item, self.shared.clock.now()) => match sent {
+                Ok(()) => Sent::Well,
+                Err(refusal) => Sent::Refused(refusal),
+            },
+            () = stopping => Sent::Interrupted,
+        }
+    }
+
+    async fn try_later(&self, item: &OutboxItem, refusal: &Refusal) -> Result<(), StoreError> {
+        let now = self.shared.clock.now();
+        let tried_count = item.attempt_count.saturating_add(1);
+        let run = item.run.map(|run| run.to_string()).unwrap_or_default();
+        let error = refusal.text();
+        match next_try(tried_count, item.created_at, now, rand::random()) {
+            Some(due_at) => {
+                tracing::warn!(run, tried_count, error, next = %due_at, "a webhook did not take a message");
+                self.shared.store.postpone_outbox(item, tried_count, due_at).await
+            }
+            None => {
+                tracing::error!(run, tried_count, error, "a webhook did not take a message for a day; it is given up");
+                self.shared.store.drop_outbox(&[item.id]).await
+            }
+        }
+    }
+}

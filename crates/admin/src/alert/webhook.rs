@@ -1,0 +1,90 @@
+//! Where failed runs of a namespace are told: set, changed, taken away.
+
+use reqwest::Url;
+use rondel_core::NamespaceId;
+use rondel_store::StoreError;
+use rondel_store::outbox::FailureWebhook;
+
+use super::sign::generate_secret;
+use crate::engine::Engine;
+
+const URL_LEN_MAX: usize = 2_000;
+
+/// Why a webhook was not set.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// The URL is none that messages can be sent to; the sentence says why.
+    #[error("{0}")]
+    Url(String),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What setting a webhook did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutWebhook {
+    /// It is new: its secret is shown now, and never again.
+    Created(FailureWebhook),
+    /// It has a new URL and the secret that it had.
+    Changed,
+}
+
+impl Engine {
+    /// Sets where failed runs of a namespace are told.
+    ///
+    /// # Errors
+    /// [`WebhookError`].
+    pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<PutWebhook, WebhookError> {
+        check_url(url).map_err(WebhookError::Url)?;
+        let now = self.now();
+        let secret = generate_secret();
+        let webhook = FailureWebhook { url: url.to_owned(), secret, created_at: now, updated_at: now };
+        let is_new = self.store().put_failure_webhook(namespace, &webhook).await?;
+        Ok(if is_new { PutWebhook::Created(webhook) } else { PutWebhook::Changed })
+    }
+}
+
+/// The URL, if messages can be sent there.
+pub(super) fn check_url(text: &str) -> Result<Url, String> {
+    if text.len() > URL_LEN_MAX {
+        return Err(format!("a URL has at most {URL_LEN_MAX} characters"));
+    }
+    let url = Url::parse(text).map_err(|error| format!("it is not a URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("the URL must begin with http:// or https://".to_owned());
+    }
+    if !url.has_host() {
+        return Err("the URL names no host".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("the URL must not hold a user or a password: messages are signed with a secret".to_owned());
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_web_addresses_are_taken() {
+        for good in ["http://127.0.0.1:9/hook", "https://example.com/a?b=c", "HTTPS://[::1]/"] {
+            assert!(check_url(good).is_ok(), "{good}");
+        }
+        let long = format!("https://example.com/{}", "x".repeat(URL_LEN_MAX));
+        for bad in [
+            "",
+            "example.com",
+            "ftp://example.com/",
+            "file:///etc/passwd",
+            "javascript:alert(1)",
+            "http://",
+            "https://user:password@example.com/",
+            "https://user@example.com/",
+            &long,
+        ] {
+            assert!(check_url(bad).is_err(), "{bad}");
+        }
+    }
+}

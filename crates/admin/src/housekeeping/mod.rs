@@ -1,0 +1,139 @@
+//! Housekeeping: runs and logs beyond the retention go, executors that nobody hears are forgotten.
+//!
+//! One node per period does it, without a lock: a row says when the last pass began, and who finds it young stays away.
+//! Two passes at once would do no harm. Batches are small and have pauses between them, so that firing is not disturbed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_store::StoreError;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Shared, chain};
+
+const PERIOD_MIN: Duration = Duration::from_secs(1);
+const PERIOD_MAX: Duration = Duration::from_secs(600);
+const BATCH_MAX: u32 = 500;
+/// A batch that fails (logs can be large, statements have a time limit) is tried with fewer runs, down to these.
+const BATCH_MIN: u32 = 8;
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Who was not heard for so long is forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// A server that was off asks the executors that it knows about the runs of back then before it forgets them.
+const SETTLE_TIME: Duration = Duration::from_secs(300);
+
+const PURGE: &str = "purge";
+const FORGET: &str = "forget_executors";
+
+pub(crate) struct HousekeepingLoop {
+    shared: Arc<Shared>,
+    period: Duration,
+    batch: u32,
+    started: Instant,
+}
+
+impl HousekeepingLoop {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let period = period(shared.config.retention);
+        Self { shared, period, batch: BATCH_MAX, started: Instant::now() }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        // Nodes that start together look at different moments.
+        let first = self.period.mul_f64(rand::random_range(0.1..1.0));
+        let mut period = interval_at(Instant::now() + first, self.period);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut complained = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = period.tick() => {}
+            }
+            match self.tick(&stop).await {
+                Ok(()) => complained = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(error = %chain(&error), "cannot remove what is old; trying on");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tick(&mut self, stop: &CancellationToken) -> Result<(), StoreError> {
+        if !self.shared.membership.holds() {
+            return Ok(());
+        }
+        if self.shared.store.begin_pass(PURGE, self.period).await? {
+            self.purge(stop).await?;
+        }
+        if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(FORGET, PERIOD_MAX).await? {
+            self.forget_executors(stop).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes batch after batch until nothing old is left, or the pass is over.
+    async fn purge(&mut self, stop: &CancellationToken) -> Result<(), StoreError> {
+        let before = self.shared.clock.now() - self.shared.config.retention;
+        let end = Instant::now() + self.period;
+        let mut removed = 0;
+        while !stop.is_cancelled() && Instant::now() < end {
+            let began = Instant::now();
+            let count = match self.shared.store.purge(before, self.batch).await {
+                Ok(count) => count,
+                Err(error) => {
+                    self.batch = (self.batch / 4).max(BATCH_MIN);
+                    return Err(error);
+                }
+            };
+            self.batch = (self.batch * 2).min(BATCH_MAX);
+            if count == 0 {
+                break;
+            }
+            removed += count;
+            pause(began.elapsed(), stop).await;
+        }
+        if removed > 0 {
+            tracing::debug!(count = removed, "removed runs that are older than the retention");
+        }
+        Ok(())
+    }
+
+    async fn forget_executors(&self, stop: &CancellationToken) -> Result<(), StoreError> {
+        let before = self.shared.clock.now() - FORGET_AFTER;
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            if self.shared.store.forget_executors(before, BATCH_MAX).await? == 0 {
+                break;
+            }
+            pause(began.elapsed(), stop).await;
+        }
+        Ok(())
+    }
+}
+
+/// Passes are ten to a retention, but at most one a second and at least one in ten minutes.
+fn period(retention: Duration) -> Duration {
+    (retention / 10).clamp(PERIOD_MIN, PERIOD_MAX)
+}
+
+/// Twice what the batch took: two thirds of the time belong to the others.
+async fn pause(batch_took: Duration, stop: &CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = tokio::time::sleep((batch_took * 2).max(PAUSE_MIN)) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_follow_the_retention() {
+        let seconds = |retention| period(Duration::from_secs(retention)).as_secs();
+        assert_eq!((seconds(1), seconds(100), seconds(30 * 24 * 3600)), (1, 10, 600));
+    }
+}
