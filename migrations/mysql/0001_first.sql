@@ -1,6 +1,6 @@
 -- The first schema, for MySQL 8 and MariaDB 10.6 or newer: only what both understand. Instants are milliseconds since
 -- 1970 in UTC; names compare byte by byte (utf8mb4_bin). The same tables, columns and indexes as in ../sqlite and
--- ../postgres, without the conditions of the indexes, which neither has.
+-- ../postgres, without the conditions of the indexes, which neither has (run_trouble holds the status instead).
 -- Neither rolls back a CREATE TABLE: each statement can run again, and does when a start was interrupted.
 
 -- How far this schema reaches back. One row.
@@ -250,7 +250,8 @@ CREATE TABLE IF NOT EXISTS run (
     PRIMARY KEY (id),
     CONSTRAINT run_key UNIQUE (job_id, fire_at_ms, cause, shard_index),
     KEY run_open (node_id, node_epoch, status, due_at_ms),
-    KEY run_list (namespace_id, id)
+    KEY run_list (namespace_id, id),
+    KEY run_trouble (namespace_id, status, id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Attempts that are over because another one followed; the newest attempt is in run.

@@ -252,6 +252,9 @@ CREATE INDEX run_open ON run (node_id, node_epoch, status, due_at_ms)
 
 CREATE INDEX run_list ON run (namespace_id, id);
 
+CREATE INDEX run_trouble ON run (namespace_id, id)
+    WHERE status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped');
+
 -- Attempts that are over because another one followed; the newest attempt is in run.
 CREATE TABLE run_attempt (
     -- The run.

@@ -49,6 +49,27 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
 }
 on_each_database!(a_killed_server_loses_nothing);
 
+/// The server dies between moving a job on and inserting its runs: the next one must find the fires where they were.
+async fn a_claim_is_whole_or_not_at_all(db: ScratchDb) {
+    let journal = Journal::new();
+    // The first claims of a start are those of the jobs just made; a later one is of a job that is firing.
+    let mut server = Server::start_with(&db, &["--failpoint", "claim.moved@3"]).await;
+    let job = json!({
+        "name": "job", "app": "files", "handler": "shell", "params": journal.params(""),
+        "schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100},
+    });
+    server.api().post("/api/v1/jobs", job).await.expect(201);
+    let ended = server.process().wait(Duration::from_secs(60)).await;
+    assert!(!ended.success(), "it aborted at the failpoint: {ended}");
+    let server = Server::start_with_data_of(server, &[]).await;
+    let _agent = Agent::start(&server, "files").await;
+    lines(&journal, 12).await;
+    let runs = server.api().runs("job").await;
+    check_no_hole(&runs);
+    check_against_ledger(&journal.lines(), &runs);
+}
+on_each_database!(a_claim_is_whole_or_not_at_all);
+
 /// A job with one fire a second has a row for each second between its first and its last.
 fn check_no_hole(runs: &[Value]) {
     let fires: BTreeSet<i64> = runs.iter().map(|run| seconds(run["fire_at"].as_str().expect("an instant"))).collect();

@@ -8,8 +8,10 @@ mod edits;
 mod fires;
 mod harness;
 mod journal;
+mod purge;
 mod tidy;
 mod verdicts;
+mod webhook;
 
 /// The same story on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.
 macro_rules! on_each_database {

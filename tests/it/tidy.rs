@@ -1,7 +1,8 @@
 //! What no compiler checks: the arrows between the crates, what each may name from outside, equal migrations for the three
-//! databases, paths in documents, licences, and words that must not be left in the code.
+//! databases, paths in documents, licences, `docker-compose.yml`, and words that must not be left in the code.
 
 mod arrows;
+mod compose;
 mod documents;
 mod licences;
 mod sources;

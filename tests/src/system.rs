@@ -39,6 +39,14 @@ impl Server {
         self.console.restart().await;
     }
 
+    /// Another start after this server ended: the same database, address and data folder, other arguments.
+    pub async fn start_with_data_of(mut before: Self, args: &[&str]) -> Self {
+        let args = [&["server", "--database", before.database.as_str()], args].concat();
+        before.console.args = args.iter().map(|&arg| arg.to_owned()).collect();
+        before.restart().await;
+        before
+    }
+
     /// Its API, with the token that it wrote at its start.
     pub fn api(&self) -> Api {
         self.console.api()

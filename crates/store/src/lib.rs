@@ -1,9 +1,10 @@
-//! What Rondel remembers: one trait in four parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
+//! What Rondel remembers: one trait in six parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
 //!
 //! - [`Catalog`]: namespaces, apps, jobs with their versions, API tokens;
 //! - [`Ledger`]: due jobs and runs, from claim to verdict;
 //! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
-//! - [`Logs`]: what runs wrote.
+//! - [`Logs`]: what runs wrote;
+//! - [`Outbox`]: what the world is told; [`Upkeep`]: what goes when it is old.
 //!
 //! Every transition states its old state and says who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
@@ -12,12 +13,15 @@ pub mod catalog;
 pub mod cluster;
 pub mod conformance;
 mod error;
+pub mod failpoint;
 pub mod ledger;
 mod log_codec;
 pub mod logs;
 mod mem;
+pub mod outbox;
 mod settle;
 mod sql;
+pub mod upkeep;
 
 pub use catalog::Catalog;
 pub use cluster::{Cluster, LeaseToken};
@@ -25,12 +29,17 @@ pub use error::{OpenError, StoreError};
 pub use ledger::Ledger;
 pub use logs::Logs;
 pub use mem::MemStore;
+pub use outbox::Outbox;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
+pub use upkeep::Upkeep;
 
 /// Everything that is remembered.
-pub trait Store: Catalog + Ledger + Cluster + Logs + std::fmt::Debug + Send + Sync + 'static {}
+pub trait Store:
+    Catalog + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static
+{
+}
 
-impl<T: Catalog + Ledger + Cluster + Logs + std::fmt::Debug + Send + Sync + 'static> Store for T {}
+impl<T: Catalog + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static> Store for T {}
 
 /// What the methods of the store's traits answer.
 pub type Result<T> = std::result::Result<T, StoreError>;

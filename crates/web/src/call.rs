@@ -55,7 +55,8 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     }
 }
 
-async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
+/// The namespace with this name.
+pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
     // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
     let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
     found.ok_or_else(|| Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted(wanted))))

@@ -60,6 +60,7 @@ codes! {
     AppNotFound = "app_not_found", 404, "There is no such app";
     JobNotFound = "job_not_found", 404, "There is no such job";
     RunNotFound = "run_not_found", 404, "There is no such run";
+    WebhookNotFound = "webhook_not_found", 404, "The namespace has no failure webhook";
     MethodNotAllowed = "method_not_allowed", 405, "The path does not have this method";
     RequestTimeout = "request_timeout", 408, "The body took too long to arrive";
     JobExists = "job_exists", 409, "A job with this name exists";

@@ -27,6 +27,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("cron", &["rondel-core"]),
     ("md-5", &["rondel-core"]),
     ("prost", &["rondel-proto"]),
+    // In admin it sends alerts.
+    ("reqwest", &["rondel-admin", "rondel-bench", "rondel-cli", "rondel-executor", "rondel-tests"]),
     ("sqlx", &["rondel-store"]),
     ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto"]),
     ("tonic-prost", &["rondel-proto"]),

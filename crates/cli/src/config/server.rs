@@ -15,6 +15,8 @@ use super::{DATA_DIR, Length, Listen, LogFormat, check_url, wrong};
 use crate::exit::Failure;
 
 const SECTION: &str = "server";
+/// What is gone sooner could be gone before its caller has read the verdict.
+const RETENTION_MIN: Duration = Duration::from_secs(1);
 
 /// One layer of settings, or several laid over each other.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
@@ -54,6 +56,10 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_BEAT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beat: Option<Length>,
+    /// How long runs are kept after their end, with their attempts and logs; the same for every server of a cluster
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_RETENTION")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retention: Option<Length>,
     /// How long a stopping server waits for what is under way
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +83,7 @@ impl ServerSettings {
             data_dir: Some(DATA_DIR.into()),
             lease: Some(Length(engine.lease)),
             beat: Some(Length(engine.beat)),
+            retention: Some(Length(engine.retention)),
             drain_grace: Some(Length(Duration::from_secs(30))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
@@ -95,6 +102,7 @@ impl ServerSettings {
             admin_token_file: self.admin_token_file.or(lower.admin_token_file),
             lease: self.lease.or(lower.lease),
             beat: self.beat.or(lower.beat),
+            retention: self.retention.or(lower.retention),
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
@@ -113,6 +121,7 @@ pub(crate) struct ServerConfig {
     pub(crate) admin_token_file: PathBuf,
     pub(crate) lease: Duration,
     pub(crate) beat: Duration,
+    pub(crate) retention: Duration,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
@@ -136,6 +145,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             data_dir,
             lease: settings.lease.ok_or_else(|| missing("lease"))?.0,
             beat: settings.beat.ok_or_else(|| missing("beat"))?.0,
+            retention: settings.retention.ok_or_else(|| missing("retention"))?.0,
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
@@ -175,6 +185,10 @@ impl ServerConfig {
                 format!("{lease} is too short, it must be at least 4 beats of {beat}"),
             ));
         }
+        if self.retention < RETENTION_MIN {
+            let (retention, least) = (Length(self.retention), Length(RETENTION_MIN));
+            return Err(wrong(SECTION, "retention", format!("{retention} is too short, the shortest is {least}")));
+        }
         crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
     }
 }
@@ -201,6 +215,7 @@ mod tests {
             (&format!("{DB}advertise = \"host:1\""), "advertise"),
             (&format!("{DB}log_level = \"a=b=c\""), "log_level"),
             (&format!("{DB}drain_grace = 5"), "drain_grace"),
+            (&format!("{DB}retention = \"10ms\""), "retention"),
         ] {
             let refused = check(text).unwrap_err();
             assert!(refused.contains(key), "{text}: {refused}");

@@ -19,6 +19,10 @@ pub(crate) struct ServerArgs {
     file: ConfigFileArgs,
     #[command(flatten)]
     settings: ServerSettings,
+    /// Dies at this place: for tests, in debug builds alone
+    #[cfg(debug_assertions)]
+    #[arg(long, hide = true)]
+    failpoint: Option<String>,
     #[command(subcommand)]
     command: Option<ServerCommand>,
 }
@@ -38,6 +42,10 @@ impl ServerArgs {
             return config::print_server(settings).map(|()| Exit::Success);
         }
         telemetry::start(&config.log_level, config.log_format)?;
+        #[cfg(debug_assertions)]
+        if let Some(place) = &self.failpoint {
+            rondel_store::failpoint::arm(place);
+        }
         runtime::serve(|stop| serve(config, stop))
     }
 }

@@ -47,6 +47,7 @@ impl Node {
             advertise_url: config.advertise.clone(),
             lease: config.lease,
             beat: config.beat,
+            retention: config.retention,
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;

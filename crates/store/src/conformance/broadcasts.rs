@@ -18,7 +18,7 @@ async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
     whole
 }
 
-fn shards(whole: &Run, total: i32) -> Vec<Run> {
+pub(super) fn shards(whole: &Run, total: i32) -> Vec<Run> {
     let shard = |index| Run {
         id: RunId::new(next_id()),
         shard_index: index,
@@ -30,7 +30,7 @@ fn shards(whole: &Run, total: i32) -> Vec<Run> {
     (0..total).map(shard).collect()
 }
 
-async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -> (Run, Vec<Run>) {
+pub(super) async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -> (Run, Vec<Run>) {
     let whole = broadcast(store, token).await;
     let shards = shards(&whole, total);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());

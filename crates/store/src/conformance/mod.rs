@@ -13,8 +13,10 @@ mod cluster;
 mod edits;
 mod hands;
 mod logs;
+mod outbox;
 mod pages;
 mod results;
+mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -38,8 +40,10 @@ pub use self::cluster::*;
 pub use self::edits::*;
 pub use self::hands::*;
 pub use self::logs::*;
+pub use self::outbox::*;
 pub use self::pages::*;
 pub use self::results::*;
+pub use self::upkeep::*;
 
 /// Calls a macro with the name of every check.
 #[macro_export]
@@ -84,7 +88,13 @@ macro_rules! for_each_conformance_check {
             a_fenced_node_cannot_renew,
             pages_of_runs_have_no_gaps,
             pages_keep_to_their_filters,
-            logs_are_kept_once
+            logs_are_kept_once,
+            a_failed_run_is_told_once,
+            a_message_is_in_one_hand,
+            old_runs_go_with_all_that_is_theirs,
+            a_broadcast_goes_as_a_whole,
+            a_pass_is_begun_by_one,
+            executors_are_forgotten
         }
     };
 }

@@ -165,8 +165,9 @@ impl Ledger for MemStore {
     }
 
     async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
+        let now = self.now();
         let mut state = self.state();
-        Ok(batch.iter().map(|finish| state.finish(finish)).collect())
+        Ok(batch.iter().map(|finish| state.finish(finish, now)).collect())
     }
 
     async fn ask_cancel(&self, run: RunId, by: &str, _now: Timestamp) -> Result<CancelAsked> {

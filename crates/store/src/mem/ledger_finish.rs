@@ -9,7 +9,7 @@ use crate::ledger::{Finish, Finished};
 use crate::settle::{self, CleanFinish, Judgement, Standing};
 
 impl State {
-    pub(super) fn finish(&mut self, finish: &Finish) -> Finished {
+    pub(super) fn finish(&mut self, finish: &Finish, now: Timestamp) -> Finished {
         let clean = CleanFinish::new(finish);
         let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
         let standing = Standing {
@@ -28,12 +28,13 @@ impl State {
             }
             Judgement::Late(status, reason) => {
                 self.end(&clean, status, reason);
-                self.count_shards(finish.run, 0);
+                self.count_shards(finish.run, 0, now);
                 Finished::Late
             }
             Judgement::Ends(then @ After::Verdict { status, reason }) => {
                 self.end(&clean, status, reason);
-                self.count_shards(finish.run, 1);
+                self.tell_failure(finish.run, now);
+                self.count_shards(finish.run, 1, now);
                 Finished::Stored(then, None)
             }
             Judgement::Ends(then @ After::Again { due_at, reason, lost_count }) => {
@@ -99,7 +100,7 @@ impl State {
     }
 
     /// Counts the broadcast of a shard down, and gives it a verdict if this was its last one.
-    fn count_shards(&mut self, shard: RunId, closed_count: i32) {
+    fn count_shards(&mut self, shard: RunId, closed_count: i32, now: Timestamp) {
         let Some(shard) = self.runs.get(&shard).filter(|run| run.shard_index != BROADCAST).cloned() else { return };
         let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
         let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != BROADCAST);
@@ -111,9 +112,13 @@ impl State {
         let Some(open_shards) = &mut broadcast.open_shards else { return };
         *open_shards = (*open_shards - closed_count).max(0);
         if *open_shards == 0 && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown) {
+            let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
             (broadcast.status, broadcast.message) = settle::fold(&statuses);
             broadcast.finished_at = ends.into_iter().flatten().max();
-            self.cancels.remove(&broadcast.id);
+            self.cancels.remove(&id);
+            if is_first {
+                self.tell_failure(id, now);
+            }
         }
     }
 }

@@ -6,6 +6,8 @@ mod catalog;
 mod cluster;
 mod ledger;
 mod ledger_finish;
+mod outbox;
+mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -13,11 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
 
 use crate::catalog::{App, JobRecord, Namespace, TokenRecord};
 use crate::cluster::{ExecutorRecord, Node, Session};
 use crate::logs::{LogChunk, LogLine};
+use crate::outbox::{FailureWebhook, OutboxItem};
 use crate::{LeaseToken, Logs, Result};
 
 /// What time it is.
@@ -76,6 +79,10 @@ struct State {
     attempts: BTreeMap<(RunId, i32), Attempt>,
     cancels: BTreeSet<RunId>,
     logs: BTreeMap<(RunId, i32, i64), Vec<LogLine>>,
+    webhooks: BTreeMap<NamespaceId, FailureWebhook>,
+    /// Each is due when it is no longer held.
+    outbox: BTreeMap<OutboxId, OutboxItem>,
+    passes: BTreeMap<String, Timestamp>,
 }
 
 struct StoredJob {

@@ -62,7 +62,7 @@ const LIST_JOBS_OF_APP: Statement = Statement {
     ),
 };
 const READ_JOB_NAMES: Statement =
-    Statement { name: "read_job_names", text: "SELECT id, name FROM job WHERE id IN ({list})" };
+    Statement { name: "read_job_names", text: "SELECT id, name FROM job WHERE id {in_list}" };
 const READ_DEFINITIONS: Statement = Statement {
     name: "read_definitions",
     text: "SELECT job_version.job_id, job_version.version, job.namespace_id, namespace.name, job_version.app_id, \

@@ -31,7 +31,7 @@ const UPDATE_DUE: Statement = Statement {
     text: "UPDATE job_due SET next_fire_at_ms = ?, version = ? WHERE job_id = ?",
 };
 /// A marked row may have been sent.
-const LOCK_FUTURE: Statement = Statement {
+pub(super) const LOCK_FUTURE: Statement = Statement {
     name: "lock_future",
     text: "SELECT id, fire_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? AND cause = 0 \
            AND shard_index IN (0, -1) AND marked_at_ms IS NULL AND (status IN ('pending', 'waiting') \
@@ -39,23 +39,23 @@ const LOCK_FUTURE: Statement = Statement {
 };
 const SETTLE_FUTURE: Statement = Statement {
     name: "settle_future",
-    text: "UPDATE run SET status = 'skipped', reason = ?, finished_at_ms = ? WHERE id IN ({list}) \
+    text: "UPDATE run SET status = 'skipped', reason = ?, finished_at_ms = ? WHERE id {in_list} \
            AND status IN ('pending', 'waiting')",
 };
 const KEEP_FUTURE: Statement = Statement {
     name: "keep_future",
-    text: "UPDATE run SET job_version = ?, app_id = ?, shard_index = ?, shard_total = ? WHERE id IN ({list}) \
+    text: "UPDATE run SET job_version = ?, app_id = ?, shard_index = ?, shard_total = ? WHERE id {in_list} \
            AND status IN ('pending', 'waiting')",
 };
 const REOPEN_FUTURE: Statement = Statement {
     name: "reopen_future",
     text: "UPDATE run SET job_version = ?, app_id = ?, shard_index = ?, shard_total = ?, status = 'pending', \
-           reason = NULL, finished_at_ms = NULL, due_at_ms = fire_at_ms, cancel_by = NULL WHERE id IN ({list}) \
+           reason = NULL, finished_at_ms = NULL, due_at_ms = fire_at_ms, cancel_by = NULL WHERE id {in_list} \
            AND status = 'skipped'",
 };
 const HAND_TO_HOME: Statement = Statement {
     name: "hand_to_home",
-    text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id IN ({list}) AND status = 'pending'",
+    text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id {in_list} AND status = 'pending'",
 };
 
 impl SqlStore {

@@ -65,18 +65,18 @@ const REOPEN_SESSION: Statement = Statement {
 const BEAT_SESSIONS: Statement = Statement {
     name: "beat_sessions",
     text: "UPDATE executor_session SET last_seen_at_ms = {now} WHERE node_id = ? AND node_epoch = ? \
-           AND executor_id IN ({list})",
+           AND executor_id {in_list}",
 };
 const CLOSE_SESSION: Statement = Statement {
     name: "close_session",
     text: "UPDATE executor_session SET is_open = 0 WHERE node_id = ? AND node_epoch = ? AND executor_id = ?",
 };
-const READ_SESSIONS: Statement = Statement {
+pub(super) const READ_SESSIONS: Statement = Statement {
     name: "read_sessions",
     text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, is_open FROM executor_session \
            WHERE last_seen_at_ms >= ? ORDER BY node_id, executor_id",
 };
-const READ_EXECUTORS: Statement = Statement {
+pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
     text: "SELECT executor.id, executor.namespace_id, executor.app_id, executor.name, executor.predecessor_id, \
            executor.sdk_version, executor.labels, executor.weight, executor.slots, executor.handlers, \

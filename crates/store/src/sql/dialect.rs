@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::query::Statement;
+use sqlx::Arguments;
+use sqlx::any::AnyArguments;
+
+use super::query::{Argument, Query, Statement};
 
 /// Which database speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,25 +72,29 @@ impl Dialect {
         }
     }
 
-    /// The argument at `position` (from 1).
-    fn placeholder(self, text: &mut String, position: usize) {
-        match self {
-            Self::Sqlite | Self::MySql => text.push('?'),
-            Self::Postgres => {
-                text.push('$');
-                text.push_str(&position.to_string());
-            }
-        }
+    /// Whether rows travel as one array per column: a text that is the same for any number of rows, and is planned as
+    /// quickly as one for a single row. The others get one argument per value.
+    fn sends_arrays(self) -> bool {
+        self == Self::Postgres
     }
 
     /// A table `v` with the columns `column1`, `column2` … of these rows. The types are one letter per column, `i` for
     /// integers and `t` for text: MySQL takes an argument that stands alone for text.
     fn table_of_rows(self, writer: &mut Writer, types: &str, row_count: usize) {
         match self {
-            Self::Sqlite | Self::Postgres => {
+            Self::Sqlite => {
                 writer.out.push_str("(VALUES ");
                 writer.tuples(types.len(), row_count);
                 writer.out.push_str(") AS v");
+            }
+            Self::Postgres => {
+                writer.arrays(types);
+                writer.out.push_str(" AS v(");
+                for column in 1..=types.len() {
+                    writer.out.push_str(if column == 1 { "column" } else { ", column" });
+                    writer.out.push_str(&column.to_string());
+                }
+                writer.out.push(')');
             }
             Self::MySql => {
                 writer.out.push('(');
@@ -137,7 +144,13 @@ struct Writer {
 impl Writer {
     fn argument(&mut self) {
         self.arguments += 1;
-        self.dialect.placeholder(&mut self.out, self.arguments);
+        match self.dialect {
+            Dialect::Sqlite | Dialect::MySql => self.out.push('?'),
+            Dialect::Postgres => {
+                self.out.push('$');
+                self.out.push_str(&self.arguments.to_string());
+            }
+        }
     }
 
     fn list(&mut self, count: usize) {
@@ -155,6 +168,24 @@ impl Writer {
         }
     }
 
+    /// The driver cannot send an array: each travels as its text.
+    fn array(&mut self, kind: char) {
+        self.argument();
+        self.out.push_str(match kind {
+            'i' => "::text::bigint[]",
+            'b' => "::text::bytea[]",
+            _ => "::text::text[]",
+        });
+    }
+
+    fn arrays(&mut self, types: &str) {
+        for (column, kind) in types.chars().enumerate() {
+            self.out.push_str(if column == 0 { "unnest(" } else { ", " });
+            self.array(kind);
+        }
+        self.out.push(')');
+    }
+
     fn mark(&mut self, mark: &str, row_count: usize) {
         let dialect = self.dialect;
         match mark.split_once(':') {
@@ -165,10 +196,28 @@ impl Writer {
                 "ignore" => self.out.push_str(dialect.ignore().0),
                 "or_ignore" => self.out.push_str(dialect.ignore().1),
                 "instr" => self.out.push_str(dialect.instr()),
-                "list" => self.list(row_count),
+                // Not `= ANY(…)`: as a filter it would be read from its text again for each row.
+                "in_list" if dialect.sends_arrays() => {
+                    self.out.push_str("IN (SELECT unnest(");
+                    self.array('i');
+                    self.out.push_str("))");
+                }
+                "in_list" => {
+                    self.out.push_str("IN (");
+                    self.list(row_count);
+                    self.out.push(')');
+                }
+                "words" => self.list(row_count),
                 _ => unreachable!("no mark is called {mark}"),
             },
-            Some(("values", types)) => self.tuples(types.len(), row_count),
+            Some(("values", types)) if dialect.sends_arrays() => {
+                self.out.push_str("SELECT * FROM ");
+                self.arrays(types);
+            }
+            Some(("values", types)) => {
+                self.out.push_str("VALUES ");
+                self.tuples(types.len(), row_count);
+            }
             Some(("rows", types)) => dialect.table_of_rows(self, types, row_count),
             Some(("join", types)) if dialect.joins_before_set() => {
                 self.out.push_str("JOIN ");
@@ -200,11 +249,111 @@ impl Texts {
         self.dialect
     }
 
-    pub(super) fn get(&self, statement: &Statement, row_count: usize) -> Arc<str> {
+    /// The text and the arguments of a query as the driver takes them.
+    pub(super) fn say(&self, query: Query) -> (Arc<str>, AnyArguments) {
+        let Query { statement, mut arguments, batch } = query;
+        let mut text_row_count = 0;
+        if let Some((start, row_count)) = batch {
+            let end = start + row_count * width(statement);
+            let is_words = statement.text.contains("{words}");
+            if is_words {
+                text_row_count = row_count;
+            } else if self.dialect.sends_arrays() {
+                let columns = columns(&arguments[start..end], row_count);
+                arguments.splice(start..end, columns);
+            } else {
+                text_row_count = pad(&mut arguments, start..end, row_count);
+            }
+        }
+        (self.text(statement, text_row_count), bind(arguments))
+    }
+
+    fn text(&self, statement: &Statement, row_count: usize) -> Arc<str> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (statement.text.as_ptr().addr(), statement.text.len(), row_count);
         Arc::clone(known.entry(key).or_insert_with(|| Arc::from(self.dialect.render(statement, row_count))))
     }
+}
+
+/// How many arguments one row of a statement's batch has.
+fn width(statement: &Statement) -> usize {
+    let types = |mark: &str| {
+        let start = statement.text.find(mark)? + mark.len();
+        statement.text[start..].find('}')
+    };
+    ["{values:", "{rows:", "{from:"].into_iter().find_map(types).unwrap_or(1)
+}
+
+/// Fills the rows up to a power of two by repeating the last one, which no batch statement minds, so that few texts are
+/// prepared on each connection. Answers their number.
+fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
+    let width = rows.len() / row_count;
+    let padded = row_count.next_power_of_two();
+    let last: Vec<Argument> = arguments[rows.end - width..rows.end].to_vec();
+    let padding = last.iter().cycle().take((padded - row_count) * width).cloned();
+    let rest: Vec<Argument> = arguments.drain(rows.end..).collect();
+    arguments.extend(padding);
+    arguments.extend(rest);
+    padded
+}
+
+/// The columns of some rows, each as the text of an array.
+fn columns(rows: &[Argument], row_count: usize) -> Vec<Argument> {
+    let width = rows.len() / row_count;
+    let column = |column: usize| {
+        let mut text = String::with_capacity(row_count * 8);
+        for (row, value) in rows.iter().skip(column).step_by(width).enumerate() {
+            text.push(if row == 0 { '{' } else { ',' });
+            push_element(&mut text, value);
+        }
+        text.push('}');
+        Argument::Text(Some(text))
+    };
+    (0..width).map(column).collect()
+}
+
+fn push_element(text: &mut String, value: &Argument) {
+    use std::fmt::Write;
+    const INFALLIBLE: &str = "a String takes everything";
+    match value {
+        Argument::Int(Some(value)) => write!(text, "{value}").expect(INFALLIBLE),
+        Argument::Int(None) | Argument::Text(None) => text.push_str("NULL"),
+        Argument::Text(Some(value)) => {
+            text.push('"');
+            for part in value.split_inclusive(['"', '\\']) {
+                match part.strip_suffix(['"', '\\']) {
+                    Some(plain) => {
+                        text.push_str(plain);
+                        text.push('\\');
+                        text.push_str(&part[plain.len()..]);
+                    }
+                    None => text.push_str(part),
+                }
+            }
+            text.push('"');
+        }
+        Argument::Bytes(value) => {
+            text.push_str("\"\\\\x");
+            for byte in value {
+                write!(text, "{byte:02x}").expect(INFALLIBLE);
+            }
+            text.push('"');
+        }
+    }
+}
+
+fn bind(arguments: Vec<Argument>) -> AnyArguments {
+    const ENCODES: &str = "integers, text and bytes can always be encoded";
+    let mut bound = AnyArguments::default();
+    bound.reserve(arguments.len(), 0);
+    for argument in arguments {
+        match argument {
+            Argument::Int(value) => bound.add(value).expect(ENCODES),
+            Argument::Text(value) => bound.add(value).expect(ENCODES),
+            Argument::Bytes(value) => bound.add(value).expect(ENCODES),
+        }
+    }
+    bound
 }
 
 #[cfg(test)]
@@ -226,8 +375,9 @@ mod tests {
         check_render(
             Dialect::Postgres,
             &BATCH,
-            2,
-            "UPDATE t  SET a = v.column2 FROM (VALUES ($1, $2), ($3, $4)) AS v WHERE t.id = v.column1 AND b = $5 FOR UPDATE",
+            0,
+            "UPDATE t  SET a = v.column2 FROM unnest($1::text::bigint[], $2::text::text[]) AS v(column1, column2) \
+             WHERE t.id = v.column1 AND b = $3 FOR UPDATE",
         );
         check_render(
             Dialect::Sqlite,
@@ -246,9 +396,41 @@ mod tests {
 
     #[test]
     fn lists_and_values_grow_with_the_rows() {
-        let insert = Statement { name: "insert", text: "INSERT {ignore} INTO t VALUES {values:iit} {or_ignore}" };
+        let insert = Statement { name: "insert", text: "INSERT {ignore} INTO t {values:iit} {or_ignore}" };
         check_render(Dialect::MySql, &insert, 2, "INSERT IGNORE INTO t VALUES (?, ?, ?), (?, ?, ?) ");
-        let select = Statement { name: "select", text: "SELECT a FROM t WHERE b = ? AND id IN ({list})" };
-        check_render(Dialect::Postgres, &select, 3, "SELECT a FROM t WHERE b = $1 AND id IN ($2, $3, $4)");
+        let select = Statement { name: "select", text: "SELECT a FROM t WHERE b = ? AND id {in_list} AND c = ?" };
+        check_render(Dialect::Sqlite, &select, 2, "SELECT a FROM t WHERE b = ? AND id IN (?, ?) AND c = ?");
+        let expected = "SELECT a FROM t WHERE b = $1 AND id IN (SELECT unnest($2::text::bigint[])) AND c = $3";
+        check_render(Dialect::Postgres, &select, 0, expected);
+    }
+
+    #[test]
+    fn arrays_are_quoted() {
+        let rows = [
+            Argument::Int(Some(-1)),
+            Argument::Text(Some(r#"a"b\c"#.to_owned())),
+            Argument::Int(None),
+            Argument::Text(None),
+            Argument::Int(Some(2)),
+            Argument::Text(Some("NULL,{}".to_owned())),
+        ];
+        let columns = columns(&rows, 3);
+        let texts: Vec<&str> = columns
+            .iter()
+            .map(|column| match column {
+                Argument::Text(Some(text)) => text.as_str(),
+                other => unreachable!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(texts, ["{-1,NULL,2}", r#"{"a\"b\\c",NULL,"NULL,{}"}"#]);
+    }
+
+    #[test]
+    fn rows_are_filled_up_before_what_follows_them() {
+        let texts = Texts::new(Dialect::Sqlite);
+        let query = Query::new(&BATCH).rows(&[1, 2, 3], |query, id| query.int(*id).text("x")).int(9);
+        let (text, arguments) = texts.say(query);
+        assert_eq!(text.matches('?').count(), 9);
+        assert_eq!(arguments.len(), 9);
     }
 }

@@ -10,18 +10,19 @@ use super::{SqlStore, Tx, transact};
 use crate::ledger::Adopted;
 use crate::{LeaseToken, Result};
 
-const READ_OVERDUE: Statement = Statement {
+/// SQLite uses the index of open runs only where its condition stands in the text.
+pub(super) const READ_OVERDUE: Statement = Statement {
     name: "read_overdue",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'pending' AND due_at_ms < ? \
-         ORDER BY due_at_ms LIMIT ?"
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
+         AND status = 'pending' AND due_at_ms < ? ORDER BY due_at_ms LIMIT ?"
     ),
 };
 const LOCK_DEAD: Statement = Statement {
     name: "lock_dead",
-    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id IN ({list}) \
+    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id {in_list} \
            AND lease_until_ms <= {now} ORDER BY id {for_update}",
 };
 const READ_NODE: Statement = Statement {
@@ -33,14 +34,14 @@ const FENCE_NODE: Statement = Statement {
     name: "fence_node",
     text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms WHERE id = ? AND epoch = ?",
 };
-const READ_ORPHANS: Statement = Statement {
+pub(super) const READ_ORPHANS: Statement = Statement {
     name: "read_orphans",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') ORDER BY due_at_ms LIMIT ?",
 };
 const LOCK_HOMES: Statement = Statement {
     name: "lock_homes",
-    text: "SELECT job_id, home FROM job_due WHERE job_id IN ({list}) AND home <> ? ORDER BY job_id {skip_locked}",
+    text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} AND home <> ? ORDER BY job_id {skip_locked}",
 };
 const MOVE_HOMES: Statement = Statement {
     name: "move_homes",
@@ -52,7 +53,7 @@ const LOCK_ORPHANS: Statement = Statement {
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE id IN ({list}) AND status IN ('pending', 'waiting', 'running') ORDER BY id {skip_locked}"
+        " FROM run WHERE id {in_list} AND status IN ('pending', 'waiting', 'running') ORDER BY id {skip_locked}"
     ),
 };
 const ADOPT_RUNS: Statement = Statement {

@@ -9,10 +9,11 @@ use super::failure::{self, Failure};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
+use crate::failpoint;
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
 use crate::{LeaseToken, Result};
 
-const READ_DUE: Statement = Statement {
+pub(super) const READ_DUE: Statement = Statement {
     name: "read_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
@@ -24,7 +25,7 @@ const READ_LEASE: Statement = Statement {
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
-           WHERE job_id IN ({list}) AND next_fire_at_ms IS NOT NULL ORDER BY job_id {skip_locked}",
+           WHERE job_id {in_list} AND next_fire_at_ms IS NOT NULL ORDER BY job_id {skip_locked}",
 };
 const MOVE_DUE: Statement = Statement {
     name: "move_due",
@@ -33,7 +34,7 @@ const MOVE_DUE: Statement = Statement {
 };
 const FIND_INSERTED: Statement = Statement {
     name: "find_inserted",
-    text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id IN ({list})",
+    text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id {in_list}",
 };
 const FIND_KEYS: Statement = Statement {
     name: "find_keys",
@@ -236,6 +237,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
         tx.execute_all(query, chunk.len()).await?;
         claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
     }
+    // A death here must leave the jobs where they were: moved on without their runs, the fires would be lost.
+    failpoint::pass("claim.moved");
     let runs: Vec<&Run> = won.iter().flat_map(|job| &job.runs).collect();
     claimed.existing = tx.insert_runs(&runs).await?;
     Ok(claimed)

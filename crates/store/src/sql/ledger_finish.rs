@@ -13,13 +13,14 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, transact};
 use crate::ledger::{Finish, Finished};
+use crate::outbox::is_failure;
 use crate::settle::{self, CleanFinish, Judgement, Standing};
 use crate::{Result, StoreError};
 
-const LOCK_RUNS: Statement = Statement {
+pub(super) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
     text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, parent_id, job_id, fire_at_ms, cause, \
-           shard_index, executor_id, executor, started_at_ms FROM run WHERE id IN ({list}) ORDER BY id {for_update}",
+           shard_index, executor_id, executor, started_at_ms FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
@@ -46,7 +47,7 @@ const RETRY_RUNS: Statement = Statement {
 const INSERT_ATTEMPTS: Statement = Statement {
     name: "insert_attempts",
     text: "INSERT {ignore} INTO run_attempt (run_id, attempt, status, reason, executor_id, executor, started_at_ms, \
-           finished_at_ms, message) VALUES {values:iittitiit} {or_ignore}",
+           finished_at_ms, message) {values:iittitiit} {or_ignore}",
 };
 /// A result that comes after its attempt was given up says how it ended after all.
 const CORRECT_ATTEMPTS: Statement = Statement {
@@ -59,13 +60,13 @@ const CORRECT_ATTEMPTS: Statement = Statement {
 const LOCK_BROADCASTS: Statement = Statement {
     name: "lock_broadcasts",
     text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, message, cancel_by FROM run \
-           WHERE id IN ({list}) AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
+           WHERE id {in_list} AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
 };
-const READ_SHARDS: Statement = Statement {
+pub(super) const READ_SHARDS: Statement = Statement {
     name: "read_shards",
     text: "SELECT parent.id, shard.status, shard.finished_at_ms FROM run parent JOIN run shard \
            ON shard.job_id = parent.job_id AND shard.fire_at_ms = parent.fire_at_ms AND shard.cause = parent.cause \
-           AND shard.shard_index >= 0 WHERE parent.id IN ({list})",
+           AND shard.shard_index >= 0 WHERE parent.id {in_list}",
 };
 const COUNT_SHARDS: Statement = Statement {
     name: "count_shards",
@@ -186,6 +187,8 @@ struct Batch<'f> {
     superseded: Vec<EndedAttempt<'f>>,
     cancels: Vec<i64>,
     broadcasts: BTreeMap<RunId, ShardCount>,
+    /// Runs that failed for good: some of them the world is told about.
+    failed: Vec<RunId>,
 }
 
 impl<'f> Batch<'f> {
@@ -208,6 +211,7 @@ impl<'f> Batch<'f> {
             self.decide(clean);
         }
         self.write(tx).await?;
+        tx.insert_failures(&self.failed).await?;
         Ok(self.answers)
     }
 
@@ -254,6 +258,9 @@ impl<'f> Batch<'f> {
                 locked.standing.status = status;
                 locked.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked, 1);
+                if is_failure(status) {
+                    self.failed.push(finish.run);
+                }
                 self.answers.push(Finished::Stored(then, None));
             }
             Judgement::Ends(then @ After::Again { due_at, reason, lost_count }) => {
@@ -346,7 +353,11 @@ impl<'f> Batch<'f> {
             if !over.is_empty() {
                 let mut shards = tx.read_shards(&over).await?;
                 for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
+                    let is_first = !broadcast.status.is_terminal();
                     broadcast.fold(shards.remove(&broadcast.id).unwrap_or_default());
+                    if is_first && is_failure(broadcast.status) {
+                        self.failed.push(broadcast.id);
+                    }
                     if broadcast.is_cancel_asked {
                         self.cancels.push(broadcast.id.get());
                     }

@@ -13,22 +13,23 @@ use crate::ledger::{CancelAsked, InHand};
 use crate::settle::clean_name;
 use crate::{LeaseToken, Result};
 
-const LOCK_WAITING: Statement = Statement {
+/// SQLite uses the index of open runs only where its condition stands in the text.
+pub(super) const LOCK_WAITING: Statement = Statement {
     name: "lock_waiting",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'waiting' AND due_at_ms <= ? \
-         ORDER BY due_at_ms LIMIT ? {skip_locked}"
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
+         AND status = 'waiting' AND due_at_ms <= ? ORDER BY due_at_ms LIMIT ? {skip_locked}"
     ),
 };
 const WAKE_WAITING: Statement = Statement {
     name: "wake_waiting",
-    text: "UPDATE run SET status = 'pending' WHERE id IN ({list}) AND status = 'waiting'",
+    text: "UPDATE run SET status = 'pending' WHERE id {in_list} AND status = 'waiting'",
 };
 const LOCK_OWN_PENDING: Statement = Statement {
     name: "lock_own_pending",
-    text: "SELECT id, attempt, marked_at_ms FROM run WHERE id IN ({list}) AND node_id = ? AND node_epoch = ? \
+    text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND node_id = ? AND node_epoch = ? \
            AND status = 'pending' ORDER BY id {for_update}",
 };
 const MARK_RUNS: Statement = Statement {
@@ -39,7 +40,7 @@ const MARK_RUNS: Statement = Statement {
 const UNMARK_RUNS: Statement = Statement {
     name: "unmark_runs",
     text: "UPDATE run SET marked_at_ms = NULL, executor = NULL, executor_id = NULL \
-           WHERE id IN ({list}) AND status = 'pending'",
+           WHERE id {in_list} AND status = 'pending'",
 };
 const NOTE_RUNNING: Statement = Statement {
     name: "note_running",
@@ -64,7 +65,7 @@ const INSERT_CANCEL: Statement = Statement {
     name: "insert_cancel",
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) VALUES (?, ?, ?) {or_ignore}",
 };
-const READ_CANCELS: Statement = Statement {
+pub(super) const READ_CANCELS: Statement = Statement {
     name: "read_cancels",
     text: "SELECT run_cancel.run_id, run_cancel.requested_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
            WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \

@@ -11,7 +11,7 @@ use crate::{LeaseToken, Result};
 
 const READ_CHECKS: Statement = Statement {
     name: "read_checks",
-    text: "SELECT id, status, attempt, job_version, node_id, node_epoch, cancel_by FROM run WHERE id IN ({list})",
+    text: "SELECT id, status, attempt, job_version, node_id, node_epoch, cancel_by FROM run WHERE id {in_list}",
 };
 const READ_ATTEMPTS: Statement = Statement {
     name: "read_attempts",
@@ -21,29 +21,40 @@ const READ_ATTEMPTS: Statement = Statement {
 
 /// A page of all runs is in the order of their ids, which rise with time; one of a job's runs in the order of its
 /// fires: an index has each order.
-const LIST_ALL: Statement = Statement {
+pub(super) const LIST_ALL: Statement = Statement {
     name: "list_all",
     text: concat!("SELECT ", run_columns!(), " FROM run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-const LIST_BY_STATUS: Statement = Statement {
+pub(super) const LIST_BY_STATUS: Statement = Statement {
     name: "list_by_status",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE namespace_id = ? AND id < ? AND status IN ({list}) ORDER BY id DESC LIMIT ?"
+        " FROM run WHERE namespace_id = ? AND id < ? AND status IN ({words}) ORDER BY id DESC LIMIT ?"
     ),
 };
-/// The partial index answers only where the text itself says that the status is an open one.
-const LIST_OPEN: Statement = Statement {
+/// The partial indexes answer only where their condition stands in the text.
+pub(super) const LIST_OPEN: Statement = Statement {
     name: "list_open",
     text: concat!(
         "SELECT ",
         run_columns!(),
         " FROM run WHERE namespace_id = ? AND id < ? AND status IN ('pending', 'waiting', 'running') \
-         AND status IN ({list}) ORDER BY id DESC LIMIT ?"
+         AND status IN ({words}) ORDER BY id DESC LIMIT ?"
     ),
 };
-const LIST_OF_JOB: Statement = Statement {
+/// Verdicts that people look for, and that are rare.
+pub(super) const LIST_TROUBLE: Statement = Statement {
+    name: "list_trouble",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND id < ? \
+         AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND status IN ({words}) \
+         ORDER BY id DESC LIMIT ?"
+    ),
+};
+pub(super) const LIST_OF_JOB: Statement = Statement {
     name: "list_of_job",
     text: concat!(
         "SELECT ",
@@ -52,17 +63,17 @@ const LIST_OF_JOB: Statement = Statement {
          OR (cause = ? AND shard_index < ?)) ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
     ),
 };
-const LIST_OF_JOB_BY_STATUS: Statement = Statement {
+pub(super) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
     name: "list_of_job_by_status",
     text: concat!(
         "SELECT ",
         run_columns!(),
         " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
-         OR (cause = ? AND shard_index < ?)) AND status IN ({list}) \
+         OR (cause = ? AND shard_index < ?)) AND status IN ({words}) \
          ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
     ),
 };
-const LIST_SHARDS: Statement = Statement {
+pub(super) const LIST_SHARDS: Statement = Statement {
     name: "list_shards",
     text: concat!(
         "SELECT ",
@@ -131,6 +142,9 @@ impl SqlStore {
         let statement = match &query.statuses[..] {
             [] => &LIST_ALL,
             statuses if statuses.iter().all(|status| !status.is_terminal()) => &LIST_OPEN,
+            statuses if statuses.iter().all(|status| status.is_terminal() && *status != RunStatus::Succeeded) => {
+                &LIST_TROUBLE
+            }
             _ => &LIST_BY_STATUS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));

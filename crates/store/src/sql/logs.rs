@@ -16,9 +16,9 @@ const BYTES_MAX: usize = 1 << 20;
 const INSERT_LOGS: Statement = Statement {
     name: "insert_logs",
     text: "INSERT {ignore} INTO run_log (run_id, attempt, sequence, line_count, codec, data) \
-           VALUES {values:iiiitb} {or_ignore}",
+           {values:iiiitb} {or_ignore}",
 };
-const FIND_RUNS: Statement = Statement { name: "find_runs", text: "SELECT id FROM run WHERE id IN ({list})" };
+const FIND_RUNS: Statement = Statement { name: "find_runs", text: "SELECT id FROM run WHERE id {in_list}" };
 const READ_LOGS: Statement = Statement {
     name: "read_logs",
     text: "SELECT run_id, attempt, sequence, codec, data FROM run_log WHERE run_id = ? AND attempt = ? \

@@ -18,8 +18,12 @@ mod ledger_read;
 mod logs;
 mod migrate;
 mod open;
+#[cfg(test)]
+mod plans;
+mod outbox;
 mod query;
 mod rows;
+mod upkeep;
 mod url;
 
 use std::fs::File;
@@ -112,23 +116,26 @@ impl SqlStore {
 
     /// Rows, read outside of any transaction.
     async fn rows(&self, query: Query) -> Result<Vec<AnyRow>> {
-        let text = self.texts.get(query.statement, query.row_count);
-        let rows = sqlx::query_with(AssertSqlSafe(text), query.arguments).fetch_all(&self.read).await;
-        rows.map_err(|source| store_error(query.statement.name, source))
+        let operation = query.statement.name;
+        let (text, arguments) = self.texts.say(query);
+        let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(&self.read).await;
+        rows.map_err(|source| store_error(operation, source))
     }
 
     /// The first row, read outside of any transaction.
     async fn row(&self, query: Query) -> Result<Option<AnyRow>> {
-        let text = self.texts.get(query.statement, query.row_count);
-        let row = sqlx::query_with(AssertSqlSafe(text), query.arguments).fetch_optional(&self.read).await;
-        row.map_err(|source| store_error(query.statement.name, source))
+        let operation = query.statement.name;
+        let (text, arguments) = self.texts.say(query);
+        let row = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_optional(&self.read).await;
+        row.map_err(|source| store_error(operation, source))
     }
 
     /// A single statement that writes, on its own.
     async fn execute(&self, query: Query) -> Result<u64> {
-        let text = self.texts.get(query.statement, query.row_count);
-        let done = sqlx::query_with(AssertSqlSafe(text), query.arguments).execute(&self.write).await;
-        Ok(done.map_err(|source| store_error(query.statement.name, source))?.rows_affected())
+        let operation = query.statement.name;
+        let (text, arguments) = self.texts.say(query);
+        let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&self.write).await;
+        Ok(done.map_err(|source| store_error(operation, source))?.rows_affected())
     }
 }
 
@@ -141,21 +148,24 @@ struct Tx<'s> {
 
 impl Tx<'_> {
     async fn rows(&mut self, query: Query) -> Result<Vec<AnyRow>> {
-        let text = self.texts.get(query.statement, query.row_count);
-        let rows = self.inner.fetch_all(sqlx::query_with(AssertSqlSafe(text), query.arguments)).await;
-        rows.map_err(|source| store_error(query.statement.name, source))
+        let operation = query.statement.name;
+        let (text, arguments) = self.texts.say(query);
+        let rows = self.inner.fetch_all(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
+        rows.map_err(|source| store_error(operation, source))
     }
 
     async fn row(&mut self, query: Query) -> Result<Option<AnyRow>> {
-        let text = self.texts.get(query.statement, query.row_count);
-        let row = self.inner.fetch_optional(sqlx::query_with(AssertSqlSafe(text), query.arguments)).await;
-        row.map_err(|source| store_error(query.statement.name, source))
+        let operation = query.statement.name;
+        let (text, arguments) = self.texts.say(query);
+        let row = self.inner.fetch_optional(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
+        row.map_err(|source| store_error(operation, source))
     }
 
     async fn execute(&mut self, query: Query) -> Result<u64> {
-        let text = self.texts.get(query.statement, query.row_count);
-        let done = self.inner.execute(sqlx::query_with(AssertSqlSafe(text), query.arguments)).await;
-        Ok(done.map_err(|source| store_error(query.statement.name, source))?.rows_affected())
+        let operation = query.statement.name;
+        let (text, arguments) = self.texts.say(query);
+        let done = self.inner.execute(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
+        Ok(done.map_err(|source| store_error(operation, source))?.rows_affected())
     }
 
     /// Writes `expected` rows that this transaction holds.

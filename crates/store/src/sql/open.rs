@@ -154,6 +154,9 @@ fn session_settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
             format!("SET lock_timeout = {lock_ms}"),
             format!("SET statement_timeout = {statement_ms}"),
             format!("SET idle_in_transaction_session_timeout = {idle_ms}"),
+            // A plan that was made for an empty table is kept for ever; planning anew costs little, since no statement
+            // grows with its rows.
+            "SET plan_cache_mode = force_custom_plan".to_owned(),
             "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
         ],
         // MariaDB reads /*M! … */ and MySQL reads /*!80000 … */; to the other each is a comment. MySQL knows no limit

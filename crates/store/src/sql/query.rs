@@ -2,13 +2,11 @@
 //!
 //! A statement is a constant with `?` for each argument, in the order in which they are given, and a few marks in
 //! braces for what the databases say differently ([`super::dialect`]). A batch statement has one mark that stands for
-//! as many rows as the query carries; their number is rounded up to a power of two by repeating the last row, which no
-//! batch statement minds, so that few texts are prepared per connection.
-
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::{Arguments, Row};
+//! as many rows as the query carries.
 
 use rondel_core::Timestamp;
+use sqlx::Row;
+use sqlx::any::AnyRow;
 
 use crate::StoreError;
 
@@ -24,49 +22,52 @@ pub(super) struct Statement {
     pub(super) text: &'static str,
 }
 
+/// An argument of a statement.
+#[derive(Clone, Debug)]
+pub(super) enum Argument {
+    Int(Option<i64>),
+    Text(Option<String>),
+    Bytes(Vec<u8>),
+}
+
 /// A statement with its arguments.
+#[derive(Debug)]
 pub(super) struct Query {
     pub(super) statement: &'static Statement,
-    pub(super) arguments: AnyArguments,
-    /// How many rows the mark in the text stands for; 0 where there is none.
-    pub(super) row_count: usize,
+    /// The arguments, in the order of the text, row by row where a mark stands for rows.
+    pub(super) arguments: Vec<Argument>,
+    /// Where in the arguments the rows begin, and how many rows there are; none where the text has no such mark.
+    pub(super) batch: Option<(usize, usize)>,
 }
 
 impl Query {
     pub(super) fn new(statement: &'static Statement) -> Self {
-        Self { statement, arguments: AnyArguments::default(), row_count: 0 }
+        Self { statement, arguments: Vec::new(), batch: None }
     }
 
-    fn push<'q, T>(&mut self, value: T)
-    where
-        T: sqlx::Encode<'q, sqlx::Any> + sqlx::Type<sqlx::Any>,
-    {
-        self.arguments.add(value).expect("integers, text and bytes can always be encoded");
-    }
-
-    pub(super) fn int(mut self, value: i64) -> Self {
-        self.push(value);
+    fn push(mut self, argument: Argument) -> Self {
+        self.arguments.push(argument);
         self
     }
 
-    pub(super) fn text(mut self, value: &str) -> Self {
-        self.push(value);
-        self
+    pub(super) fn int(self, value: i64) -> Self {
+        self.push(Argument::Int(Some(value)))
     }
 
-    pub(super) fn opt_int(mut self, value: Option<i64>) -> Self {
-        self.push(value);
-        self
+    pub(super) fn text(self, value: &str) -> Self {
+        self.push(Argument::Text(Some(value.to_owned())))
     }
 
-    pub(super) fn opt_text(mut self, value: Option<&str>) -> Self {
-        self.push(value.map(str::to_owned));
-        self
+    pub(super) fn opt_int(self, value: Option<i64>) -> Self {
+        self.push(Argument::Int(value))
     }
 
-    pub(super) fn bytes(mut self, value: &[u8]) -> Self {
-        self.push(value.to_vec());
-        self
+    pub(super) fn opt_text(self, value: Option<&str>) -> Self {
+        self.push(Argument::Text(value.map(str::to_owned)))
+    }
+
+    pub(super) fn bytes(self, value: &[u8]) -> Self {
+        self.push(Argument::Bytes(value.to_vec()))
     }
 
     pub(super) fn at(self, value: Timestamp) -> Self {
@@ -77,40 +78,26 @@ impl Query {
         self.opt_int(value.map(Timestamp::as_millis))
     }
 
-    /// The numbers of a `{list}`; at least one, at most [`CHUNK_MAX`].
+    /// The numbers of an `{in_list}`; at least one, at most [`CHUNK_MAX`].
     pub(super) fn list(mut self, values: impl ExactSizeIterator<Item = i64>) -> Self {
-        self.row_count = values.len().next_power_of_two();
-        let mut padding = self.row_count - values.len();
-        let mut last = 0;
-        for value in values {
-            self.push(value);
-            last = value;
-        }
-        while padding > 0 {
-            self.push(last);
-            padding -= 1;
-        }
+        self.batch = Some((self.arguments.len(), values.len()));
+        self.arguments.extend(values.map(|value| Argument::Int(Some(value))));
         self
     }
 
-    /// The words of a `{list}` of text.
+    /// The words of `{words}`.
     pub(super) fn words(mut self, values: &[&str]) -> Self {
-        self.row_count = values.len();
-        for value in values {
-            self.push(*value);
-        }
+        self.batch = Some((self.arguments.len(), values.len()));
+        self.arguments.extend(values.iter().map(|value| Argument::Text(Some((*value).to_owned()))));
         self
     }
 
-    /// The rows of a `{rows}` or `{values}`; at least one, at most [`CHUNK_MAX`]. `add` adds the arguments of one.
+    /// The rows of a `{values}` or a table of rows; at least one, at most [`CHUNK_MAX`]. `add` adds the arguments of
+    /// one.
     pub(super) fn rows<T>(mut self, items: &[T], add: impl Fn(Self, &T) -> Self) -> Self {
-        self.row_count = items.len().next_power_of_two();
-        let padding = items.len()..self.row_count;
+        self.batch = Some((self.arguments.len(), items.len()));
         for item in items {
             self = add(self, item);
-        }
-        for _ in padding {
-            self = add(self, &items[items.len() - 1]);
         }
         self
     }

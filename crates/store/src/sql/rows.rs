@@ -20,7 +20,7 @@ pub(super) use run_columns;
 
 pub(super) const READ_RUNS: Statement = Statement {
     name: "read_runs",
-    text: concat!("SELECT ", run_columns!(), " FROM run WHERE id IN ({list})"),
+    text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list}"),
 };
 /// The row of a job that every change of its runs' owner goes through.
 pub(super) const LOCK_HOME: Statement = Statement {
@@ -28,14 +28,14 @@ pub(super) const LOCK_HOME: Statement = Statement {
     text: "SELECT job_id, home, term FROM job_due WHERE job_id = ? {for_update}",
 };
 pub(super) const DELETE_CANCELS: Statement =
-    Statement { name: "delete_cancels", text: "DELETE FROM run_cancel WHERE run_id IN ({list})" };
+    Statement { name: "delete_cancels", text: "DELETE FROM run_cancel WHERE run_id {in_list}" };
 
 /// For runs that have not begun: what most rows are when they are inserted.
 pub(super) const INSERT_FRESH_RUNS: Statement = Statement {
     name: "insert_fresh_runs",
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \
            shard_total, trigger_kind, status, attempt, due_at_ms, node_id, node_epoch, params, parent_id, span_count) \
-           VALUES {values:iiiiiiiiittiiiitii} {or_ignore}",
+           {values:iiiiiiiiittiiiitii} {or_ignore}",
 };
 
 pub(super) const INSERT_RUNS: Statement = Statement {
@@ -44,7 +44,7 @@ pub(super) const INSERT_RUNS: Statement = Statement {
            shard_total, trigger_kind, status, attempt, due_at_ms, node_id, node_epoch, params, parent_id, span_count, \
            reason, executor, executor_id, marked_at_ms, started_at_ms, finished_at_ms, message, result, lost_count, \
            open_shards, cancel_by, span_end_at_ms) \
-           VALUES {values:iiiiiiiiittiiiitiittiiiittiiti} {or_ignore}",
+           {values:iiiiiiiiittiiiitiittiiiittiiti} {or_ignore}",
 };
 
 /// Whether [`INSERT_FRESH_RUNS`] says everything about this run.

@@ -103,20 +103,17 @@ impl fmt::Debug for DatabaseUrl {
 
 fn without_password(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
-    let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |at| start + at);
-    // A password with a slash in it that nobody encoded: the last @ of the whole address ends it.
-    let end = url[start..].rfind('@').map_or(end, |at| end.max(start + at));
-    let mut shown = url[..start].to_owned();
-    match url[start..end].rfind('@').map(|at| start + at).or_else(|| url[end..].starts_with('@').then_some(end)) {
+    // A password may hold what nobody encoded: the last @ of the whole address ends it.
+    let shown = match url[start..].rfind('@').map(|at| start + at) {
         Some(at) => {
-            let user = url[start..at].split(':').next().unwrap_or_default();
-            let secret = if url[start..at].contains(':') { ":***" } else { "" };
-            shown.push_str(user);
-            shown.push_str(secret);
-            shown.push_str(&url[at..]);
+            let (user, secret) = match url[start..at].split_once(':') {
+                Some((user, _)) => (user, ":***"),
+                None => (&url[start..at], ""),
+            };
+            format!("{}{user}{secret}{}", &url[..start], &url[at..])
         }
-        None => shown.push_str(&url[start..]),
-    }
+        None => url.to_owned(),
+    };
     let Some((head, query)) = shown.split_once('?') else { return shown };
     let hide = |pair: &str| match pair.split_once('=') {
         Some((key, _)) if key.contains("password") => format!("{key}=***"),

@@ -10,10 +10,11 @@ mod logs;
 mod nodes;
 mod run_json;
 mod runs;
+mod webhooks;
 
 use serde::Serialize;
 
-use crate::access::Permission::{Edit, Operate, View};
+use crate::access::Permission::{Admin, Edit, Operate, View};
 use crate::routes::Routes;
 
 /// How many items a page has if the caller does not say.
@@ -48,4 +49,7 @@ pub(crate) fn routes() -> Routes {
         .post("/api/v1/apps", Edit, apps::create)
         .get("/api/v1/executors", View, executors::list)
         .get("/api/v1/nodes", View, nodes::list)
+        .get("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::get)
+        .put("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::put)
+        .delete("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::delete)
 }

@@ -10,3 +10,4 @@ mod jobs;
 mod logs;
 mod port;
 mod runs;
+mod webhooks;

@@ -1,0 +1,141 @@
+//! Checks of webhooks and the outbox.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{OutboxId, Reason, Run, RunId, Timestamp};
+
+use super::broadcasts::expanded;
+use super::{DEFAULT, FAILED, finish, finish_one, join, next_id, pending};
+use crate::Store;
+use crate::ledger::Finish;
+use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED};
+
+const HOLD: Duration = Duration::from_secs(30);
+
+fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
+    FailureWebhook {
+        url: url.to_owned(),
+        secret: format!("whsec_{}", next_id()),
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+/// What is due of these runs, taken.
+async fn take(store: &dyn Store, now: Timestamp, runs: &[RunId]) -> Vec<OutboxItem> {
+    let mut taken = store.take_outbox(now, 500, HOLD).await.unwrap();
+    taken.retain(|item| item.run.is_some_and(|run| runs.contains(&run)));
+    taken
+}
+
+async fn soon(store: &dyn Store) -> Timestamp {
+    store.now().await.unwrap() + Duration::from_secs(5)
+}
+
+/// One message for each run that failed for good, where somebody wants to hear of it.
+pub async fn a_failed_run_is_told_once(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let unheard = pending(store, token).await;
+    finish_one(store, finish(&unheard, FAILED)).await;
+
+    let first = webhook("http://127.0.0.1:1/a", now);
+    assert!(store.put_failure_webhook(DEFAULT, &first).await.unwrap());
+    let later = FailureWebhook { updated_at: now + HOLD, ..webhook("https://example.com/b", now) };
+    assert!(!store.put_failure_webhook(DEFAULT, &later).await.unwrap());
+    let expected = FailureWebhook { secret: first.secret.clone(), ..later };
+    assert_eq!(store.failure_webhook(DEFAULT).await.unwrap(), Some(expected));
+
+    let (fails, well, retried, timed_out, cancelled, lost) = (
+        pending(store, token).await,
+        pending(store, token).await,
+        pending(store, token).await,
+        pending(store, token).await,
+        pending(store, token).await,
+        pending(store, token).await,
+    );
+    let mut again = finish(&retried, FAILED);
+    again.policy.retry_max = 1;
+    let mut unknown = finish(&lost, Outcome::Lost(Reason::ExecutorLost));
+    unknown.policy.at_least_once = false;
+    store.mark(token, &[in_hand(&lost)]).await.unwrap();
+    let failed = Finish { message: Some("it \"broke\"".to_owned()), ..finish(&fails, FAILED) };
+    let batch = [
+        failed.clone(),
+        finish(&well, Outcome::Succeeded),
+        again.clone(),
+        finish(&timed_out, Outcome::TimedOut),
+        finish(&cancelled, Outcome::Cancelled),
+        unknown,
+        failed,
+    ];
+    store.finish(&batch).await.unwrap();
+    let (_, shards) = expanded(store, token, 2).await;
+    let whole = shards[0].parent.unwrap();
+    for shard in &shards {
+        finish_one(store, finish(shard, FAILED)).await;
+    }
+    let ids = [
+        unheard.id, fails.id, well.id, retried.id, timed_out.id, cancelled.id, lost.id, whole, shards[0].id, shards[1].id,
+    ];
+    let told = take(store, soon(store).await, &ids).await;
+    let mut runs: Vec<RunId> = told.iter().filter_map(|item| item.run).collect();
+    runs.sort_unstable();
+    let mut expected = vec![fails.id, timed_out.id, lost.id, whole];
+    expected.sort_unstable();
+    assert_eq!(runs, expected);
+    let item = told.iter().find(|item| item.run == Some(fails.id)).unwrap();
+    assert_eq!((item.kind.as_str(), item.namespace, item.attempt_count), (RUN_FAILED, DEFAULT, 0));
+    let payload: serde_json::Value = serde_json::from_str(&item.payload).unwrap();
+    assert_eq!(payload["type"], RUN_FAILED);
+    let data = &payload["data"];
+    assert_eq!((&data["run_id"], &data["status"]), (&fails.id.to_string().into(), &"failed".into()));
+    assert_eq!((&data["message"], &data["namespace"]), (&"it \"broke\"".into(), &"default".into()));
+
+    // The last attempt tells; a true verdict that comes late does not tell again.
+    store.drop_outbox(&told.iter().map(|item| item.id).collect::<Vec<_>>()).await.unwrap();
+    store.take_waiting(token, Timestamp::MAX, 10_000).await.unwrap();
+    finish_one(store, Finish { attempt: 2, ..again }).await;
+    finish_one(store, finish(&lost, FAILED)).await;
+    let told = take(store, soon(store).await, &ids).await;
+    assert_eq!(told.iter().filter_map(|item| item.run).collect::<Vec<_>>(), [retried.id]);
+    store.drop_outbox(&[told[0].id]).await.unwrap();
+    assert!(store.delete_failure_webhook(DEFAULT).await.unwrap());
+    assert!(!store.delete_failure_webhook(DEFAULT).await.unwrap());
+    assert_eq!(store.failure_webhook(DEFAULT).await.unwrap(), None);
+}
+
+fn in_hand(run: &Run) -> crate::ledger::InHand {
+    crate::ledger::InHand {
+        run: run.id,
+        attempt: 1,
+        executor_id: rondel_core::ExecutorId::new(77),
+        executor: "executor-a".to_owned(),
+        at: run.due_at,
+    }
+}
+
+/// Two nodes that look at once do not both send; what is put back comes again when it is due.
+pub async fn a_message_is_in_one_hand(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    store.put_failure_webhook(DEFAULT, &webhook("http://127.0.0.1:1/", now)).await.unwrap();
+    let run = pending(store, token).await;
+    finish_one(store, finish(&run, FAILED)).await;
+    store.delete_failure_webhook(DEFAULT).await.unwrap();
+    let ids = [run.id];
+    let soon = soon(store).await;
+    let (a, b) = tokio::join!(take(store, soon, &ids), take(store, soon, &ids));
+    let [taken] = [a, b].concat().try_into().unwrap();
+    assert_eq!(taken.held_until, soon + HOLD);
+    assert!(take(store, soon + HOLD - Duration::from_secs(1), &ids).await.is_empty());
+    let due_at = soon + Duration::from_secs(60);
+    store.postpone_outbox(&taken, 1, due_at).await.unwrap();
+    store.postpone_outbox(&taken, 7, soon).await.unwrap();
+    assert!(take(store, due_at - Duration::from_secs(1), &ids).await.is_empty());
+    let again = take(store, due_at, &ids).await;
+    assert_eq!(again, [OutboxItem { attempt_count: 1, held_until: due_at + HOLD, ..taken }]);
+    store.drop_outbox(&[again[0].id, OutboxId::new(next_id())]).await.unwrap();
+    assert!(take(store, Timestamp::MAX - HOLD, &ids).await.is_empty());
+}

@@ -1,0 +1,150 @@
+//! Checks of what goes when it is old.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::run::BROADCAST;
+use rondel_core::{ExecutorId, Run, RunId, Timestamp};
+
+use super::broadcasts::shards;
+use super::{DEFAULT, FAILED, app, claim, finish, finish_one, job, join, name, next_id, pending, run};
+use crate::cluster::ExecutorRecord;
+use crate::logs::{LogChunk, LogLine};
+use crate::{LeaseToken, Store};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A run of a job of its own, in the hands of `token`, that was due two days ago.
+async fn old(store: &dyn Store, token: LeaseToken, shard_index: i32) -> Run {
+    let at = store.now().await.unwrap().ceil_second() - DAY * 2;
+    let job = job(store, Some(at)).await;
+    let run = Run { shard_index, shard_total: (shard_index != BROADCAST).then_some(1), ..run(&job, token, at) };
+    claim(store, token, &job, vec![run.clone()]).await;
+    run
+}
+
+async fn purge_all(store: &dyn Store, limit: u32) -> u64 {
+    let before = store.now().await.unwrap() - DAY;
+    let mut removed = 0;
+    loop {
+        let count = store.purge(before, limit).await.unwrap();
+        assert!(count <= limit.into(), "{count}");
+        removed += count;
+        if count == 0 {
+            return removed;
+        }
+    }
+}
+
+async fn exist(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
+    let mut found: Vec<RunId> = store.runs(ids).await.unwrap().into_iter().map(|run| run.id).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Verdicts from before the cut go, open and young runs stay.
+pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
+    let token = join(store).await;
+    purge_all(store, 500).await;
+    let (open, young) = (old(store, token, 0).await, pending(store, token).await);
+    finish_one(store, finish(&young, Outcome::Succeeded)).await;
+    let ended_now = old(store, token, 0).await;
+    let end = crate::ledger::Finish { finished_at: store.now().await.unwrap(), ..finish(&ended_now, FAILED) };
+    finish_one(store, end).await;
+    let mut gone = Vec::new();
+    for _ in 0..5 {
+        let run = old(store, token, 0).await;
+        let mut failed = finish(&run, FAILED);
+        failed.policy.retry_max = 1;
+        finish_one(store, failed.clone()).await;
+        let line = LogLine { at: run.due_at, level: "info".to_owned(), text: "a line".to_owned() };
+        let chunk = LogChunk { run: run.id, attempt: 1, sequence: 0, lines: vec![line] };
+        store.append_logs(&[chunk]).await.unwrap();
+        store.ask_cancel(run.id, "somebody", run.due_at).await.unwrap();
+        finish_one(store, crate::ledger::Finish { attempt: 2, ..failed }).await;
+        gone.push(run);
+    }
+    // A retry by hand of a run that goes is a run of its own.
+    let parent = Some(gone[0].id);
+    let by_hand = Run { id: RunId::new(next_id()), cause: next_id(), parent, ..gone[0].clone() };
+    store.request_run(token, by_hand.clone(), by_hand.due_at).await.unwrap();
+    finish_one(store, finish(&by_hand, Outcome::Succeeded)).await;
+
+    assert_eq!(purge_all(store, 2).await, 6);
+    for run in &gone {
+        assert!(store.runs(&[run.id]).await.unwrap().is_empty());
+        assert!(store.attempts(run.id).await.unwrap().is_empty());
+        assert!(store.log_chunks(run.id, 1, -1, 10).await.unwrap().is_empty());
+    }
+    assert_eq!(exist(store, &[open.id, young.id, ended_now.id]).await, [open.id, young.id, ended_now.id]);
+    finish_one(store, finish(&open, Outcome::Succeeded)).await;
+    assert_eq!(purge_all(store, 2).await, 1);
+}
+
+/// The row of a broadcast outlives its shards, and none of them goes while one is open.
+pub async fn a_broadcast_goes_as_a_whole(store: &dyn Store) {
+    let token = join(store).await;
+    purge_all(store, 500).await;
+    let whole = old(store, token, BROADCAST).await;
+    let shards = shards(&whole, 5);
+    assert!(store.expand(token, whole.id, &shards).await.unwrap());
+    let ids: Vec<RunId> = std::iter::once(whole.id).chain(shards.iter().map(|shard| shard.id)).collect();
+    for shard in &shards[1..] {
+        finish_one(store, finish(shard, Outcome::Succeeded)).await;
+    }
+    assert_eq!(purge_all(store, 2).await, 0);
+    assert_eq!(exist(store, &ids).await, ids);
+    finish_one(store, finish(&shards[0], Outcome::Succeeded)).await;
+    let before = store.now().await.unwrap() - DAY;
+    assert_eq!(store.purge(before, 2).await.unwrap(), 2);
+    let left = exist(store, &ids).await;
+    assert!(left.len() == 4 && left[0] == whole.id, "{left:?}");
+    assert_eq!(purge_all(store, 2).await, 4);
+    assert!(exist(store, &ids).await.is_empty());
+}
+
+/// One node per period; the next one after most of it is over.
+pub async fn a_pass_is_begun_by_one(store: &dyn Store) {
+    let task = name("task");
+    let period = Duration::from_secs(3600);
+    let (a, b) = tokio::join!(store.begin_pass(&task, period), store.begin_pass(&task, period));
+    assert!(a.unwrap() != b.unwrap());
+    assert!(!store.begin_pass(&task, period).await.unwrap());
+    assert!(store.begin_pass(&name("another"), period).await.unwrap());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let period = Duration::from_millis(20);
+    assert!(store.begin_pass(&task, period).await.unwrap());
+}
+
+/// Who was not heard for long.
+pub async fn executors_are_forgotten(store: &dyn Store) {
+    let token = join(store).await;
+    let record = async |first_seen_at: Timestamp| ExecutorRecord {
+        id: ExecutorId::new(next_id()),
+        namespace: DEFAULT,
+        app: app(store).await,
+        name: name("executor"),
+        predecessor: None,
+        sdk_version: "0.1.0".to_owned(),
+        labels: "{}".to_owned(),
+        weight: 1,
+        slots: 1,
+        handlers: "[]".to_owned(),
+        first_seen_at,
+        last_seen_at: first_seen_at,
+    };
+    let now = store.now().await.unwrap();
+    let here = record(now - DAY * 9).await;
+    store.open_session(token, &here).await.unwrap();
+    let heard_here = async || {
+        let all = store.executors(DEFAULT, Timestamp::EPOCH).await.unwrap();
+        all.iter().any(|executor| executor.id == here.id)
+    };
+    while store.forget_executors(now - DAY, 100).await.unwrap() > 0 {}
+    assert!(heard_here().await);
+    let later = store.now().await.unwrap() + Duration::from_secs(1);
+    assert!(store.forget_executors(later, 100).await.unwrap() >= 2);
+    while store.forget_executors(later, 100).await.unwrap() > 0 {}
+    assert!(!heard_here().await);
+    assert!(store.sessions(Timestamp::EPOCH).await.unwrap().iter().all(|session| session.executor != here.id));
+}

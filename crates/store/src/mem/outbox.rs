@@ -1,0 +1,96 @@
+//! Webhooks, and messages on their way.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
+
+use super::{MemStore, State, size};
+use crate::outbox::{FailedRun, FailureWebhook, OutboxItem, RUN_FAILED, is_failure};
+use crate::{Outbox, Result};
+
+#[async_trait]
+impl Outbox for MemStore {
+    async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>> {
+        Ok(self.state().webhooks.get(&namespace).cloned())
+    }
+
+    async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool> {
+        let mut state = self.state();
+        if let Some(known) = state.webhooks.get_mut(&namespace) {
+            (known.url, known.updated_at) = (webhook.url.clone(), webhook.updated_at);
+            return Ok(false);
+        }
+        state.webhooks.insert(namespace, webhook.clone());
+        Ok(true)
+    }
+
+    async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool> {
+        Ok(self.state().webhooks.remove(&namespace).is_some())
+    }
+
+    async fn take_outbox(&self, now: Timestamp, limit: u32, hold: Duration) -> Result<Vec<OutboxItem>> {
+        let mut state = self.state();
+        let mut due: Vec<&mut OutboxItem> = state.outbox.values_mut().filter(|item| item.held_until <= now).collect();
+        due.sort_by_key(|item| (item.held_until, item.id));
+        due.truncate(size(limit));
+        let mut taken: Vec<OutboxItem> = Vec::with_capacity(due.len());
+        for item in due {
+            item.held_until = now + hold;
+            taken.push(item.clone());
+        }
+        taken.sort_by_key(|item| item.id);
+        Ok(taken)
+    }
+
+    async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()> {
+        self.state().outbox.retain(|id, _| !ids.contains(id));
+        Ok(())
+    }
+
+    async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let kept = state.outbox.get_mut(&item.id).filter(|kept| kept.held_until == item.held_until);
+        if let Some(kept) = kept {
+            (kept.attempt_count, kept.held_until) = (attempt_count, due_at);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Writes a message about a run that failed for good, where its namespace wants to hear of it.
+    pub(super) fn tell_failure(&mut self, id: RunId, now: Timestamp) {
+        let Some(run) = self.runs.get(&id).filter(|run| is_failure(run.status)) else { return };
+        if !self.webhooks.contains_key(&run.namespace) || self.whole_of(run).is_some() {
+            return;
+        }
+        let namespace_name = self.namespaces.iter().find(|namespace| namespace.id == run.namespace);
+        let failed = FailedRun {
+            run: id,
+            namespace: run.namespace,
+            namespace_name: namespace_name.map(|namespace| namespace.name.clone()).unwrap_or_default(),
+            job_name: self.jobs.get(&run.job).map(|job| job.record.spec.name.clone()).unwrap_or_default(),
+            status: run.status,
+            reason: run.reason,
+            attempt: run.attempt,
+            trigger: run.trigger,
+            fire_at: run.fire_at,
+            started_at: run.started_at,
+            finished_at: run.finished_at,
+            executor: run.executor.clone(),
+            message: run.message.clone(),
+        };
+        let item = OutboxItem {
+            id: OutboxId::new(id.get()),
+            namespace: run.namespace,
+            kind: RUN_FAILED.to_owned(),
+            run: Some(id),
+            payload: failed.payload(now),
+            attempt_count: 0,
+            created_at: now,
+            held_until: now,
+        };
+        self.outbox.entry(item.id).or_insert(item);
+    }
+}

@@ -1,0 +1,83 @@
+//! Removal of what is old.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::run::BROADCAST;
+use rondel_core::{IdGen, Run, RunId, Timestamp};
+
+use super::{MemStore, State, key, size};
+use crate::upkeep::away;
+use crate::{Result, Upkeep};
+
+#[async_trait]
+impl Upkeep for MemStore {
+    async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {
+        let now = self.now();
+        let mut state = self.state();
+        let distance = |last: Timestamp| if last > now { last.since(now) } else { now.since(last) };
+        if state.passes.get(task).is_some_and(|last| distance(*last) < away(period)) {
+            return Ok(false);
+        }
+        state.passes.insert(task.to_owned(), now);
+        Ok(true)
+    }
+
+    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let is_old = |run: &&Run| {
+            run.id.get() < IdGen::first_at(finished_before)
+                && run.status.is_terminal()
+                && run.fire_at < finished_before
+                && run.finished_at.unwrap_or(run.fire_at) < finished_before
+        };
+        let mut removable: Vec<RunId> = Vec::new();
+        for run in state.runs.values().filter(is_old).filter(|run| state.whole_of(run).is_none()) {
+            let shards: Vec<&Run> = state.runs.values().filter(|shard| state.whole_of(shard) == Some(run.id)).collect();
+            if shards.iter().all(|shard| shard.status.is_terminal()) {
+                removable.extend(shards.into_iter().map(|shard| shard.id));
+                removable.push(run.id);
+            }
+        }
+        removable.truncate(size(limit));
+        for id in &removable {
+            state.remove(*id);
+        }
+        Ok(u64::try_from(removable.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let State { sessions, executors, .. } = &mut *state;
+        let before = sessions.len() + executors.len();
+        let old: Vec<_> = sessions.iter().filter(|(_, session)| session.last_seen_at < seen_before).collect();
+        let old: Vec<_> = old.into_iter().map(|(key, _)| *key).take(size(limit)).collect();
+        for key in old {
+            sessions.remove(&key);
+        }
+        let is_old = |id, first_seen_at| {
+            first_seen_at < seen_before && sessions.keys().all(|(_, executor)| *executor != id)
+        };
+        executors.retain(|id, executor| !is_old(*id, executor.first_seen_at));
+        Ok(u64::try_from(before - sessions.len() - executors.len()).unwrap_or(u64::MAX))
+    }
+}
+
+impl State {
+    /// The broadcast that a run is a shard of.
+    pub(super) fn whole_of(&self, run: &Run) -> Option<RunId> {
+        let whole = self.runs.get(&run.parent?)?;
+        let is_whole = whole.shard_index == BROADCAST && run.shard_index != BROADCAST;
+        let is_same_fire = (whole.job, whole.fire_at, whole.cause) == (run.job, run.fire_at, run.cause);
+        (is_whole && is_same_fire).then_some(whole.id)
+    }
+
+    fn remove(&mut self, id: RunId) {
+        if let Some(run) = self.runs.remove(&id) {
+            self.keys.remove(&key(&run));
+        }
+        self.attempts.retain(|(run, _), _| *run != id);
+        self.logs.retain(|(run, ..), _| *run != id);
+        self.cancels.remove(&id);
+    }
+}

@@ -1,0 +1,122 @@
+//! Messages to the world that follow from a transaction: written in it, sent after it.
+//!
+//! The only kind so far says that a run failed. Its row has the id of the run: no run fails twice, and a node never makes
+//! an id that another thing has.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::{NamespaceId, OutboxId, Reason, RunId, RunStatus, Timestamp, Trigger};
+use serde_json::json;
+
+use crate::Result;
+
+/// The kind of a message that says that a run failed.
+pub const RUN_FAILED: &str = "run.failed";
+
+/// Where failed runs of a namespace are told.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FailureWebhook {
+    /// An http or https URL.
+    pub url: String,
+    /// What messages are signed with.
+    pub secret: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its URL was last set.
+    pub updated_at: Timestamp,
+}
+
+impl fmt::Debug for FailureWebhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FailureWebhook").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+/// A message that waits to be sent, in the hands of whoever took it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxItem {
+    /// Its id: the same at each try.
+    pub id: OutboxId,
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// What it is.
+    pub kind: String,
+    /// The run that it is about.
+    pub run: Option<RunId>,
+    /// What is sent, as JSON.
+    pub payload: String,
+    /// How often sending was tried.
+    pub attempt_count: i32,
+    /// When it was written.
+    pub created_at: Timestamp,
+    /// Until then nobody else takes it.
+    pub held_until: Timestamp,
+}
+
+/// Webhooks, and messages on their way.
+#[async_trait]
+pub trait Outbox {
+    /// Where failed runs of a namespace are told.
+    async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>>;
+
+    /// Sets that place. One that is there gets the new URL and keeps its secret; `true` where this one is new.
+    async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool>;
+
+    /// Tells failed runs of a namespace no more; `false` where nobody was told.
+    async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
+
+    /// Takes messages that are due at `now`, the longest due first: for `hold` nobody else takes them.
+    async fn take_outbox(&self, now: Timestamp, limit: u32, hold: Duration) -> Result<Vec<OutboxItem>>;
+
+    /// Removes messages that were sent, or given up.
+    async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()>;
+
+    /// Puts a message back, to be sent at `due_at`. Does nothing where somebody else has taken it since.
+    async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()>;
+}
+
+/// Whether somebody wants to hear of this verdict.
+pub(crate) const fn is_failure(status: RunStatus) -> bool {
+    matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown)
+}
+
+/// A run that failed, as the message about it tells it.
+#[derive(Clone, Debug)]
+pub(crate) struct FailedRun {
+    pub(crate) run: RunId,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) namespace_name: String,
+    pub(crate) job_name: String,
+    pub(crate) status: RunStatus,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) attempt: i32,
+    pub(crate) trigger: Trigger,
+    pub(crate) fire_at: Timestamp,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) finished_at: Option<Timestamp>,
+    pub(crate) executor: Option<String>,
+    pub(crate) message: Option<String>,
+}
+
+impl FailedRun {
+    /// What is sent.
+    pub(crate) fn payload(&self, now: Timestamp) -> String {
+        let data = json!({
+            "namespace": self.namespace_name,
+            "job": self.job_name,
+            "run_id": self.run,
+            "status": self.status,
+            "reason": self.reason,
+            "attempt": self.attempt,
+            "trigger": self.trigger,
+            "fire_at": self.fire_at,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "executor": self.executor,
+            "message": self.message,
+        });
+        json!({"type": RUN_FAILED, "timestamp": now, "data": data}).to_string()
+    }
+}

@@ -1,0 +1,205 @@
+//! Webhooks, and messages on their way.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::{SqlStore, Tx, transact};
+use crate::outbox::{FailedRun, FailureWebhook, OutboxItem, RUN_FAILED};
+use crate::settle::clean_name;
+use crate::{Outbox, Result};
+
+const READ_WEBHOOK: Statement = Statement {
+    name: "read_webhook",
+    text: "SELECT url, secret, created_at_ms, updated_at_ms FROM failure_webhook WHERE namespace_id = ?",
+};
+const INSERT_WEBHOOK: Statement = Statement {
+    name: "insert_webhook",
+    text: "INSERT {ignore} INTO failure_webhook (namespace_id, url, secret, created_at_ms, updated_at_ms) \
+           VALUES (?, ?, ?, ?, ?) {or_ignore}",
+};
+const UPDATE_WEBHOOK: Statement = Statement {
+    name: "update_webhook",
+    text: "UPDATE failure_webhook SET url = ?, updated_at_ms = ? WHERE namespace_id = ?",
+};
+const DELETE_WEBHOOK: Statement =
+    Statement { name: "delete_webhook", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
+/// Shards are left out: their broadcast tells for all of them.
+const READ_FAILURES: Statement = Statement {
+    name: "read_failures",
+    text: "SELECT run.id, run.namespace_id, namespace.name, job.name, run.status, run.reason, run.attempt, \
+           run.trigger_kind, run.fire_at_ms, run.started_at_ms, run.finished_at_ms, run.executor, run.message, {now} \
+           FROM run JOIN failure_webhook ON failure_webhook.namespace_id = run.namespace_id \
+           JOIN namespace ON namespace.id = run.namespace_id JOIN job ON job.id = run.job_id \
+           WHERE run.id {in_list} AND run.status IN ('failed', 'timed_out', 'unknown') \
+           AND NOT EXISTS (SELECT 1 FROM run whole WHERE whole.job_id = run.job_id \
+           AND whole.fire_at_ms = run.fire_at_ms AND whole.cause = run.cause AND whole.shard_index = -1 \
+           AND run.shard_index >= 0) ORDER BY run.id",
+};
+const INSERT_OUTBOX: Statement = Statement {
+    name: "insert_outbox",
+    text: "INSERT {ignore} INTO outbox (id, namespace_id, kind, run_id, payload, attempt_count, due_at_ms, \
+           created_at_ms) {values:iititiii} {or_ignore}",
+};
+const FIND_DUE_OUTBOX: Statement = Statement {
+    name: "find_due_outbox",
+    text: "SELECT id FROM outbox WHERE due_at_ms <= ? ORDER BY due_at_ms LIMIT ?",
+};
+const LOCK_OUTBOX: Statement = Statement {
+    name: "lock_outbox",
+    text: "SELECT id, namespace_id, kind, run_id, payload, attempt_count, created_at_ms FROM outbox \
+           WHERE id {in_list} AND due_at_ms <= ? ORDER BY id {skip_locked}",
+};
+const HOLD_OUTBOX: Statement =
+    Statement { name: "hold_outbox", text: "UPDATE outbox SET due_at_ms = ? WHERE id {in_list}" };
+const DELETE_OUTBOX: Statement = Statement { name: "delete_outbox", text: "DELETE FROM outbox WHERE id {in_list}" };
+const POSTPONE_OUTBOX: Statement = Statement {
+    name: "postpone_outbox",
+    text: "UPDATE outbox SET attempt_count = ?, due_at_ms = ? WHERE id = ? AND due_at_ms = ?",
+};
+
+#[async_trait]
+impl Outbox for SqlStore {
+    async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>> {
+        let row = self.row(Query::new(&READ_WEBHOOK).int(namespace.get())).await?;
+        row.as_ref().map(webhook).transpose()
+    }
+
+    async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool> {
+        transact!(self, "put_failure_webhook", |tx| {
+            let insert = Query::new(&INSERT_WEBHOOK)
+                .int(namespace.get())
+                .text(&webhook.url)
+                .text(&clean_name(&webhook.secret))
+                .at(webhook.created_at)
+                .at(webhook.updated_at);
+            if tx.execute(insert).await? == 1 {
+                return Ok(true);
+            }
+            let update = Query::new(&UPDATE_WEBHOOK).text(&webhook.url).at(webhook.updated_at).int(namespace.get());
+            tx.execute_all(update, 1).await?;
+            Ok(false)
+        })
+    }
+
+    async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool> {
+        Ok(self.execute(Query::new(&DELETE_WEBHOOK).int(namespace.get())).await? == 1)
+    }
+
+    async fn take_outbox(&self, now: Timestamp, limit: u32, hold: Duration) -> Result<Vec<OutboxItem>> {
+        let limit = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        // Mostly there is nothing: a look costs no transaction.
+        let mut due = Vec::new();
+        for row in self.rows(Query::new(&FIND_DUE_OUTBOX).at(now).int(limit.into())).await? {
+            due.push(Reader::new(&row, "outbox").int("id")?);
+        }
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        transact!(self, "take_outbox", |tx| tx.take_outbox(&due, now, hold).await)
+    }
+
+    async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()> {
+        for chunk in ids.chunks(CHUNK_MAX) {
+            self.execute(Query::new(&DELETE_OUTBOX).list(chunk.iter().map(|id| id.get()))).await?;
+        }
+        Ok(())
+    }
+
+    async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()> {
+        let query = Query::new(&POSTPONE_OUTBOX)
+            .int(attempt_count.into())
+            .at(due_at)
+            .int(item.id.get())
+            .at(item.held_until);
+        self.execute(query).await?;
+        Ok(())
+    }
+}
+
+impl Tx<'_> {
+    /// Writes a message for each of these runs that failed for good in a namespace that wants to hear of it.
+    pub(super) async fn insert_failures(&mut self, runs: &[RunId]) -> Result<()> {
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let mut messages = Vec::new();
+            for row in self.rows(Query::new(&READ_FAILURES).list(chunk.iter().map(|run| run.get()))).await? {
+                let (failed, now) = failed_run(&row)?;
+                messages.push((failed.run, failed.namespace, failed.payload(now), now));
+            }
+            if messages.is_empty() {
+                continue;
+            }
+            let query = Query::new(&INSERT_OUTBOX).rows(&messages, |query, (run, namespace, payload, now)| {
+                query
+                    .int(run.get())
+                    .int(namespace.get())
+                    .text(RUN_FAILED)
+                    .int(run.get())
+                    .text(payload)
+                    .int(0)
+                    .at(*now)
+                    .at(*now)
+            });
+            self.execute(query).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_outbox(&mut self, due: &[i64], now: Timestamp, hold: Duration) -> Result<Vec<OutboxItem>> {
+        let mut taken = Vec::with_capacity(due.len());
+        let held_until = now + hold;
+        for row in self.rows(Query::new(&LOCK_OUTBOX).list(due.iter().copied()).at(now)).await? {
+            let mut columns = Reader::new(&row, "outbox");
+            taken.push(OutboxItem {
+                id: OutboxId::new(columns.int("id")?),
+                namespace: NamespaceId::new(columns.int("namespace_id")?),
+                kind: columns.text("kind")?,
+                run: columns.opt_int("run_id")?.map(RunId::new),
+                payload: columns.text("payload")?,
+                attempt_count: columns.small("attempt_count")?,
+                created_at: columns.at("created_at_ms")?,
+                held_until,
+            });
+        }
+        if taken.is_empty() {
+            return Ok(taken);
+        }
+        let query = Query::new(&HOLD_OUTBOX).at(held_until).list(taken.iter().map(|item| item.id.get()));
+        self.execute_all(query, taken.len()).await?;
+        Ok(taken)
+    }
+}
+
+fn webhook(row: &AnyRow) -> Result<FailureWebhook> {
+    let mut columns = Reader::new(row, "failure_webhook");
+    Ok(FailureWebhook {
+        url: columns.text("url")?,
+        secret: columns.text("secret")?,
+        created_at: columns.at("created_at_ms")?,
+        updated_at: columns.at("updated_at_ms")?,
+    })
+}
+
+/// With the present.
+fn failed_run(row: &AnyRow) -> Result<(FailedRun, Timestamp)> {
+    let mut columns = Reader::new(row, "run");
+    let failed = FailedRun {
+        run: RunId::new(columns.int("id")?),
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        namespace_name: columns.text("name")?,
+        job_name: columns.text("name")?,
+        status: columns.word("status")?,
+        reason: columns.opt_word("reason")?,
+        attempt: columns.small("attempt")?,
+        trigger: columns.word("trigger_kind")?,
+        fire_at: columns.at("fire_at_ms")?,
+        started_at: columns.opt_at("started_at_ms")?,
+        finished_at: columns.opt_at("finished_at_ms")?,
+        executor: columns.opt_text("executor")?,
+        message: columns.opt_text("message")?,
+    };
+    Ok((failed, columns.at("now")?))
+}

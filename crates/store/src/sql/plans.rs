@@ -1,0 +1,50 @@
+//! Statements that run each second, or over a table that grows, must be answered by an index. SQLite tells how it would
+//! answer them; the others have the same indexes.
+
+use sqlx::{AssertSqlSafe, Row};
+
+use super::dialect::Dialect;
+use super::query::Statement;
+use super::{SqlStore, StoreConfig};
+use super::{catalog_change, cluster, ledger_adopt, ledger_claim, ledger_finish, ledger_hand, ledger_read};
+use crate::DatabaseUrl;
+
+async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
+    let text = format!("EXPLAIN QUERY PLAN {}", Dialect::Sqlite.render(statement, 2));
+    let mut query = sqlx::query(AssertSqlSafe(text.clone()));
+    for _ in 0..text.matches('?').count() {
+        query = query.bind(1_i64);
+    }
+    let rows = query.fetch_all(&store.read).await.unwrap();
+    let plan: Vec<String> = rows.iter().map(|row| row.try_get::<String, _>(3).unwrap()).collect();
+    let scans = plan.iter().any(|step| step.starts_with("SCAN run ") || step == "SCAN run" || step == "SCAN job_due");
+    let searches = plan.iter().any(|step| step.contains("SEARCH") && step.contains(index));
+    assert!(!scans && searches, "{} does not use {index}: {plan:#?}", statement.name);
+}
+
+#[tokio::test]
+async fn what_runs_often_is_answered_by_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = DatabaseUrl::sqlite_file(folder.path().join("plans.db"));
+    let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
+    for (statement, index) in [
+        (&ledger_claim::READ_DUE, "job_due_next (home=? AND next_fire_at_ms>? AND next_fire_at_ms<?)"),
+        (&ledger_hand::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
+        (&ledger_adopt::READ_OVERDUE, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
+        (&ledger_adopt::READ_ORPHANS, "run_open (node_id=? AND node_epoch<?)"),
+        (&ledger_finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
+        (&ledger_finish::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
+        (&catalog_change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
+        (&ledger_read::LIST_ALL, "run_list (namespace_id=? AND id<?)"),
+        (&ledger_read::LIST_BY_STATUS, "run_list (namespace_id=? AND id<?)"),
+        (&ledger_read::LIST_TROUBLE, "run_trouble (namespace_id=? AND id<?)"),
+        (&ledger_read::LIST_OF_JOB, "(job_id=? AND fire_at_ms<?)"),
+        (&ledger_read::LIST_OF_JOB_BY_STATUS, "(job_id=? AND fire_at_ms<?)"),
+        (&ledger_read::LIST_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
+        (&cluster::READ_SESSIONS, "executor_session_seen"),
+        (&cluster::READ_EXECUTORS, "executor_session_seen"),
+    ] {
+        check_plan(&store, statement, index).await;
+    }
+    store.close().await;
+}

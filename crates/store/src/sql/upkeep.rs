@@ -1,0 +1,234 @@
+//! Removal of what is old.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::run::BROADCAST;
+use rondel_core::{IdGen, RunStatus, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows;
+use super::{SqlStore, transact};
+use crate::upkeep::away;
+use crate::{Result, Upkeep};
+
+/// Shards that one batch looks at, beyond those that it removes.
+const SHARD_PAGE: u32 = 2_000;
+
+const READ_PASS: Statement =
+    Statement { name: "read_pass", text: "SELECT last_at_ms, {now} FROM housekeeping_pass WHERE task = ?" };
+const INSERT_PASS: Statement = Statement {
+    name: "insert_pass",
+    text: "INSERT {ignore} INTO housekeeping_pass (task, last_at_ms) VALUES (?, {now}) {or_ignore}",
+};
+const TAKE_PASS: Statement = Statement {
+    name: "take_pass",
+    text: "UPDATE housekeeping_pass SET last_at_ms = {now} WHERE task = ? AND last_at_ms = ?",
+};
+/// Ids rise with time, so the primary key finds what is old; an index by the verdict's instant would cost each result.
+const READ_OLD_RUNS: Statement = Statement {
+    name: "read_old_runs",
+    text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id FROM run WHERE id > ? AND id < ? \
+           AND status NOT IN ('pending', 'waiting', 'running') AND fire_at_ms < ? \
+           AND COALESCE(finished_at_ms, fire_at_ms) < ? ORDER BY id LIMIT ?",
+};
+const READ_PARENTS: Statement = Statement {
+    name: "read_parents",
+    text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id FROM run WHERE id {in_list}",
+};
+const READ_SHARDS: Statement = Statement {
+    name: "read_shards_of_old",
+    text: "SELECT whole.id, shard.id, shard.status FROM run whole JOIN run shard ON shard.job_id = whole.job_id \
+           AND shard.fire_at_ms = whole.fire_at_ms AND shard.cause = whole.cause AND shard.shard_index >= 0 \
+           WHERE whole.id {in_list} ORDER BY whole.id, shard.id LIMIT ?",
+};
+const LOCK_OLD_RUNS: Statement = Statement {
+    name: "lock_old_runs",
+    text: "SELECT id FROM run WHERE id {in_list} AND status NOT IN ('pending', 'waiting', 'running') ORDER BY id \
+           {skip_locked}",
+};
+const DELETE_LOGS: Statement = Statement { name: "delete_logs", text: "DELETE FROM run_log WHERE run_id {in_list}" };
+const DELETE_ATTEMPTS: Statement =
+    Statement { name: "delete_attempts", text: "DELETE FROM run_attempt WHERE run_id {in_list}" };
+const DELETE_RUNS: Statement = Statement { name: "delete_runs", text: "DELETE FROM run WHERE id {in_list}" };
+const READ_OLD_SESSIONS: Statement = Statement {
+    name: "read_old_sessions",
+    text: "SELECT executor_id FROM executor_session WHERE last_seen_at_ms < ? ORDER BY last_seen_at_ms LIMIT ?",
+};
+const DELETE_OLD_SESSIONS: Statement = Statement {
+    name: "delete_old_sessions",
+    text: "DELETE FROM executor_session WHERE executor_id {in_list} AND last_seen_at_ms < ?",
+};
+const READ_OLD_EXECUTORS: Statement = Statement {
+    name: "read_old_executors",
+    text: "SELECT id FROM executor WHERE first_seen_at_ms < ? \
+           AND id NOT IN (SELECT executor_id FROM executor_session) ORDER BY id LIMIT ?",
+};
+const DELETE_OLD_EXECUTORS: Statement = Statement {
+    name: "delete_old_executors",
+    text: "DELETE FROM executor WHERE id {in_list} AND id NOT IN (SELECT executor_id FROM executor_session)",
+};
+
+#[async_trait]
+impl Upkeep for SqlStore {
+    async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {
+        let Some(row) = self.row(Query::new(&READ_PASS).text(task)).await? else {
+            return Ok(self.execute(Query::new(&INSERT_PASS).text(task)).await? == 1);
+        };
+        let mut columns = Reader::new(&row, "housekeeping_pass");
+        let (last, now) = (columns.at("last_at_ms")?, columns.at("now")?);
+        // A clock that stepped back far leaves a pass in the future, which must not stop all others.
+        let distance = if last > now { last.since(now) } else { now.since(last) };
+        if distance < away(period) {
+            return Ok(false);
+        }
+        Ok(self.execute(Query::new(&TAKE_PASS).text(task).at(last)).await? == 1)
+    }
+
+    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64> {
+        let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let mut after = 0;
+        loop {
+            let query = Query::new(&READ_OLD_RUNS)
+                .int(after)
+                .int(IdGen::first_at(finished_before))
+                .at(finished_before)
+                .at(finished_before)
+                .int(limit.into());
+            let old = self.rows(query).await?.iter().map(old_run).collect::<Result<Vec<_>>>()?;
+            let Some(last) = old.last() else { return Ok(0) };
+            after = last.id;
+            let removed = self.remove_runs(&self.removable(&old, limit).await?).await?;
+            if removed > 0 {
+                return Ok(removed);
+            }
+        }
+    }
+
+    async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64> {
+        let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let sessions = ids(&self.rows(Query::new(&READ_OLD_SESSIONS).at(seen_before).int(limit.into())).await?)?;
+        let mut removed = 0;
+        if !sessions.is_empty() {
+            let query = Query::new(&DELETE_OLD_SESSIONS).list(sessions.into_iter()).at(seen_before);
+            removed += self.execute(query).await?;
+        }
+        let executors = ids(&self.rows(Query::new(&READ_OLD_EXECUTORS).at(seen_before).int(limit.into())).await?)?;
+        if !executors.is_empty() {
+            removed += self.execute(Query::new(&DELETE_OLD_EXECUTORS).list(executors.into_iter())).await?;
+        }
+        Ok(removed)
+    }
+}
+
+/// A run with a verdict from long ago.
+struct OldRun {
+    id: i64,
+    key: (i64, i64, i64),
+    shard_index: i32,
+    parent: Option<i64>,
+}
+
+impl OldRun {
+    const fn is_whole(&self) -> bool {
+        self.shard_index == BROADCAST
+    }
+}
+
+impl SqlStore {
+    /// Which rows go now, in order: broadcasts after all of their shards, shards never by themselves.
+    async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
+        let parents: Vec<i64> = old.iter().filter(|run| !run.is_whole()).filter_map(|run| run.parent).collect();
+        let mut wholes = HashMap::new();
+        if !parents.is_empty() {
+            for row in self.rows(Query::new(&READ_PARENTS).list(parents.into_iter())).await? {
+                let parent = old_run(&row)?;
+                wholes.insert(parent.id, (parent.is_whole(), parent.key));
+            }
+        }
+        // A retry by hand names its parent too, but has another key.
+        let is_shard = |run: &OldRun| {
+            !run.is_whole() && run.parent.and_then(|parent| wholes.get(&parent)) == Some(&(true, run.key))
+        };
+        let shards = self.shards_of(old.iter().filter(|run| run.is_whole()).map(|run| run.id).collect()).await?;
+        let mut removable = Vec::with_capacity(old.len());
+        for run in old.iter().filter(|run| !is_shard(run)) {
+            if shards.open.contains(&run.id) || shards.unseen_from.is_some_and(|from| run.is_whole() && run.id > from) {
+                continue;
+            }
+            removable.extend(shards.ids.get(&run.id).into_iter().flatten());
+            if shards.unseen_from != Some(run.id) {
+                removable.push(run.id);
+            }
+        }
+        removable.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(removable)
+    }
+
+    async fn shards_of(&self, wholes: Vec<i64>) -> Result<Shards> {
+        let mut shards = Shards::default();
+        if wholes.is_empty() {
+            return Ok(shards);
+        }
+        let rows = self.rows(Query::new(&READ_SHARDS).list(wholes.into_iter()).int(SHARD_PAGE.into())).await?;
+        let is_full = u32::try_from(rows.len()).unwrap_or(u32::MAX) >= SHARD_PAGE;
+        for row in &rows {
+            let mut columns = Reader::new(row, "run");
+            let (whole, id) = (columns.int("id")?, columns.int("id")?);
+            let status: RunStatus = columns.word("status")?;
+            if !status.is_terminal() {
+                shards.open.insert(whole);
+            }
+            shards.ids.entry(whole).or_default().push(id);
+            shards.unseen_from = is_full.then_some(whole);
+        }
+        Ok(shards)
+    }
+
+    async fn remove_runs(&self, ids: &[i64]) -> Result<u64> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        transact!(self, "purge", |tx| {
+            let mut locked = Vec::with_capacity(ids.len());
+            for row in tx.rows(Query::new(&LOCK_OLD_RUNS).list(ids.iter().copied())).await? {
+                locked.push(Reader::new(&row, "run").int("id")?);
+            }
+            if locked.is_empty() {
+                return Ok(0);
+            }
+            for statement in [&DELETE_LOGS, &DELETE_ATTEMPTS, &rows::DELETE_CANCELS] {
+                tx.execute(Query::new(statement).list(locked.iter().copied())).await?;
+            }
+            let count = locked.len();
+            tx.execute_all(Query::new(&DELETE_RUNS).list(locked.into_iter()), count).await?;
+            Ok(u64::try_from(count).unwrap_or(u64::MAX))
+        })
+    }
+}
+
+/// Shards of some broadcasts, as far as one page goes.
+#[derive(Default)]
+struct Shards {
+    ids: HashMap<i64, Vec<i64>>,
+    /// Broadcasts of which a shard has no verdict.
+    open: HashSet<i64>,
+    /// The page ended within this broadcast; nothing is known about those behind it.
+    unseen_from: Option<i64>,
+}
+
+fn old_run(row: &AnyRow) -> Result<OldRun> {
+    let mut columns = Reader::new(row, "run");
+    Ok(OldRun {
+        id: columns.int("id")?,
+        key: (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?),
+        shard_index: columns.small("shard_index")?,
+        parent: columns.opt_int("parent_id")?,
+    })
+}
+
+fn ids(rows: &[AnyRow]) -> Result<Vec<i64>> {
+    rows.iter().map(|row| Reader::new(row, "executor").int("id")).collect()
+}

@@ -1,0 +1,32 @@
+//! What keeps the store in bounds: old runs go, executors that nobody has heard of for long are forgotten.
+//!
+//! Each call is one bounded transaction; who has much to remove calls again, with a pause between.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::Timestamp;
+
+use crate::Result;
+
+/// Removal of what is old.
+#[async_trait]
+pub trait Upkeep {
+    /// Begins a pass of a chore that one node does per period. False where any node began one not long ago: less than
+    /// seven tenths of the period, so that passes neither double nor drift.
+    async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
+
+    /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and
+    /// requests to cancel; at most `limit`. A broadcast goes as a whole: its shards first, its own row last. Answers how
+    /// many runs went; 0 means that none is left.
+    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
+
+    /// Forgets sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Answers how
+    /// many rows went; 0 means that none is left.
+    async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64>;
+}
+
+/// How long after a pass nobody begins another one.
+pub(crate) fn away(period: Duration) -> Duration {
+    period * 7 / 10
+}

@@ -1,0 +1,319 @@
+//! What opening a database refuses and repairs, and what a store does about rows that a database refuses.
+
+mod support;
+
+use std::time::Duration;
+
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::{
+    AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
+};
+use rondel_store::catalog::NewJob;
+use rondel_store::cluster::{Join, JoinRequest};
+use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished};
+use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, SqlStore, StoreConfig};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
+use support::{Scratch, Server};
+
+/// A fresh database of each kind that there is, with a way to talk to it past the store.
+struct Place {
+    config: StoreConfig,
+    url: String,
+    scratch: Option<Scratch>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    async fn all() -> Vec<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rondel.db");
+        let config = StoreConfig { url: format!("sqlite://{}", path.display()).parse().unwrap(), ..StoreConfig::default() };
+        let url = format!("sqlite://{}", path.display());
+        let mut places = vec![Self { config, url, scratch: None, _folder: Some(folder) }];
+        for server in [Server::Postgres, Server::MySql] {
+            if let Some(scratch) = Scratch::create(server).await {
+                let (config, url) = (scratch.config(), scratch.url.clone());
+                places.push(Self { config, url, scratch: Some(scratch), _folder: None });
+            }
+        }
+        places
+    }
+
+    async fn execute(&self, statement: &str) {
+        sqlx::any::install_default_drivers();
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        connection.execute(AssertSqlSafe(statement)).await.unwrap();
+        connection.close().await.unwrap();
+    }
+
+    async fn number(&self, query: &str) -> i64 {
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        let row = connection.fetch_one(AssertSqlSafe(query)).await.unwrap();
+        row.try_get(0).unwrap()
+    }
+
+    async fn end(self) {
+        if let Some(scratch) = self.scratch {
+            scratch.drop().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_second_server_on_one_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = support::sqlite_config(folder.path());
+    let first = SqlStore::open(&config).await.unwrap();
+    let error = SqlStore::open(&config).await.unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(error.to_string().contains("ron del%.db is in use by another rondel server"), "{error}");
+    first.close().await;
+    drop(first);
+    SqlStore::open(&config).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = |path: &std::path::Path| StoreConfig {
+        url: rondel_store::DatabaseUrl::sqlite_file(path),
+        ..StoreConfig::default()
+    };
+    let error = SqlStore::open(&config(&folder.path().join("missing/rondel.db"))).await.unwrap_err();
+    assert!(matches!(&error, OpenError::File { path, .. } if path.ends_with("missing/rondel.db")), "{error}");
+    let error = SqlStore::open(&config(folder.path())).await.unwrap_err();
+    assert!(matches!(error, OpenError::File { .. }), "{error}");
+    let text = folder.path().join("notes.txt");
+    std::fs::write(&text, "this is no database, however long it is looked at: ".repeat(100)).unwrap();
+    assert!(SqlStore::open(&config(&text)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for scheme in ["postgres", "mysql"] {
+        let url = format!("{scheme}://rondel:secret@127.0.0.1:{port}/rondel").parse().unwrap();
+        let start = tokio::time::Instant::now();
+        let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
+        assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+        assert_eq!(error.to_string(), format!("cannot reach the database {scheme}://rondel:***@127.0.0.1:{port}/rondel"));
+        assert!(start.elapsed() < Duration::from_secs(7));
+    }
+    // Somebody listens and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://{}/rondel", silent.local_addr().unwrap()).parse().unwrap();
+    let config = StoreConfig { url, connect_timeout: Duration::from_millis(300), ..StoreConfig::default() };
+    let error = SqlStore::open(&config).await.unwrap_err();
+    assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_too_new_is_refused_and_one_that_is_newer_is_not() {
+    for place in Place::all().await {
+        SqlStore::open(&place.config).await.unwrap().close().await;
+        // What a later migration leaves behind.
+        let blob = if place.config.url.to_string().starts_with("postgres") { "'\\x00'" } else { "x'00'" };
+        place
+            .execute(&format!(
+                "INSERT INTO _sqlx_migrations (version, description, installed_on, success, checksum, execution_time) \
+                 VALUES (999, 'later', CURRENT_TIMESTAMP, TRUE, {blob}, 0)"
+            ))
+            .await;
+        SqlStore::open(&place.config).await.unwrap().close().await;
+        place.execute("UPDATE schema_compat SET min_server = '99.1.0'").await;
+        let error = SqlStore::open(&place.config).await.unwrap_err();
+        assert_eq!(error.to_string(), "the database needs rondel 99.1.0 or newer, this is 0.1.0");
+        let newer = StoreConfig { server_version: "99.1.0".to_owned(), ..place.config.clone() };
+        SqlStore::open(&newer).await.unwrap().close().await;
+        place.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_start_at_once_migrate_once() {
+    for place in Place::all().await.into_iter().filter(|place| place.scratch.is_some()) {
+        let (a, b, c) =
+            tokio::join!(SqlStore::open(&place.config), SqlStore::open(&place.config), SqlStore::open(&place.config));
+        for store in [a, b, c] {
+            store.unwrap().close().await;
+        }
+        place.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_was_interrupted_is_finished() {
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("mysql")) {
+        SqlStore::open(&place.config).await.unwrap().close().await;
+        // Killed in the middle of the first: half of the tables, and a migration that has not succeeded.
+        place.execute("DROP TABLE api_token").await;
+        place.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
+        let store = SqlStore::open(&place.config).await.unwrap();
+        assert!(!store.has_admin_token().await.unwrap());
+        store.close().await;
+        place.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_have_their_limits() {
+    for place in Place::all().await {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        if place.url.starts_with("sqlite") {
+            let mode: String = {
+                let mut connection = AnyConnection::connect(&place.url).await.unwrap();
+                connection.fetch_one("PRAGMA journal_mode").await.unwrap().try_get(0).unwrap()
+            };
+            assert_eq!(mode, "wal");
+        } else {
+            // Somebody else holds a node's row: the store gives up instead of waiting for ever.
+            let request = JoinRequest {
+                name: "held".to_owned(),
+                lease: Duration::from_secs(60),
+                advertise_url: None,
+                server_version: "0.1.0".to_owned(),
+                take_over: false,
+            };
+            let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+            let mut holder = AnyConnection::connect(&place.url).await.unwrap();
+            let mut transaction = holder.begin().await.unwrap();
+            transaction.execute("UPDATE node SET state = 'draining'").await.unwrap();
+            let start = tokio::time::Instant::now();
+            let error = store.renew(token, Duration::from_secs(60)).await.unwrap_err();
+            assert!(error.is_transient(), "{error:?}");
+            assert!(start.elapsed() < Duration::from_millis(2_900), "{:?}", start.elapsed());
+            transaction.rollback().await.unwrap();
+            assert!(store.renew(token, Duration::from_secs(60)).await.unwrap().is_some());
+        }
+        store.close().await;
+        place.end().await;
+    }
+}
+
+async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
+    let request = JoinRequest {
+        name: "node".to_owned(),
+        lease: Duration::from_secs(60),
+        advertise_url: None,
+        server_version: "0.1.0".to_owned(),
+        take_over: true,
+    };
+    let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    let now = store.now().await.unwrap();
+    let namespace = NamespaceId::new(1);
+    let app = store.ensure_app(AppId::new(1), namespace, "app", now).await.unwrap().id;
+    let spec: JobSpec =
+        serde_json::from_value(serde_json::json!({"name": "job", "app": "app", "handler": "h"})).unwrap();
+    let id = JobId::new(1);
+    let new = NewJob { id, namespace, app, spec, anchor: now, next_fire_at: Some(now), author: "t".to_owned(), now };
+    store.create_job(new).await.unwrap().unwrap();
+    let run = |number: i64| Run {
+        id: RunId::new(100 + number),
+        namespace,
+        job: id,
+        job_version: 1,
+        app,
+        fire_at: now + Duration::from_secs(u64::try_from(number).unwrap()),
+        cause: 0,
+        shard_index: 0,
+        shard_total: Some(1),
+        trigger: Trigger::Cron,
+        status: RunStatus::Pending,
+        reason: None,
+        attempt: 1,
+        due_at: now,
+        node: token.node,
+        node_epoch: token.epoch,
+        params: None,
+        executor: None,
+        executor_id: None,
+        marked_at: None,
+        started_at: None,
+        finished_at: None,
+        message: None,
+        result: None,
+        lost_count: 0,
+        open_shards: None,
+        parent: None,
+        cancel_by: None,
+        span_end_at: None,
+        span_count: 1,
+    };
+    let runs: Vec<Run> = (0..count).map(run).collect();
+    let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
+    let seen = store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
+    let claims = [ClaimJob { seen, next_fire_at: None, runs: runs.clone() }];
+    assert_eq!(store.claim(token, &claims).await.unwrap().jobs.len(), 1);
+    (token, runs)
+}
+
+/// The table refuses one word, as a database refuses data that nobody thought of.
+async fn refuse(place: &Place, column: &str) {
+    let statement = if place.url.starts_with("sqlite") {
+        format!(
+            "CREATE TRIGGER poison BEFORE UPDATE ON run WHEN NEW.{column} = 'poison' \
+             BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
+        )
+    } else {
+        format!("ALTER TABLE run ADD CONSTRAINT poison CHECK ({column} <> 'poison')")
+    };
+    place.execute(&statement).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_cannot_be_written_stands_alone() {
+    for place in Place::all().await {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (_, runs) = pending(&store, 40).await;
+        refuse(&place, "message").await;
+        let finish = |run: &Run| Finish {
+            run: run.id,
+            job: run.job,
+            attempt: 1,
+            outcome: Outcome::Succeeded,
+            policy: AfterPolicy {
+                retry_max: 3,
+                backoff: Duration::from_secs(1),
+                backoff_max: Duration::from_secs(1),
+                at_least_once: true,
+            },
+            executor: Some((ExecutorId::new(1), "executor".to_owned())),
+            started_at: None,
+            finished_at: run.due_at,
+            message: [13, 30].contains(&(run.id.get() - 100)).then(|| "poison".to_owned()),
+            result: None,
+            jitter: 0.0,
+        };
+        let batch: Vec<Finish> = runs.iter().map(finish).collect();
+        let answers = store.finish(&batch).await.unwrap();
+        for (number, answer) in answers.iter().enumerate() {
+            let is_unwritable = [13, 30].contains(&number);
+            assert_eq!(*answer == Finished::Unwritable, is_unwritable, "{number}: {answer:?}");
+        }
+        let poisoned = store.runs(&[runs[13].id]).await.unwrap().pop().unwrap();
+        assert_eq!(poisoned.status, RunStatus::Failed);
+        assert_eq!(poisoned.message.as_deref(), Some("the result of this run cannot be written to the database"));
+        assert_eq!(place.number("SELECT COUNT(*) FROM run WHERE status = 'succeeded'").await, 38);
+        store.close().await;
+        place.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
+    for place in Place::all().await {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (token, runs) = pending(&store, 1).await;
+        place.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
+        let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
+        // An id that another run has: the fire must not get lost over it.
+        let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
+        let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![twin] }];
+        assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
+        assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
+        store.close().await;
+        place.end().await;
+    }
+}

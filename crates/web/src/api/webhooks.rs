@@ -1,0 +1,87 @@
+//! Failure webhooks: where failed runs of a namespace are told.
+
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::request::Parts;
+use rondel_admin::alert::{PutWebhook, WebhookError};
+use rondel_core::Timestamp;
+use rondel_store::outbox::FailureWebhook;
+use serde::{Deserialize, Serialize};
+
+use crate::app::Web;
+use crate::body::{JsonBody, read, refuse_value};
+use crate::call::{Call, namespace_by_name, quoted};
+use crate::frame::json;
+use crate::problem::{Code, Problem};
+
+/// The namespace in the path.
+pub(super) struct NamespacePath(String);
+
+impl FromRequestParts<Web> for NamespacePath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        let unreadable = |_| Problem::new(Code::NamespaceNotFound, "the path holds no readable name");
+        path.map(|axum::extract::Path(name)| Self(name)).map_err(unreadable)
+    }
+}
+
+#[derive(Serialize)]
+struct WebhookJson {
+    namespace: String,
+    url: String,
+    /// Shown once, to whoever makes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewWebhook {
+    url: String,
+}
+
+pub(super) async fn get(call: Call, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
+    let namespace = namespace_by_name(call.engine(), &name).await?;
+    let webhook = call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing(&name))?;
+    json(StatusCode::OK, &show(namespace.name, webhook, None))
+}
+
+/// Makes it, with a secret of its own, or gives the one that is there another URL.
+pub(super) async fn put(call: Call, NamespacePath(name): NamespacePath, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+    let namespace = namespace_by_name(call.engine(), &name).await?;
+    let new: NewWebhook = read(&body)?;
+    match call.engine().put_failure_webhook(namespace.id, &new.url).await {
+        Ok(PutWebhook::Created(webhook)) => {
+            let secret = Some(webhook.secret.clone());
+            json(StatusCode::CREATED, &show(namespace.name, webhook, secret))
+        }
+        Ok(PutWebhook::Changed) => {
+            let changed = call.engine().store().failure_webhook(namespace.id).await?;
+            json(StatusCode::OK, &show(namespace.name, changed.ok_or_else(|| missing(&name))?, None))
+        }
+        Err(WebhookError::Url(sentence)) => Err(refuse_value("/url", sentence)),
+        Err(WebhookError::Store(error)) => Err(error.into()),
+    }
+}
+
+pub(super) async fn delete(call: Call, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
+    let namespace = namespace_by_name(call.engine(), &name).await?;
+    match call.engine().store().delete_failure_webhook(namespace.id).await? {
+        true => Ok(StatusCode::NO_CONTENT.into_response()),
+        false => Err(missing(&name)),
+    }
+}
+
+fn show(namespace: String, webhook: FailureWebhook, secret: Option<String>) -> WebhookJson {
+    let FailureWebhook { url, created_at, updated_at, .. } = webhook;
+    WebhookJson { namespace, url, secret, created_at, updated_at }
+}
+
+fn missing(name: &str) -> Problem {
+    Problem::new(Code::WebhookNotFound, format!("namespace {} has no failure webhook", quoted(name)))
+}
