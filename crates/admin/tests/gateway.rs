@@ -192,8 +192,7 @@ async fn create(world: &World, more: serde_json::Value) -> rondel_store::catalog
 }
 
 async fn request(world: &World, job: &rondel_store::catalog::JobRecord) {
-    let request =
-        rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None };
+    let request = rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None };
     world.engine.request_run(job, request).await.unwrap();
 }
 
@@ -238,8 +237,7 @@ async fn a_new_stream_says_what_is_held_and_the_rest_is_sent_again() {
     .await
     .unwrap();
     let report = vec![v1::RunRef { run_id: held.run_id, attempt: held.attempt }];
-    let mut line =
-        world.dial(Some(&world.token), v1::Hello { held: report, ..hello("a", 1) }).await.unwrap();
+    let mut line = world.dial(Some(&world.token), v1::Hello { held: report, ..hello("a", 1) }).await.unwrap();
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (lost.run_id, 2));
     line.say(succeeded(&held)).await;

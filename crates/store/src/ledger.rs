@@ -54,6 +54,11 @@ pub struct Claimed {
     pub existing: Vec<RunId>,
 }
 
+/// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent.
+pub(crate) fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
+    run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at
+}
+
 /// An open run that came to this node from a lease that is over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopted {
@@ -187,8 +192,12 @@ pub trait Ledger {
     /// Own pending runs that were due before `before`, the earliest first.
     async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
+    /// Own running runs, the earliest first: each is in this node's memory, or is to be asked for.
+    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>>;
+
     /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
-    /// `dead` nodes. The oldest first, at most `limit`; each by an UPDATE guarded by its old owner.
+    /// `dead` nodes. The oldest first, at most `limit`; each by an UPDATE guarded by its old owner. A pending run that
+    /// was due before that lease ended may have been sent: it becomes `running`, so that nobody takes it for unsent.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>>;
 
     /// Reads what the tick must know of these runs; those that do not exist are left out.

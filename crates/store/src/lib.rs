@@ -34,10 +34,7 @@ pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use upkeep::Upkeep;
 
 /// Everything that is remembered.
-pub trait Store:
-    Catalog + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static
-{
-}
+pub trait Store: Catalog + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static {}
 
 impl<T: Catalog + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static> Store for T {}
 

@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn lines_survive() {
-        let line = |text: &str| LogLine { at: Timestamp::from_secs(7), level: "info".to_owned(), text: text.to_owned() };
+        let line =
+            |text: &str| LogLine { at: Timestamp::from_secs(7), level: "info".to_owned(), text: text.to_owned() };
         for lines in [vec![], vec![line("a\nb\0\u{1f980}")], vec![line(&"long ".repeat(500)), line("")]] {
             let (codec, data) = encode(&lines).unwrap();
             assert_eq!(decode(codec, &data).unwrap(), lines);

@@ -5,9 +5,7 @@ mod support;
 use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::{
-    AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
-};
+use rondel_core::{AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::catalog::NewJob;
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished};
@@ -27,7 +25,8 @@ impl Place {
     async fn all() -> Vec<Self> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rondel.db");
-        let config = StoreConfig { url: format!("sqlite://{}", path.display()).parse().unwrap(), ..StoreConfig::default() };
+        let config =
+            StoreConfig { url: format!("sqlite://{}", path.display()).parse().unwrap(), ..StoreConfig::default() };
         let url = format!("sqlite://{}", path.display());
         let mut places = vec![Self { config, url, scratch: None, _folder: Some(folder) }];
         for server in [Server::Postgres, Server::MySql] {
@@ -97,7 +96,10 @@ async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
         let start = tokio::time::Instant::now();
         let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
         assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
-        assert_eq!(error.to_string(), format!("cannot reach the database {scheme}://rondel:***@127.0.0.1:{port}/rondel"));
+        assert_eq!(
+            error.to_string(),
+            format!("cannot reach the database {scheme}://rondel:***@127.0.0.1:{port}/rondel")
+        );
         assert!(start.elapsed() < Duration::from_secs(7));
     }
     // Somebody listens and says nothing.

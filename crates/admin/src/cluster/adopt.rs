@@ -19,14 +19,19 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How overdue an own run must be to be looked for in memory.
 const STRAY_AFTER: Duration = Duration::from_secs(1);
 const PAGE: u32 = 1_000;
+/// How many rounds lie between two looks for running runs that are not in memory.
+const MISSING_ROUNDS: u32 = 10;
+/// Running runs that one look sees.
+const RUNNING_MAX: u32 = 20_000;
 
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
+    rounds: u32,
 }
 
 impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, rounds: 0 }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -54,6 +59,10 @@ impl AdoptLoop {
         let Some(held) = self.shared.membership.held() else { return Ok(()) };
         self.adopt(&held).await?;
         self.take_strays(&held).await?;
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(MISSING_ROUNDS) {
+            self.call_missing(&held).await?;
+        }
         let cancels = self.shared.store.cancels(held.token).await?;
         if !cancels.is_empty() {
             drop(self.shared.events.send(Event::Cancels(cancels)).await);
@@ -71,18 +80,50 @@ impl AdoptLoop {
                 return Ok(());
             }
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
-            let (unsent, maybe_sent) = sort(adopted, |token| shared.membership.was_this_process(token));
+            let (unsent, maybe_sent) = sort(adopted);
             shared.put(unsent).await;
-            self.call_roll(maybe_sent).await?;
+            let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
+            self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
         }
     }
 
-    /// Runs that may have been sent wait for the roll call; none of them is a stray from here on.
-    async fn call_roll(&self, maybe_sent: Vec<Adopted>) -> Result<(), StoreError> {
+    /// A running run of this node's that is not in its memory: it was adopted, and the answer was lost.
+    async fn call_missing(&self, held: &Held) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let owners: HashMap<RunId, LeaseToken> = maybe_sent.iter().map(|a| (a.run.id, a.from)).collect();
-        let runs = shared.in_memory.admit(maybe_sent.into_iter().map(|adopted| adopted.run).collect());
-        let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { return Ok(()) };
+        let running = shared.store.running(held.token, RUNNING_MAX).await?;
+        let missing: Vec<RunId> = shared.in_memory.missing(running.iter().map(|run| run.id));
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // What ended since the reading left the memory only after it was durable: a second reading tells.
+        let is_missing = |run: &Run| {
+            run.status == RunStatus::Running && (run.node, run.node_epoch) == (held.token.node, held.token.epoch)
+        };
+        let missing: Vec<Run> = shared.store.runs(&missing).await?.into_iter().filter(is_missing).collect();
+        if !missing.is_empty() {
+            tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
+        }
+        self.call_roll(missing, &HashMap::new()).await
+    }
+
+    /// Runs that may have been sent wait for the roll call; none of them is a stray from here on. `from` says under which
+    /// lease, where it is known.
+    async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
+        let runs = self.shared.in_memory.admit(maybe_sent);
+        let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+        let called = self.roll_call(runs, from).await;
+        if called.is_err() {
+            self.shared.in_memory.forget(ids);
+        }
+        if let Some(event) = called? {
+            drop(self.shared.events.send(event).await);
+        }
+        Ok(())
+    }
+
+    async fn roll_call(&self, runs: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<Option<Event>, StoreError> {
+        let shared = &self.shared;
+        let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { return Ok(None) };
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         // Whoever may have been sent something since the oldest of these runs was due.
@@ -90,11 +131,10 @@ impl AdoptLoop {
         let witnesses = shared.store.sessions(since).await?;
         let called = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-            let from = *owners.get(&run.id)?;
+            let from = from.get(&run.id).copied();
             Some(CalledRun { ready: Ready { run, definition }, from })
         });
-        drop(shared.events.send(Event::RollCall(called.collect(), witnesses)).await);
-        Ok(())
+        Ok(Some(Event::RollCall(called.collect(), witnesses)))
     }
 
     /// An own run that is overdue and not in memory: its claim's answer was lost, or it was dropped with a lease.
@@ -106,18 +146,13 @@ impl AdoptLoop {
     }
 }
 
-/// Which adopted runs cannot have been sent, and which may have been. Waiting ones are found by the scan.
-fn sort(adopted: Vec<Adopted>, was_this_process: impl Fn(LeaseToken) -> bool) -> (Vec<Run>, Vec<Adopted>) {
-    let (mut unsent, mut maybe_sent) = (Vec::new(), Vec::new());
-    for adopted in adopted {
-        match adopted.run.status {
-            RunStatus::Pending if adopted.run.is_root() => unsent.push(adopted.run),
-            RunStatus::Pending if was_this_process(adopted.from) || adopted.run.due_at > adopted.from_ended_at => {
-                unsent.push(adopted.run);
-            }
-            RunStatus::Pending | RunStatus::Running if !adopted.run.is_root() => maybe_sent.push(adopted),
-            _ => {}
-        }
-    }
-    (unsent, maybe_sent)
+/// Which adopted runs cannot have been sent, and which may have been. Waiting ones are found by the scan, and a
+/// broadcast that is under way by its shards.
+fn sort(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
+    let open = adopted.into_iter().filter(|adopted| match adopted.run.status {
+        RunStatus::Pending => true,
+        status => status == RunStatus::Running && !adopted.run.is_root(),
+    });
+    let (unsent, maybe_sent): (Vec<_>, Vec<_>) = open.partition(|adopted| adopted.run.status == RunStatus::Pending);
+    (unsent.into_iter().map(|adopted| adopted.run).collect(), maybe_sent)
 }

@@ -20,8 +20,6 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) struct Membership {
     current: RwLock<Held>,
-    /// Epochs that this very process had before: what it sent under them it knows.
-    own_epochs: RwLock<Vec<i64>>,
     /// By the boot-time clock, in microseconds.
     until: AtomicI64,
     nodes: RwLock<Arc<Vec<Node>>>,
@@ -33,7 +31,6 @@ impl Membership {
     pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) -> Self {
         let membership = Self {
             current: RwLock::new(Held { token, ids: Arc::new(IdGen::new(ordinal)) }),
-            own_epochs: RwLock::new(vec![token.epoch]),
             until: AtomicI64::new(0),
             nodes: RwLock::default(),
             claimable: RwLock::new(Arc::new(vec![token.node, NodeId::new(0)])),
@@ -52,7 +49,6 @@ impl Membership {
     pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) =
             Held { token, ids: Arc::new(IdGen::new(ordinal)) };
-        self.own_epochs.write().unwrap_or_else(PoisonError::into_inner).push(token.epoch);
         self.renewed(sent_at, lease);
     }
 
@@ -77,11 +73,6 @@ impl Membership {
 
     pub(crate) fn token(&self) -> LeaseToken {
         self.latest().token
-    }
-
-    pub(crate) fn was_this_process(&self, token: LeaseToken) -> bool {
-        token.node == self.token().node
-            && self.own_epochs.read().unwrap_or_else(PoisonError::into_inner).contains(&token.epoch)
     }
 
     pub(crate) fn nodes(&self) -> Arc<Vec<Node>> {

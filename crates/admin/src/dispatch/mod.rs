@@ -26,6 +26,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
 use rondel_proto::v1;
+use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::{Finish, Finished};
 use tokio::sync::{mpsc, oneshot};
@@ -123,7 +124,8 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct CalledRun {
     pub(crate) ready: Ready,
-    pub(crate) from: rondel_store::LeaseToken,
+    /// Under which; `None` where that is not known any more.
+    pub(crate) from: Option<LeaseToken>,
 }
 
 /// The end of an attempt that is durable now.

@@ -39,12 +39,13 @@ impl RollCall {
         &mut self,
         runs: Vec<CalledRun>,
         sessions: &[Session],
-        since_session: impl Fn(LeaseToken) -> u64,
+        since_session: impl Fn(Option<LeaseToken>) -> u64,
         now: Timestamp,
     ) {
         for called in runs {
             let run = &called.ready.run;
-            let may_have_it = |session: &&Session| session.token == called.from && session.app == run.app;
+            let may_have_it =
+                |session: &&Session| session.app == run.app && called.from.is_none_or(|from| session.token == from);
             let seen = |session: &Session| (session.executor, session.last_seen_at);
             let mut witnesses: Vec<_> = sessions.iter().filter(may_have_it).map(seen).collect();
             if let Some(id) = run.executor_id {
@@ -144,7 +145,7 @@ mod tests {
             open: true,
         };
         let mut rollcall = RollCall::default();
-        let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: DEAD };
+        let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
         rollcall.call(vec![run], &[session(1), session(2)], |_| since_session, at(101));
         rollcall
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rondel_core::route::Memory;
 use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
 use rondel_proto::v1;
+use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -171,11 +172,12 @@ impl DispatchLoop {
             Event::RollCall(runs, sessions) => {
                 runs.iter().for_each(|called| self.gates.hold(&called.ready));
                 let this = self.shared.membership.token().node;
+                let is_own = |from: Option<LeaseToken>| from.is_some_and(|from| from.node == this);
                 let next = self.next_session + 1;
-                let since = |from: rondel_store::LeaseToken| if from.node == this { 0 } else { next };
-                if runs.iter().any(|called| called.from.node != this) {
+                if runs.iter().any(|called| !is_own(called.from)) {
                     self.close_sessions(now);
                 }
+                let since = |from| if is_own(from) { 0 } else { next };
                 self.rollcall.call(runs, &sessions, since, now);
             }
             Event::Cancels(cancels) => self.cancel(cancels, now),

@@ -15,6 +15,12 @@ impl InMemory {
         runs.into_iter().filter(|run| known.insert(run.id)).collect()
     }
 
+    /// Which of these are not in memory.
+    pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.into_iter().filter(|run| !known.contains(run)).collect()
+    }
+
     /// These are over, or somebody else's, or wait in the store.
     pub(crate) fn forget(&self, runs: impl IntoIterator<Item = RunId>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -35,7 +35,11 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
         assert_eq!((adopted.from, adopted.from_ended_at), (dead, ended_at));
         let owner = LeaseToken { node: adopted.run.node, epoch: adopted.run.node_epoch };
         assert!(owner == a || owner == b);
-        assert_eq!(adopted.run, Run { node: owner.node, node_epoch: owner.epoch, ..row.clone() });
+        let may_have_been_sent = row.status == RunStatus::Pending && row.due_at <= ended_at;
+        let status = if may_have_been_sent { RunStatus::Running } else { row.status };
+        assert_eq!(adopted.run, Run { status, node: owner.node, node_epoch: owner.epoch, ..row.clone() });
+        let running = store.running(owner, 10).await.unwrap();
+        assert_eq!(running.contains(&adopted.run), status == RunStatus::Running);
         assert_eq!(read(store, row.id).await, adopted.run);
     }
     assert_eq!(read(store, rows[3].id).await.node, dead.node, "over");

@@ -16,10 +16,8 @@ pub async fn namespaces_and_apps_are_found_by_name(store: &dyn Store) {
     let (first, second) = (AppId::new(next_id()), AppId::new(next_id()));
     let name = name("app");
     assert_eq!(store.app(DEFAULT, &name).await.unwrap(), None);
-    let (a, b) = tokio::join!(
-        store.ensure_app(first, DEFAULT, &name, now),
-        store.ensure_app(second, DEFAULT, &name, now)
-    );
+    let (a, b) =
+        tokio::join!(store.ensure_app(first, DEFAULT, &name, now), store.ensure_app(second, DEFAULT, &name, now));
     let made = a.unwrap();
     assert_eq!(made, b.unwrap());
     assert_eq!(store.app(DEFAULT, &name).await.unwrap(), Some(made.clone()));
@@ -112,7 +110,10 @@ pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     let (admin, executor) = (token(TokenKind::Admin), token(TokenKind::Executor));
     store.add_token(&executor).await.unwrap();
     store.add_token(&admin).await.unwrap();
-    store.add_token(&TokenRecord { id: TokenId::new(next_id()), name: "other".to_owned(), ..admin.clone() }).await.unwrap();
+    store
+        .add_token(&TokenRecord { id: TokenId::new(next_id()), name: "other".to_owned(), ..admin.clone() })
+        .await
+        .unwrap();
     assert!(store.has_admin_token().await.unwrap());
     assert_eq!(store.token(&admin.hash).await.unwrap(), Some(admin));
     assert_eq!(store.token(&executor.hash).await.unwrap(), Some(executor));

@@ -34,7 +34,10 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
     assert_eq!(ids(store.due_jobs(&[NOBODY], range(at(1), at(3), 1)).await.unwrap()), [jobs[1].id]);
     assert_eq!(ids(store.due_jobs(&[NOBODY], range(at(2), at(3), 9)).await.unwrap()), [jobs[0].id]);
     assert_eq!(ids(store.due_jobs(&[token.node], range(at(0), at(100), 9)).await.unwrap()), [jobs[2].id]);
-    assert_eq!(ids(store.due_jobs(&[NOBODY, token.node], range(at(0), at(100), 2)).await.unwrap()), [jobs[1].id, jobs[0].id]);
+    assert_eq!(
+        ids(store.due_jobs(&[NOBODY, token.node], range(at(0), at(100), 2)).await.unwrap()),
+        [jobs[1].id, jobs[0].id]
+    );
     assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
 }
 
@@ -71,7 +74,10 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let now = due(store, &job, &[winner.node]).await.unwrap();
     assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
     let last = due(store, &job, &[other.node]).await.unwrap();
-    assert_eq!(store.claim(other, &[ClaimJob { seen: last, next_fire_at: None, runs: vec![] }]).await.unwrap().jobs.len(), 1);
+    assert_eq!(
+        store.claim(other, &[ClaimJob { seen: last, next_fire_at: None, runs: vec![] }]).await.unwrap().jobs.len(),
+        1
+    );
     assert_eq!(due(store, &job, &[other.node]).await, None);
 }
 

@@ -57,7 +57,8 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert!(matches!(store.join(&request).await.unwrap(), Join::Living { epoch: 2, .. }), "another's lease");
 
     store.release(second).await.unwrap();
-    let (third, _) = joined(store.join(&JoinRequest { lease: Duration::from_millis(30), ..request.clone() }).await.unwrap());
+    let (third, _) =
+        joined(store.join(&JoinRequest { lease: Duration::from_millis(30), ..request.clone() }).await.unwrap());
     assert_eq!(third.epoch, 3);
     tokio::time::sleep(Duration::from_millis(60)).await;
     let (a, b) = tokio::join!(store.join(&request), store.join(&request));

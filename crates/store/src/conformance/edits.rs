@@ -9,16 +9,15 @@ use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, 
 use crate::catalog::{Changed, JobChange, JobRecord};
 use crate::{LeaseToken, Store};
 
-async fn change(store: &dyn Store, id: JobId, spec: &JobSpec, expected_version: Option<i64>, now: Timestamp) -> Changed {
-    let change = JobChange {
-        id,
-        expected_version,
-        spec,
-        job: &compile(spec),
-        app: app(store).await,
-        author: "editor",
-        now,
-    };
+async fn change(
+    store: &dyn Store,
+    id: JobId,
+    spec: &JobSpec,
+    expected_version: Option<i64>,
+    now: Timestamp,
+) -> Changed {
+    let change =
+        JobChange { id, expected_version, spec, job: &compile(spec), app: app(store).await, author: "editor", now };
     store.change_job(change).await.unwrap()
 }
 
@@ -56,7 +55,10 @@ async fn statuses(store: &dyn Store, rows: &[Run]) -> Vec<(RunStatus, Option<Rea
 pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     use RunStatus::{Pending, Skipped};
     let (token, job, rows, now) = with_four_rows(store).await;
-    let every_two = JobSpec { schedule: spec("x", serde_json::json!({"schedule": {"cron": "0/2 * * * * ?"}})).schedule, ..job.spec.clone() };
+    let every_two = JobSpec {
+        schedule: spec("x", serde_json::json!({"schedule": {"cron": "0/2 * * * * ?"}})).schedule,
+        ..job.spec.clone()
+    };
     let (record, reopened) = saved(change(store, job.id, &every_two, Some(1), now).await);
     assert_eq!((record.version, reopened.len()), (2, 0));
     let changed = Some(Reason::Changed);
@@ -114,10 +116,8 @@ pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     let first = job(store, None).await;
     let other = job(store, None).await;
     let edit = JobSpec { description: "edited".to_owned(), ..first.spec.clone() };
-    let (a, b) = tokio::join!(
-        change(store, first.id, &edit, Some(1), now),
-        change(store, first.id, &edit, Some(1), now)
-    );
+    let (a, b) =
+        tokio::join!(change(store, first.id, &edit, Some(1), now), change(store, first.id, &edit, Some(1), now));
     let conflicts = [&a, &b].into_iter().filter(|changed| **changed == Changed::Conflict(2)).count();
     assert_eq!(conflicts, 1, "{a:?} {b:?}");
 

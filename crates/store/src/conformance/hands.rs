@@ -105,7 +105,9 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     assert_eq!(store.ask_cancel(RunId::new(next_id()), "x", now).await.unwrap(), CancelAsked::NotFound);
     let CancelAsked::Noted(noted) = store.ask_cancel(run.id, "Änne", now).await.unwrap() else { unreachable!() };
     assert_eq!(*noted, Run { cancel_by: Some("Änne".to_owned()), ..run.clone() });
-    let CancelAsked::Noted(again) = store.ask_cancel(run.id, "somebody else", now).await.unwrap() else { unreachable!() };
+    let CancelAsked::Noted(again) = store.ask_cancel(run.id, "somebody else", now).await.unwrap() else {
+        unreachable!()
+    };
     assert_eq!(again, noted);
     let expected = [(run.id, "Änne".to_owned())];
     assert_eq!(store.cancels(token).await.unwrap(), expected);

@@ -14,12 +14,7 @@ use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED};
 const HOLD: Duration = Duration::from_secs(30);
 
 fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
-    FailureWebhook {
-        url: url.to_owned(),
-        secret: format!("whsec_{}", next_id()),
-        created_at: now,
-        updated_at: now,
-    }
+    FailureWebhook { url: url.to_owned(), secret: format!("whsec_{}", next_id()), created_at: now, updated_at: now }
 }
 
 /// What is due of these runs, taken.
@@ -77,7 +72,16 @@ pub async fn a_failed_run_is_told_once(store: &dyn Store) {
         finish_one(store, finish(shard, FAILED)).await;
     }
     let ids = [
-        unheard.id, fails.id, well.id, retried.id, timed_out.id, cancelled.id, lost.id, whole, shards[0].id, shards[1].id,
+        unheard.id,
+        fails.id,
+        well.id,
+        retried.id,
+        timed_out.id,
+        cancelled.id,
+        lost.id,
+        whole,
+        shards[0].id,
+        shards[1].id,
     ];
     let told = take(store, soon(store).await, &ids).await;
     let mut runs: Vec<RunId> = told.iter().filter_map(|item| item.run).collect();

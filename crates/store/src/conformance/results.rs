@@ -42,13 +42,8 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
 
     // Who had it and since when is known from before, where the end does not say it.
     let run = pending(store, token).await;
-    let hand = InHand {
-        run: run.id,
-        attempt: 1,
-        executor_id: ExecutorId::new(9),
-        executor: "b".to_owned(),
-        at: run.due_at,
-    };
+    let hand =
+        InHand { run: run.id, attempt: 1, executor_id: ExecutorId::new(9), executor: "b".to_owned(), at: run.due_at };
     store.note_running(token, &[hand]).await.unwrap();
     let end = Finish { executor: None, started_at: None, ..finish(&run, Outcome::Cancelled) };
     finish_one(store, end).await;
@@ -118,13 +113,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
     let again = After::Again { due_at, reason: Reason::Retry, lost_count: 0 };
-    let waiting = Run {
-        status: RunStatus::Waiting,
-        reason: Some(Reason::Retry),
-        attempt: 2,
-        due_at,
-        ..run.clone()
-    };
+    let waiting = Run { status: RunStatus::Waiting, reason: Some(Reason::Retry), attempt: 2, due_at, ..run.clone() };
     assert_eq!(finish_one(store, failed.clone()).await, Finished::Stored(again, Some(Box::new(waiting.clone()))));
     assert_eq!(read(store, run.id).await, waiting);
     let first = Attempt {

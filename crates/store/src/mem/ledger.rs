@@ -7,6 +7,7 @@ use rondel_core::{NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use super::{MemStore, State, key, size};
 use crate::ledger::{
     Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
+    may_have_been_sent,
 };
 use crate::settle::clean_name;
 use crate::{LeaseToken, Ledger, Result};
@@ -16,9 +17,7 @@ impl Ledger for MemStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
         let state = self.state();
         let mut due: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
-        due.retain(|job| {
-            homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at)
-        });
+        due.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
         due.sort_by_key(|job| (job.next_fire_at, job.job));
         due.truncate(size(range.limit));
         Ok(due)
@@ -83,6 +82,14 @@ impl Ledger for MemStore {
         });
         overdue.truncate(size(limit));
         Ok(overdue)
+    }
+
+    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
+        let mut running = self
+            .state()
+            .open_of(|run| run.status == RunStatus::Running && (run.node, run.node_epoch) == (token.node, token.epoch));
+        running.truncate(size(limit));
+        Ok(running)
     }
 
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
@@ -256,7 +263,8 @@ impl State {
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
-            let run = Run { node: token.node, node_epoch: token.epoch, ..run };
+            let status = if may_have_been_sent(&run, *ended_at) { RunStatus::Running } else { run.status };
+            let run = Run { status, node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });
         }

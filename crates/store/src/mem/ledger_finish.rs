@@ -57,13 +57,7 @@ impl State {
         run.result = clean.result.clone().map(std::borrow::Cow::into_owned);
     }
 
-    fn retry(
-        &mut self,
-        clean: &CleanFinish<'_>,
-        due_at: Timestamp,
-        reason: Reason,
-        lost_count: i32,
-    ) -> Option<Run> {
+    fn retry(&mut self, clean: &CleanFinish<'_>, due_at: Timestamp, reason: Reason, lost_count: i32) -> Option<Run> {
         let run = self.runs.get_mut(&clean.finish.run)?;
         let executor = clean.executor.clone().map(std::borrow::Cow::into_owned);
         let ended = Attempt {

@@ -55,9 +55,8 @@ impl Upkeep for MemStore {
         for key in old {
             sessions.remove(&key);
         }
-        let is_old = |id, first_seen_at| {
-            first_seen_at < seen_before && sessions.keys().all(|(_, executor)| *executor != id)
-        };
+        let is_old =
+            |id, first_seen_at| first_seen_at < seen_before && sessions.keys().all(|(_, executor)| *executor != id);
         executors.retain(|id, executor| !is_old(*id, executor.first_seen_at));
         Ok(u64::try_from(before - sessions.len() - executors.len()).unwrap_or(u64::MAX))
     }

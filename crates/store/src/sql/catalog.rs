@@ -16,10 +16,8 @@ const READ_NAMESPACE: Statement =
     Statement { name: "read_namespace", text: "SELECT id, name FROM namespace WHERE name = ?" };
 const READ_NAMESPACES: Statement =
     Statement { name: "read_namespaces", text: "SELECT id, name FROM namespace ORDER BY name" };
-const READ_APP: Statement = Statement {
-    name: "read_app",
-    text: "SELECT id, namespace_id, name FROM app WHERE namespace_id = ? AND name = ?",
-};
+const READ_APP: Statement =
+    Statement { name: "read_app", text: "SELECT id, namespace_id, name FROM app WHERE namespace_id = ? AND name = ?" };
 const READ_APPS: Statement = Statement {
     name: "read_apps",
     text: "SELECT id, namespace_id, name FROM app WHERE namespace_id = ? ORDER BY name",
@@ -178,8 +176,8 @@ impl Catalog for SqlStore {
         keys.dedup();
         let mut definitions = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_DEFINITIONS)
-                .rows(chunk, |query, (job, version)| query.int(job.get()).int(*version));
+            let query =
+                Query::new(&READ_DEFINITIONS).rows(chunk, |query, (job, version)| query.int(job.get()).int(*version));
             for row in self.rows(query).await? {
                 definitions.push(definition(&row)?);
             }
@@ -244,7 +242,8 @@ impl Tx<'_> {
         spec: &JobSpec,
         saved: (&str, Timestamp),
     ) -> Result<()> {
-        let spec = serde_json::to_string(spec).map_err(|error| super::failure::refused("insert_version", &error.to_string()))?;
+        let spec = serde_json::to_string(spec)
+            .map_err(|error| super::failure::refused("insert_version", &error.to_string()))?;
         let insert = Query::new(&INSERT_VERSION)
             .int(id.get())
             .int(version)

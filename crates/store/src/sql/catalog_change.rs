@@ -10,8 +10,7 @@ use crate::catalog::{Changed, JobChange, JobRecord};
 use crate::settle::shard_of;
 use crate::{Result, StoreError};
 
-const READ_EPOCH: Statement =
-    Statement { name: "read_epoch", text: "SELECT id, epoch FROM node WHERE id = ?" };
+const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT id, epoch FROM node WHERE id = ?" };
 const FIND_OTHER_JOB: Statement = Statement {
     name: "find_other_job",
     text: "SELECT id FROM job WHERE namespace_id = ? AND name = ? AND retired = 0 AND id <> ?",
@@ -26,10 +25,8 @@ const RETIRE_JOB: Statement = Statement {
     text: "UPDATE job SET retired = id, updated_at_ms = ? WHERE id = ? AND version = ? AND retired = 0",
 };
 const DELETE_DUE: Statement = Statement { name: "delete_due", text: "DELETE FROM job_due WHERE job_id = ?" };
-const UPDATE_DUE: Statement = Statement {
-    name: "update_due",
-    text: "UPDATE job_due SET next_fire_at_ms = ?, version = ? WHERE job_id = ?",
-};
+const UPDATE_DUE: Statement =
+    Statement { name: "update_due", text: "UPDATE job_due SET next_fire_at_ms = ?, version = ? WHERE job_id = ?" };
 /// A marked row may have been sent.
 pub(super) const LOCK_FUTURE: Statement = Statement {
     name: "lock_future",
@@ -108,10 +105,8 @@ impl Tx<'_> {
             return Ok(Changed::Conflict(record.version));
         }
         if change.spec.name != record.spec.name {
-            let other = Query::new(&FIND_OTHER_JOB)
-                .int(record.namespace.get())
-                .text(&change.spec.name)
-                .int(change.id.get());
+            let other =
+                Query::new(&FIND_OTHER_JOB).int(record.namespace.get()).text(&change.spec.name).int(change.id.get());
             if self.row(other).await?.is_some() {
                 return Ok(Changed::NameTaken);
             }
@@ -132,8 +127,7 @@ impl Tx<'_> {
         self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
         self.follow(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
         self.hand_to_home(&plan.reopen, home).await?;
-        let due =
-            Query::new(&UPDATE_DUE).opt_at(plan.next_fire_at).int(version).int(change.id.get());
+        let due = Query::new(&UPDATE_DUE).opt_at(plan.next_fire_at).int(version).int(change.id.get());
         self.execute_all(due, 1).await?;
 
         let mut reopened = self.runs_of(&plan.reopen).await?;
@@ -195,8 +189,7 @@ impl Tx<'_> {
         let mut columns = Reader::new(&row, "node");
         let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
         for chunk in runs.chunks(CHUNK_MAX) {
-            let query =
-                Query::new(&HAND_TO_HOME).int(node).int(epoch).list(chunk.iter().map(|run| run.get()));
+            let query = Query::new(&HAND_TO_HOME).int(node).int(epoch).list(chunk.iter().map(|run| run.get()));
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(())

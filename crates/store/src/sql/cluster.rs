@@ -74,7 +74,7 @@ const CLOSE_SESSION: Statement = Statement {
 pub(super) const READ_SESSIONS: Statement = Statement {
     name: "read_sessions",
     text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, is_open FROM executor_session \
-           WHERE last_seen_at_ms >= ? ORDER BY node_id, executor_id",
+           WHERE last_seen_at_ms >= ?",
 };
 pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
@@ -147,10 +147,7 @@ impl Cluster for SqlStore {
         let mut ids: Vec<i64> = executors.iter().map(|executor| executor.get()).collect();
         ids.sort_unstable();
         for chunk in ids.chunks(CHUNK_MAX) {
-            let query = Query::new(&BEAT_SESSIONS)
-                .int(token.node.get())
-                .int(token.epoch)
-                .list(chunk.iter().copied());
+            let query = Query::new(&BEAT_SESSIONS).int(token.node.get()).int(token.epoch).list(chunk.iter().copied());
             self.execute(query).await?;
         }
         Ok(())
@@ -163,7 +160,10 @@ impl Cluster for SqlStore {
     }
 
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>> {
-        self.rows(Query::new(&READ_SESSIONS).at(since)).await?.iter().map(session).collect()
+        let rows = self.rows(Query::new(&READ_SESSIONS).at(since)).await?;
+        let mut sessions = rows.iter().map(session).collect::<Result<Vec<_>>>()?;
+        sessions.sort_by_key(|session| (session.token.node, session.executor));
+        Ok(sessions)
     }
 
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {

@@ -32,6 +32,10 @@ impl Ledger for SqlStore {
         self.read_overdue(token, before, limit).await
     }
 
+    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
+        self.read_running(token, limit).await
+    }
+
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
         self.adopt_runs(token, dead, limit).await
     }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
-use crate::ledger::Adopted;
+use crate::ledger::{Adopted, may_have_been_sent};
 use crate::{LeaseToken, Result};
 
 /// SQLite uses the index of open runs only where its condition stands in the text.
@@ -18,6 +18,14 @@ pub(super) const READ_OVERDUE: Statement = Statement {
         run_columns!(),
         " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
          AND status = 'pending' AND due_at_ms < ? ORDER BY due_at_ms LIMIT ?"
+    ),
+};
+const READ_RUNNING: Statement = Statement {
+    name: "read_running",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'running' ORDER BY due_at_ms LIMIT ?"
     ),
 };
 const LOCK_DEAD: Statement = Statement {
@@ -58,7 +66,7 @@ const LOCK_ORPHANS: Statement = Statement {
 };
 const ADOPT_RUNS: Statement = Statement {
     name: "adopt_runs",
-    text: "UPDATE run {join:iiiii} SET node_id = v.column4, node_epoch = v.column5 {from:iiiii} \
+    text: "UPDATE run {join:iiiiit} SET node_id = v.column4, node_epoch = v.column5, status = v.column6 {from:iiiiit} \
            WHERE run.id = v.column1 AND run.node_id = v.column2 AND run.node_epoch = v.column3 \
            AND run.status IN ('pending', 'waiting', 'running')",
 };
@@ -75,6 +83,11 @@ struct Over {
 impl SqlStore {
     pub(super) async fn read_overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
         let query = Query::new(&READ_OVERDUE).int(token.node.get()).int(token.epoch).at(before).int(limit.into());
+        rows::runs(&self.rows(query).await?)
+    }
+
+    pub(super) async fn read_running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
+        let query = Query::new(&READ_RUNNING).int(token.node.get()).int(token.epoch).int(limit.into());
         rows::runs(&self.rows(query).await?)
     }
 
@@ -180,24 +193,26 @@ impl Tx<'_> {
         ids: &[i64],
         over: &HashMap<NodeId, Over>,
     ) -> Result<Vec<Adopted>> {
-        let mut taken: Vec<(RunId, LeaseToken)> = Vec::with_capacity(ids.len());
+        let mut taken: Vec<(RunId, LeaseToken, RunStatus)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             let Some(lease) = over.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
-            taken.push((run.id, from));
-            let run = Run { node: token.node, node_epoch: token.epoch, ..run };
+            let status = if may_have_been_sent(&run, lease.ended_at) { RunStatus::Running } else { run.status };
+            taken.push((run.id, from, status));
+            let run = Run { status, node: token.node, node_epoch: token.epoch, ..run };
             adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
         }
         if !taken.is_empty() {
-            let query = Query::new(&ADOPT_RUNS).rows(&taken, |query, (run, from)| {
+            let query = Query::new(&ADOPT_RUNS).rows(&taken, |query, (run, from, status)| {
                 query
                     .int(run.get())
                     .int(from.node.get())
                     .int(from.epoch)
                     .int(token.node.get())
                     .int(token.epoch)
+                    .text(status.as_str())
             });
             self.execute_all(query, taken.len()).await?;
         }

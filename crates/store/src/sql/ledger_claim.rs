@@ -18,10 +18,8 @@ pub(super) const READ_DUE: Statement = Statement {
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
 };
-const READ_LEASE: Statement = Statement {
-    name: "read_lease",
-    text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}",
-};
+const READ_LEASE: Statement =
+    Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
@@ -41,14 +39,10 @@ const FIND_KEYS: Statement = Statement {
     text: "SELECT run.id FROM {rows:iiii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
            AND run.cause = v.column3 AND run.shard_index = v.column4",
 };
-const READ_LIVING: Statement = Statement {
-    name: "read_living",
-    text: "SELECT id, epoch FROM node WHERE id = ? AND lease_until_ms > ?",
-};
-const MOVE_HOME: Statement = Statement {
-    name: "move_home",
-    text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?",
-};
+const READ_LIVING: Statement =
+    Statement { name: "read_living", text: "SELECT id, epoch FROM node WHERE id = ? AND lease_until_ms > ?" };
+const MOVE_HOME: Statement =
+    Statement { name: "move_home", text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?" };
 const READ_RUN_BY_KEY: Statement = Statement {
     name: "read_run_by_key",
     text: concat!(
@@ -63,8 +57,7 @@ impl SqlStore {
         let mut due = Vec::new();
         // One statement per home, so that each is a walk along the index that ends at the limit.
         for home in homes {
-            let query =
-                Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
+            let query = Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
                 due.push(due_job(&row)?);
             }
@@ -160,8 +153,7 @@ impl Tx<'_> {
         let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing = Vec::new();
         for chunk in fresh.chunks(CHUNK_MAX) {
-            let insert =
-                Query::new(&rows::INSERT_FRESH_RUNS).rows(chunk, |query, run| rows::add_fresh_run(query, run));
+            let insert = Query::new(&rows::INSERT_FRESH_RUNS).rows(chunk, |query, run| rows::add_fresh_run(query, run));
             self.insert_chunk(insert, chunk, &mut existing).await?;
         }
         for chunk in others.chunks(CHUNK_MAX) {
@@ -201,8 +193,7 @@ impl Tx<'_> {
         for row in self.rows(query).await? {
             keys.insert(Reader::new(&row, "run").int("id")?);
         }
-        let wanted: HashSet<_> =
-            missing.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
+        let wanted: HashSet<_> = missing.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
         if keys.len() != wanted.len() {
             return Err(failure::refused("insert_runs", "a row was left out although its key is free"));
         }

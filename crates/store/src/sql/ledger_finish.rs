@@ -348,8 +348,7 @@ impl<'f> Batch<'f> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {
             let mut broadcasts = tx.lock_broadcasts(chunk).await?;
-            let over: Vec<i64> =
-                broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
+            let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
             if !over.is_empty() {
                 let mut shards = tx.read_shards(&over).await?;
                 for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
@@ -468,11 +467,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             cancel_asked: columns.opt_text("cancel_by")?.is_some(),
         },
         parent: columns.opt_int("parent_id")?.map(RunId::new),
-        key: FireKey {
-            job: columns.int("job_id")?,
-            fire_at: columns.int("fire_at_ms")?,
-            cause: columns.int("cause")?,
-        },
+        key: FireKey { job: columns.int("job_id")?, fire_at: columns.int("fire_at_ms")?, cause: columns.int("cause")? },
         shard_index: columns.small("shard_index")?,
         executor_id: columns.opt_int("executor_id")?.map(ExecutorId::new),
         executor: columns.opt_text("executor")?,

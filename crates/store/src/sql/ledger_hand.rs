@@ -53,10 +53,8 @@ const EXPAND_RUN: Statement = Statement {
            WHERE id = ? AND node_id = ? AND node_epoch = ? AND shard_index = ? AND shard_total IS NULL \
            AND status = 'pending'",
 };
-const LOCK_RUN: Statement = Statement {
-    name: "lock_run",
-    text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}"),
-};
+const LOCK_RUN: Statement =
+    Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
 const SET_CANCEL: Statement = Statement {
     name: "set_cancel",
     text: "UPDATE run SET cancel_by = ? WHERE id = ? AND status IN ('pending', 'waiting', 'running')",
@@ -75,8 +73,7 @@ pub(super) const READ_CANCELS: Statement = Statement {
 impl SqlStore {
     pub(super) async fn wake_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
         transact!(self, "take_waiting", |tx| {
-            let query =
-                Query::new(&LOCK_WAITING).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
+            let query = Query::new(&LOCK_WAITING).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
             let mut runs = rows::runs(&tx.rows(query).await?)?;
             for chunk in runs.chunks(CHUNK_MAX) {
                 let ids = chunk.iter().map(|run| run.id.get());
@@ -190,8 +187,7 @@ impl SqlStore {
 impl Tx<'_> {
     /// Locks own pending runs, by id; answers each with its attempt and whether it is marked.
     async fn lock_own_pending(&mut self, token: LeaseToken, ids: &[i64]) -> Result<Vec<(i64, i32, bool)>> {
-        let query =
-            Query::new(&LOCK_OWN_PENDING).list(ids.iter().copied()).int(token.node.get()).int(token.epoch);
+        let query = Query::new(&LOCK_OWN_PENDING).list(ids.iter().copied()).int(token.node.get()).int(token.epoch);
         let mut held = Vec::with_capacity(ids.len());
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");

@@ -93,10 +93,7 @@ impl SqlStore {
                     status: columns.word("status")?,
                     attempt: columns.small("attempt")?,
                     job_version: columns.int("job_version")?,
-                    owner: LeaseToken {
-                        node: NodeId::new(columns.int("node_id")?),
-                        epoch: columns.int("node_epoch")?,
-                    },
+                    owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
                     cancel_asked: columns.opt_text("cancel_by")?.is_some(),
                 });
             }
@@ -126,8 +123,7 @@ impl SqlStore {
                     None => return Ok(Vec::new()),
                 },
             };
-            let statement =
-                if query.statuses.is_empty() { &LIST_OF_JOB } else { &LIST_OF_JOB_BY_STATUS };
+            let statement = if query.statuses.is_empty() { &LIST_OF_JOB } else { &LIST_OF_JOB_BY_STATUS };
             let page = Query::new(statement)
                 .int(namespace.get())
                 .int(job.get())

@@ -18,9 +18,9 @@ mod ledger_read;
 mod logs;
 mod migrate;
 mod open;
+mod outbox;
 #[cfg(test)]
 mod plans;
-mod outbox;
 mod query;
 mod rows;
 mod upkeep;

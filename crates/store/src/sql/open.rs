@@ -203,4 +203,3 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
         Err(TryLockError::Error(source)) => Err(failed(&lock_path, source)),
     }
 }
-

@@ -110,11 +110,8 @@ impl Outbox for SqlStore {
     }
 
     async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()> {
-        let query = Query::new(&POSTPONE_OUTBOX)
-            .int(attempt_count.into())
-            .at(due_at)
-            .int(item.id.get())
-            .at(item.held_until);
+        let query =
+            Query::new(&POSTPONE_OUTBOX).int(attempt_count.into()).at(due_at).int(item.id.get()).at(item.held_until);
         self.execute(query).await?;
         Ok(())
     }

@@ -18,15 +18,11 @@ macro_rules! run_columns {
 }
 pub(super) use run_columns;
 
-pub(super) const READ_RUNS: Statement = Statement {
-    name: "read_runs",
-    text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list}"),
-};
+pub(super) const READ_RUNS: Statement =
+    Statement { name: "read_runs", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list}") };
 /// The row of a job that every change of its runs' owner goes through.
-pub(super) const LOCK_HOME: Statement = Statement {
-    name: "lock_home",
-    text: "SELECT job_id, home, term FROM job_due WHERE job_id = ? {for_update}",
-};
+pub(super) const LOCK_HOME: Statement =
+    Statement { name: "lock_home", text: "SELECT job_id, home, term FROM job_due WHERE job_id = ? {for_update}" };
 pub(super) const DELETE_CANCELS: Statement =
     Statement { name: "delete_cancels", text: "DELETE FROM run_cancel WHERE run_id {in_list}" };
 
