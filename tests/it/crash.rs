@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::journal::{Journal, check_against_ledger, seconds};
 use crate::on_each_database;
 
-const JOB_COUNT: usize = 40;
+const JOB_COUNT: usize = 200;
 
 async fn a_killed_server_loses_nothing(db: ScratchDb) {
     let mut server = Server::start(&db).await;
@@ -24,6 +24,9 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     }
     let _agent = Agent::start_with(&server, "files", &["--data-dir", &data.path().display().to_string()]).await;
     lines(&journal, 3 * JOB_COUNT).await;
+    let pause = any_moment();
+    println!("killed {pause:?} after the third line of each job, on the average");
+    tokio::time::sleep(pause).await;
     server.kill().await;
     let before = journal.lines().len();
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -48,6 +51,12 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     check_against_ledger(&journal.lines(), &all);
 }
 on_each_database!(a_killed_server_loses_nothing);
+
+/// A length below a second and a half that differs from run to run.
+fn any_moment() -> Duration {
+    use std::hash::{BuildHasher as _, RandomState};
+    Duration::from_millis(RandomState::new().hash_one(()) % 1500)
+}
 
 /// The server dies between moving a job on and inserting its runs: the next one must find the fires where they were.
 async fn a_claim_is_whole_or_not_at_all(db: ScratchDb) {

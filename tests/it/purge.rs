@@ -12,9 +12,7 @@ async fn old_runs_go_while_jobs_fire(db: ScratchDb) {
     let server = Server::start_with(&db, &["--retention", "3s"]).await;
     let api = server.api();
     let journal = Journal::new();
-    let job = |name: &str, schedule| {
-        json!({"name": name, "app": "files", "handler": "shell", "params": journal.params(""), "schedule": schedule})
-    };
+    let job = |name: &str, schedule| json!({"name": name, "app": "files", "handler": "shell", "params": journal.params(""), "schedule": schedule});
     api.post("/api/v1/jobs", job("each-second", json!({"every": "1s"}))).await.expect(201);
     let broadcast = json!({"name": "everywhere", "app": "files", "handler": "shell", "route": "broadcast",
         "params": {"argv": ["true"]}, "schedule": {"every": "2s"}});
