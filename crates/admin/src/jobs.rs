@@ -182,6 +182,12 @@ impl Engine {
         Ok(asked)
     }
 
+    /// When a job fires next, claimed already or not; `None` where it does not fire any more.
+    #[must_use]
+    pub fn next_fire(&self, record: &JobRecord) -> Option<Timestamp> {
+        first_fire(&record.spec.compile().ok()?, record.anchor, self.now())
+    }
+
     fn check(&self, spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> Result<Job, JobError> {
         let job = spec.compile().map_err(JobError::Invalid)?;
         let known = before.map(JobSpec::once_instants).unwrap_or_default();

@@ -28,7 +28,7 @@ const TRY_COUNT: usize = 4;
 const LAST_RUN_ROWS: u32 = 20;
 
 /// The `{name}` of a path.
-pub(super) struct JobName(pub(super) String);
+pub(crate) struct JobName(pub(crate) String);
 
 impl FromRequestParts<Web> for JobName {
     type Rejection = Problem;
@@ -89,12 +89,12 @@ struct LastRun {
 }
 
 impl<'a> JobJson<'a> {
-    fn new(record: &'a JobRecord, namespace: &'a str) -> Self {
+    fn new(record: &'a JobRecord, namespace: &'a str, next_fire_at: Option<Timestamp>) -> Self {
         Self {
             spec: &record.spec,
             namespace,
             version: record.version,
-            next_fire_at: record.next_fire_at,
+            next_fire_at,
             created_at: record.created_at,
             updated_at: record.updated_at,
             last_run: None,
@@ -134,7 +134,10 @@ pub(super) async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     records.truncate(limit);
     let last = records.last().filter(|_| has_more);
     let next_cursor = last.map(|record| listing.cursor(&record.spec.name));
-    let items = records.iter().map(|record| JobJson::new(record, &call.namespace.name)).collect();
+    let items = records
+        .iter()
+        .map(|record| JobJson::new(record, &call.namespace.name, call.engine().next_fire(record)))
+        .collect();
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
@@ -219,7 +222,7 @@ fn refused(error: JobError) -> Problem {
 }
 
 /// The job with this name in the namespace of the call.
-pub(super) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, Problem> {
+pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, Problem> {
     // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
@@ -244,7 +247,7 @@ fn answer(
     record: &JobRecord,
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
-    let body = JobJson { last_run, ..JobJson::new(record, &call.namespace.name) };
+    let body = JobJson { last_run, ..JobJson::new(record, &call.namespace.name, call.engine().next_fire(record)) };
     let mut response = json(status, &body)?;
     response.headers_mut().insert(ETAG, tag(record.version));
     Ok(response)
