@@ -52,7 +52,11 @@ pub(super) async fn get(call: Call, NamespacePath(name): NamespacePath) -> Resul
 }
 
 /// Makes it, with a secret of its own, or gives the one that is there another URL.
-pub(super) async fn put(call: Call, NamespacePath(name): NamespacePath, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+pub(super) async fn put(
+    call: Call,
+    NamespacePath(name): NamespacePath,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
     let namespace = namespace_by_name(call.engine(), &name).await?;
     let new: NewWebhook = read(&body)?;
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
