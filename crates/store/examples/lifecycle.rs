@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p rondel-store --example lifecycle -- URL [LANES] [BATCHES]`
 
+#![expect(clippy::print_stdout, reason = "a probe says what it found")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +92,6 @@ async fn make_jobs(store: &SqlStore, ids: &IdGen, app: AppId, lane: usize) -> an
     Ok(due)
 }
 
-#[expect(clippy::too_many_arguments, reason = "a probe")]
 async fn one_batch(
     store: &SqlStore,
     ids: &IdGen,

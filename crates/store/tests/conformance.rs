@@ -5,15 +5,26 @@
 
 mod support;
 
-use rondel_store::{SqlStore, conformance};
+use std::sync::Arc;
+
+use rondel_core::Timestamp;
+use rondel_store::{MemStore, SqlStore, conformance};
 use support::{Scratch, Server};
+
+/// A store whose clock goes on as the test does.
+#[expect(clippy::unwrap_used, reason = "a test")]
+fn memory() -> MemStore {
+    let start = tokio::time::Instant::now();
+    let elapsed = move || i64::try_from(start.elapsed().as_millis()).unwrap();
+    MemStore::new(Arc::new(move || Timestamp::from_millis(1_790_000_000_000 + elapsed())))
+}
 
 macro_rules! suites {
     ($($name:ident),+) => {
         mod memory {
             $(#[tokio::test]
             async fn $name() {
-                super::conformance::$name(&super::support::memory()).await;
+                super::conformance::$name(&super::memory()).await;
             })+
         }
 
@@ -31,7 +42,7 @@ macro_rules! suites {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 let Some(scratch) = super::Scratch::create(super::Server::Postgres).await else { return };
-                let store = scratch.open().await;
+                let store = super::SqlStore::open(&scratch.config()).await.unwrap();
                 super::conformance::$name(&store).await;
                 store.close().await;
                 scratch.drop().await;
@@ -42,7 +53,7 @@ macro_rules! suites {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 let Some(scratch) = super::Scratch::create(super::Server::MySql).await else { return };
-                let store = scratch.open().await;
+                let store = super::SqlStore::open(&scratch.config()).await.unwrap();
                 super::conformance::$name(&store).await;
                 store.close().await;
                 scratch.drop().await;
@@ -56,8 +67,8 @@ rondel_store::for_each_conformance_check!(suites);
 /// The checks do not stand in each other's way: all of them on one store.
 #[tokio::test]
 async fn one_store_passes_them_all() {
-    conformance::exercise(std::sync::Arc::new(support::memory())).await;
+    conformance::exercise(Arc::new(memory())).await;
     let folder = tempfile::tempdir().unwrap();
-    let store = std::sync::Arc::new(SqlStore::open(&support::sqlite_config(folder.path())).await.unwrap());
+    let store = Arc::new(SqlStore::open(&support::sqlite_config(folder.path())).await.unwrap());
     conformance::exercise(store).await;
 }

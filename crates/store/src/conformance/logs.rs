@@ -12,17 +12,17 @@ pub async fn logs_are_kept_once(store: &dyn Store) {
     let run = pending(store, token).await;
     let line = |text: String| LogLine { at: run.due_at, level: "info".to_owned(), text };
     let chunk = |attempt, sequence, lines| LogChunk { run: run.id, attempt, sequence, lines };
-    let chunks = vec![
+    let chunks = [
         chunk(1, 0, vec![line("eins\n\0\u{1f980}".to_owned()), line(String::new())]),
         chunk(1, 2, vec![line("long ".repeat(300_000))]),
         chunk(1, 1, vec![line("zwei".to_owned())]),
         chunk(2, 0, vec![line("again".to_owned())]),
     ];
     let unknown = LogChunk { run: RunId::new(next_id()), ..chunks[0].clone() };
-    store.append_logs(&[&chunks[..], &[unknown.clone()]].concat()).await.unwrap();
+    store.append_logs(&[&chunks[..], std::slice::from_ref(&unknown)].concat()).await.unwrap();
     let other = chunk(1, 1, vec![line("other".to_owned())]);
     store.append_logs(&[other, chunks[0].clone()]).await.unwrap();
-    store.append_logs(&[unknown.clone()]).await.unwrap();
+    store.append_logs(std::slice::from_ref(&unknown)).await.unwrap();
     store.append_logs(&[]).await.unwrap();
 
     let first = store.log_chunks(run.id, 1, -1, 10).await.unwrap();

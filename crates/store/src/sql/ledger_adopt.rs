@@ -1,6 +1,6 @@
 //! Taking over the open runs of leases that are over, and those that stand around.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
@@ -129,8 +129,8 @@ struct Orphan {
 
 impl Tx<'_> {
     /// Which epochs of which nodes are over: this node's earlier ones, and all of the dead nodes, which are fenced here.
-    async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<HashMap<NodeId, Over>> {
-        let mut over = HashMap::with_capacity(dead.len() + 1);
+    async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, Over>> {
+        let mut over = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
             columns.int("id")?;
@@ -169,7 +169,7 @@ impl Tx<'_> {
     }
 
     /// A job whose runs are taken over comes along, where its home is the dead node.
-    async fn move_homes(&mut self, token: LeaseToken, jobs: &[i64], over: &HashMap<NodeId, Over>) -> Result<()> {
+    async fn move_homes(&mut self, token: LeaseToken, jobs: &[i64], over: &BTreeMap<NodeId, Over>) -> Result<()> {
         let query = Query::new(&LOCK_HOMES).list(jobs.iter().copied()).int(token.node.get());
         let mut homes = Vec::new();
         for row in self.rows(query).await? {
@@ -191,7 +191,7 @@ impl Tx<'_> {
         &mut self,
         token: LeaseToken,
         ids: &[i64],
-        over: &HashMap<NodeId, Over>,
+        over: &BTreeMap<NodeId, Over>,
     ) -> Result<Vec<Adopted>> {
         let mut taken: Vec<(RunId, LeaseToken, RunStatus)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());

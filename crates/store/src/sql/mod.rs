@@ -5,6 +5,7 @@
 //! transaction begins, ends, and is tried again.
 
 mod catalog;
+mod catalog_bulk;
 mod catalog_change;
 mod cluster;
 mod dialect;

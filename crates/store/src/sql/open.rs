@@ -46,6 +46,9 @@ impl Default for StoreConfig {
     }
 }
 
+/// Each reader of a file has a thread and a cache of its own.
+const SQLITE_READERS_MAX: u32 = 4;
+
 /// How long a connection can be idle before it is tried before use.
 const PING_AFTER: Duration = Duration::from_secs(1);
 
@@ -66,7 +69,7 @@ impl SqlStore {
 
         let settings = session_settings(dialect, config);
         let (write_size, read_size) = match dialect {
-            Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).max(1)),
+            Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).clamp(1, SQLITE_READERS_MAX)),
             Dialect::Postgres | Dialect::MySql => (config.pool_size.max(1), 0),
         };
         let write = pool(write_size, settings.clone(), config).connect_lazy_with(options.clone());
@@ -145,10 +148,10 @@ fn session_settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
     let seconds = |ms: i64| (ms + 999) / 1000;
     match dialect {
         Dialect::Sqlite => vec![
+            format!("PRAGMA busy_timeout = {lock_ms}"),
             "PRAGMA journal_mode = WAL".to_owned(),
             "PRAGMA synchronous = FULL".to_owned(),
             "PRAGMA foreign_keys = ON".to_owned(),
-            format!("PRAGMA busy_timeout = {lock_ms}"),
         ],
         Dialect::Postgres => vec![
             format!("SET lock_timeout = {lock_ms}"),

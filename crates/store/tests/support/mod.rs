@@ -1,12 +1,14 @@
 //! Fresh stores for tests: a file, or a scratch database on a server that the environment names.
 
-#![allow(dead_code, reason = "each test program uses a part")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "tests: what is not as it must be ends them, and says so"
+)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rondel_core::Timestamp;
-use rondel_store::{MemStore, SqlStore, StoreConfig};
+use rondel_store::StoreConfig;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// A server that tests may make databases on.
@@ -59,34 +61,20 @@ impl Scratch {
         let mut connection = AnyConnection::connect(&server_url).await.unwrap();
         connection.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
         let (base, query) = server_url.split_once('?').unwrap_or((&server_url, ""));
-        let slash = base[base.find("://").unwrap() + 3..].find('/').map(|at| at + base.find("://").unwrap() + 3);
-        let url = format!("{}/{name}?{query}", &base[..slash.unwrap_or(base.len())]);
-        let url = url.trim_end_matches('?').to_owned();
+        let start = base.find("://").unwrap() + 3;
+        let end = base[start..].find('/').map_or(base.len(), |at| start + at);
+        let url = format!("{}/{name}?{query}", &base[..end]).trim_end_matches('?').to_owned();
         Some(Self { server_url, name, url })
-    }
-
-    pub(crate) async fn open(&self) -> SqlStore {
-        SqlStore::open(&self.config()).await.unwrap()
     }
 
     pub(crate) fn config(&self) -> StoreConfig {
         StoreConfig { url: self.url.parse().unwrap(), ..StoreConfig::default() }
     }
 
-    pub(crate) async fn connect(&self) -> AnyConnection {
-        AnyConnection::connect(&self.url).await.unwrap()
-    }
-
     pub(crate) async fn drop(self) {
         let mut connection = AnyConnection::connect(&self.server_url).await.unwrap();
         connection.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.name))).await.unwrap();
     }
-}
-
-pub(crate) fn memory() -> MemStore {
-    let start = tokio::time::Instant::now();
-    let elapsed = move || i64::try_from(start.elapsed().as_millis()).unwrap();
-    MemStore::new(Arc::new(move || Timestamp::from_millis(1_790_000_000_000 + elapsed())))
 }
 
 pub(crate) fn sqlite_config(folder: &std::path::Path) -> StoreConfig {
