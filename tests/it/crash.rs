@@ -1,6 +1,7 @@
 //! kill -9 of the server under load: no fire without a row, no row without a verdict, nothing begun twice.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::time::Duration;
 
 use rondel_tests::{Agent, ScratchDb, Server, wait_until};
@@ -25,9 +26,10 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     let _agent = Agent::start_with(&server, "files", &["--data-dir", &data.path().display().to_string()]).await;
     lines(&journal, 3 * JOB_COUNT).await;
     let pause = any_moment();
-    println!("killed {pause:?} after the third line of each job, on the average");
     tokio::time::sleep(pause).await;
     server.kill().await;
+    // Shown where the test fails: the moment is the only thing that differs from run to run.
+    std::io::stdout().write_all(format!("killed {pause:?} after three lines a job\n").as_bytes()).expect("say so");
     let before = journal.lines().len();
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.restart().await;

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod broadcast;
+mod console;
 mod crash;
 mod drain;
 mod edits;

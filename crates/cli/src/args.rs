@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use crate::agent::AgentArgs;
 use crate::app::AppArgs;
+use crate::bench::BenchArgs;
 use crate::cron::CronArgs;
 use crate::dev::DevArgs;
 use crate::executor::ExecutorArgs;
@@ -15,6 +16,7 @@ use crate::job::JobArgs;
 use crate::node::NodeArgs;
 use crate::run::RunArgs;
 use crate::server::ServerArgs;
+use crate::sign_in::SignInLinkArgs;
 use crate::{config, output, runtime};
 
 /// A distributed job scheduler: a server decides when a job is due and which executor runs it.
@@ -46,8 +48,12 @@ enum Command {
     Node(NodeArgs),
     /// See and create apps
     App(AppArgs),
+    /// Print a link that opens the console in a browser, once, within 15 minutes
+    SignInLink(SignInLinkArgs),
     /// Ask when a cron expression fires, without a server
     Cron(CronArgs),
+    /// Measure how fast this machine and a database go
+    Bench(Box<BenchArgs>),
     /// Print the version
     Version,
     /// Print a completion script for a shell
@@ -83,7 +89,9 @@ impl Command {
             Self::Executor(args) => done(runtime::run(args.run())),
             Self::Node(args) => done(runtime::run(args.run())),
             Self::App(args) => done(runtime::run(args.run())),
+            Self::SignInLink(args) => done(runtime::run(args.run())),
             Self::Cron(args) => done(args.run()),
+            Self::Bench(args) => args.run(),
             Self::Version => done(output::data(concat!("rondel ", env!("CARGO_PKG_VERSION")))),
             Self::Completions(args) => done(completions(args.shell)),
             Self::ConfigReference => done(config::reference().and_then(|text| output::data(&text))),

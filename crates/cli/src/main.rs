@@ -2,12 +2,13 @@
 //!
 //! - `dev`, `server` and `agent` put the other crates together; `config`, `births`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
-//! - `job`, `run`, `executor`, `node` and `app` speak REST through `client`, and print through `view` and `table`;
-//! - `cron` works offline; `exit` and `output` are how everything ends and speaks.
+//! - `job`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
+//! - `bench` measures; `cron` works offline; `exit` and `output` are how everything ends and speaks.
 
 mod agent;
 mod app;
 mod args;
+mod bench;
 mod births;
 mod client;
 mod clock;
@@ -25,6 +26,7 @@ mod output;
 mod run;
 mod runtime;
 mod server;
+mod sign_in;
 mod table;
 mod telemetry;
 mod terminal;

@@ -5,13 +5,15 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Uri};
 use rondel_admin::auth::authenticate;
 use rondel_core::NamespaceId;
 use rondel_store::catalog::{TokenKind, TokenRecord};
 
 use crate::app::Web;
 use crate::problem::{Code, Problem};
+use crate::redirect::{pair, to};
+use crate::{cookies, origin};
 
 /// What a route asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,26 +28,39 @@ pub enum Permission {
     Admin,
 }
 
-/// Somebody whose token was good.
+/// Somebody whose token was good, or who signed in.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    token: TokenRecord,
+    name: String,
+    kind: TokenKind,
+    namespace: Option<NamespaceId>,
+}
+
+impl From<TokenRecord> for Caller {
+    fn from(token: TokenRecord) -> Self {
+        Self { name: token.name, kind: token.kind, namespace: token.namespace }
+    }
 }
 
 impl Caller {
+    /// Who starts the server.
+    pub(crate) fn admin() -> Self {
+        Self { name: "admin".to_owned(), kind: TokenKind::Admin, namespace: None }
+    }
+
     /// What changes are signed with.
     pub(crate) fn name(&self) -> &str {
-        &self.token.name
+        &self.name
     }
 
     /// The namespace that a request without one means; `None` stands for `default`.
     pub(crate) const fn namespace(&self) -> Option<NamespaceId> {
-        self.token.namespace
+        self.namespace
     }
 
     /// Every right belongs to an admin's token, none to an executor's, which is for opening sessions alone.
     const fn may(&self, permission: Permission) -> bool {
-        match (self.token.kind, permission) {
+        match (self.kind, permission) {
             (TokenKind::Admin, Permission::View | Permission::Operate | Permission::Edit | Permission::Admin) => true,
             (TokenKind::Executor, _) => false,
         }
@@ -74,6 +89,42 @@ pub(crate) async fn guard(State(gate): State<Gate>, mut request: Request, next: 
     }
 }
 
+/// Lets a request for a page pass whose session is good: others are sent to the page that says how to sign in.
+pub(crate) async fn guard_page(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let is_safe = request.method().is_safe();
+    if !is_safe && !origin::is_same(request.headers(), request.uri()) {
+        return cross_origin().into_response();
+    }
+    let session = cookies::session(request.headers(), gate.web.config.tls);
+    let Some(caller) = session.and_then(|session| gate.web.config.sign_ins.caller(session)) else {
+        let is_whole = is_safe && !request.headers().contains_key("hx-request");
+        return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
+    };
+    if !caller.may(gate.permission) {
+        return Problem::new(Code::Forbidden, "this sign-in does not allow it").into_response();
+    }
+    let name = caller.name().to_owned();
+    request.extensions_mut().insert(caller);
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(CalledBy(name));
+    response
+}
+
+/// The refusal of a change that another site asks for.
+pub(crate) fn cross_origin() -> Problem {
+    Problem::new(Code::CrossOrigin, "the request comes from another site; if a proxy is in between, it must keep Host")
+}
+
+/// The refusal of a page without a session.
+pub(crate) fn signed_out() -> Problem {
+    Problem::new(Code::Unauthenticated, "there is no session; rondel sign-in-link prints a link that begins one")
+}
+
+fn to_sign_in(uri: &Uri) -> Response {
+    let wanted = uri.path_and_query().map_or("/", |path| path.as_str());
+    to(&format!("/sign-in?{}", pair("next", wanted)))
+}
+
 /// On a response: who called, for the log line.
 #[derive(Clone, Debug)]
 pub(crate) struct CalledBy(pub(crate) String);
@@ -82,7 +133,7 @@ pub(crate) struct CalledBy(pub(crate) String);
 pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Option<String>) -> Result<Caller, Problem> {
     let engine = &web.engine;
     let token = authenticate(engine.store(), authorization.as_deref(), engine.now()).await?;
-    let caller = token.map(|token| Caller { token }).ok_or_else(unauthenticated)?;
+    let caller = token.map(Caller::from).ok_or_else(unauthenticated)?;
     if caller.may(permission) {
         Ok(caller)
     } else {

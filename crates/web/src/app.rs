@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::routes::{RouteInfo, Routes};
+use crate::sign_in::SignIns;
 use crate::{api, frame, health, pages};
 
 /// The path of the gRPC service; its calls say who they are themselves.
@@ -32,6 +33,10 @@ pub struct WebConfig {
     pub follow_count_max: usize,
     /// How long one log is followed at most.
     pub follow_timeout: Duration,
+    /// Who may use the console's pages.
+    pub sign_ins: SignIns,
+    /// Whether browsers reach the port over TLS.
+    pub tls: bool,
     /// Ends what is being followed.
     pub shutdown: CancellationToken,
 }
@@ -45,6 +50,8 @@ impl Default for WebConfig {
             request_count_max: 1024,
             follow_count_max: 256,
             follow_timeout: Duration::from_secs(3600),
+            sign_ins: SignIns::default(),
+            tls: false,
             shutdown: CancellationToken::new(),
         }
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::access::CalledBy;
 use crate::app::Web;
+use crate::pages;
 use crate::problem::{Code, Problem, render};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -26,10 +27,13 @@ pub(crate) async fn frame(State(web): State<Web>, request: Request, next: Next) 
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
+    let page = pages::problem::wanted(&request);
     let mut response = next.run(request).await;
     let problem = response.extensions_mut().remove::<Problem>();
-    if let Some(problem) = &problem {
-        render(&mut response, problem, &request_id, &path);
+    match (&problem, &page) {
+        (Some(problem), Some(page)) => page.render(&mut response, problem, &request_id),
+        (Some(problem), None) => render(&mut response, problem, &request_id, &path),
+        (None, _) => {}
     }
     harden(response.headers_mut(), &request_id);
     let status = response.status().as_u16();
@@ -85,8 +89,9 @@ fn harden(headers: &mut HeaderMap, request_id: &str) {
         headers.insert(REQUEST_ID, id);
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    for (name, value) in [(CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, POLICY)] {
+    for (name, value) in
+        [(REFERRER_POLICY, "no-referrer"), (CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, POLICY)]
+    {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
 }

@@ -3,6 +3,7 @@
 //! - [`app()`] puts a router together from an engine, [`serve()`] runs it on a listener;
 //! - `routes` builds routes, none of them without a declared access; `access` admits callers before anything else is
 //!   looked at; `frame` is around every request: its id, its log line, its limits;
+//! - `sign_in` keeps who signed in to the pages; `cookies`, `origin` and `redirect` are what that takes;
 //! - `call`, `query`, `body`, `etag` and `cursor` read requests; `problem` is the one shape of every error;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
 //!
@@ -13,19 +14,24 @@ mod api;
 mod app;
 mod body;
 mod call;
+mod cookies;
 mod cursor;
 mod etag;
 mod frame;
 mod health;
+mod origin;
 mod pages;
 mod preface;
 mod problem;
 mod query;
+mod redirect;
 mod routes;
 mod serve;
+mod sign_in;
 
 pub use access::Permission;
 pub use app::{WebConfig, app, route_table};
 pub use problem::Code;
 pub use routes::{Access, RouteInfo};
 pub use serve::serve;
+pub use sign_in::SignIns;

@@ -55,6 +55,7 @@ codes! {
     InvalidHeader = "invalid_header", 400, "A header cannot be read";
     Unauthenticated = "unauthenticated", 401, "A valid token is needed";
     Forbidden = "forbidden", 403, "The token does not allow this";
+    CrossOrigin = "cross_origin", 403, "Another site asked for this";
     NotFound = "not_found", 404, "There is nothing at this path";
     NamespaceNotFound = "namespace_not_found", 404, "There is no such namespace";
     AppNotFound = "app_not_found", 404, "There is no such app";
@@ -69,6 +70,7 @@ codes! {
     RunNotFinished = "run_not_finished", 409, "The run is not over yet";
     RunFinished = "run_finished", 409, "The run is over already";
     ShardOfBroadcast = "shard_of_broadcast", 409, "The run is one shard of a broadcast";
+    LinkSpent = "link_spent", 410, "The sign-in link was used or has expired";
     VersionMismatch = "version_mismatch", 412, "The job has another version by now";
     BodyTooLarge = "body_too_large", 413, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
@@ -193,6 +195,16 @@ impl Problem {
     /// The place of the first complaint about the body.
     pub(crate) fn first_pointer(&self) -> Option<&str> {
         self.0.errors.first()?.pointer.as_deref()
+    }
+
+    /// The sentence about this very case.
+    pub(crate) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// What is wrong, place by place.
+    pub(crate) fn complaints(&self) -> &[Complaint] {
+        &self.0.errors
     }
 
     pub(crate) const fn code(&self) -> Code {

@@ -9,7 +9,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{Method, Uri};
 
-use crate::access::{Gate, Permission, admit, authorization, guard};
+use crate::access::{Gate, Permission, admit, authorization, guard, guard_page};
 use crate::app::Web;
 use crate::problem::{Code, Problem};
 
@@ -18,8 +18,10 @@ use crate::problem::{Code, Problem};
 pub enum Access {
     /// Everybody.
     Open,
-    /// Who has this permission.
+    /// Who has a token with this permission.
     Needs(Permission),
+    /// Who signed in to the console with this permission.
+    SignedIn(Permission),
 }
 
 /// The paths that are open to everybody. Another one is an edit of this list, and thereby a decision.
@@ -29,8 +31,14 @@ pub(crate) enum OpenPath {
     Livez,
     /// The node is ready for work.
     Readyz,
-    /// The first page.
-    Home,
+    /// Signing in.
+    SignIn,
+    /// Signing out.
+    SignOut,
+    /// Language and theme.
+    Preferences,
+    /// What pages are made with: style, script, pictures.
+    Static,
 }
 
 impl OpenPath {
@@ -38,7 +46,10 @@ impl OpenPath {
         match self {
             Self::Livez => "/livez",
             Self::Readyz => "/readyz",
-            Self::Home => "/",
+            Self::SignIn => "/sign-in",
+            Self::SignOut => "/sign-out",
+            Self::Preferences => "/preferences",
+            Self::Static => "/static/{file}",
         }
     }
 }
@@ -95,6 +106,36 @@ impl Routes {
         self.push(info, on(MethodFilter::GET, handler))
     }
 
+    /// A POST route for everybody; its handler looks at the origin.
+    pub(crate) fn open_post<H, T>(self, path: OpenPath, handler: H) -> Self
+    where
+        H: Handler<T, Web>,
+        T: 'static,
+    {
+        let info = RouteInfo { method: Method::POST, path: path.path(), access: Access::Open };
+        self.push(info, on(MethodFilter::POST, handler))
+    }
+
+    /// A page.
+    pub(crate) fn page<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
+    where
+        H: Handler<T, Web>,
+        T: 'static,
+    {
+        let info = RouteInfo { method: Method::GET, path, access: Access::SignedIn(permission) };
+        self.push(info, on(MethodFilter::GET, handler))
+    }
+
+    /// What a form of a page is sent to.
+    pub(crate) fn form<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
+    where
+        H: Handler<T, Web>,
+        T: 'static,
+    {
+        let info = RouteInfo { method: Method::POST, path, access: Access::SignedIn(permission) };
+        self.push(info, on(MethodFilter::POST, handler))
+    }
+
     fn push(mut self, info: RouteInfo, handler: MethodRouter<Web>) -> Self {
         self.routes.push(Route { info, handler });
         self
@@ -128,6 +169,9 @@ impl Routes {
                 Access::Needs(permission) => {
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission }, guard))
                 }
+                Access::SignedIn(permission) => {
+                    handler.layer(from_fn_with_state(Gate { web: web.clone(), permission }, guard_page))
+                }
             };
             match paths.iter_mut().find(|(path, _)| *path == info.path) {
                 Some((_, methods)) => *methods = std::mem::take(methods).merge(handler),
@@ -153,7 +197,7 @@ fn is_api(uri: &Uri) -> bool {
 
 async fn nothing_here(State(web): State<Web>, request: Request) -> Problem {
     if !is_api(request.uri()) {
-        return Problem::new(Code::NotFound, "the API is at /api/v1");
+        return Problem::new(Code::NotFound, "the console begins at /, the API at /api/v1");
     }
     let authorization = authorization(request.headers());
     match admit(&web, Permission::View, authorization).await {

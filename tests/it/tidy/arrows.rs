@@ -9,7 +9,8 @@ use super::WORKSPACE;
 /// Each crate, and the crates of the workspace that it uses.
 const ARROWS: &[(&str, &[&str])] = &[
     ("rondel-admin", &["rondel-core", "rondel-proto", "rondel-store"]),
-    ("rondel-cli", &["rondel-admin", "rondel-core", "rondel-executor", "rondel-store", "rondel-web"]),
+    ("rondel-bench", &["rondel-admin", "rondel-core", "rondel-executor", "rondel-store", "rondel-web"]),
+    ("rondel-cli", &["rondel-admin", "rondel-bench", "rondel-core", "rondel-executor", "rondel-store", "rondel-web"]),
     ("rondel-core", &[]),
     ("rondel-executor", &["rondel-core", "rondel-proto"]),
     ("rondel-proto", &[]),

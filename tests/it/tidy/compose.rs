@@ -28,10 +28,8 @@ impl Compose {
     /// What is said in a list of strings.
     fn list(&self, service: &str, key: &str) -> Vec<String> {
         let list = get(self.service(service), key);
-        let list = list.and_then(Yaml::as_vec).unwrap_or_else(|| panic!("{service}.{key} is a list"));
-        list.iter()
-            .map(|item| item.as_str().unwrap_or_else(|| panic!("{service}.{key}: {item:?}")).to_owned())
-            .collect()
+        let list = list.and_then(Yaml::as_vec).expect("a list");
+        list.iter().map(|item| item.as_str().expect("a text").to_owned()).collect()
     }
 }
 

@@ -168,7 +168,8 @@ impl Client {
         Ok(url)
     }
 
-    fn place(&self) -> &str {
+    /// The server's URL, without a slash at its end.
+    pub(crate) fn place(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 

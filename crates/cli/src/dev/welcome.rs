@@ -15,6 +15,7 @@ pub(super) fn lines(node: &Node, data_dir: &Path, listen: Listen) -> Vec<String>
     let loopback = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
     let token = data_dir.join("admin.token");
     vec![
+        node.sign_in_line(),
         String::new(),
         format!("  API        {}/api/v1{loopback}", node.url()),
         format!("  API token  {}", token.display()),

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::births::Births;
 use crate::config::{self, ConfigFileArgs, ServerConfig, ServerSettings};
 use crate::exit::{Exit, Failure};
-use crate::{runtime, telemetry};
+use crate::{output, runtime, telemetry};
 pub(crate) use node::Node;
 
 /// Settings are read from flags, then the environment, then the config file.
@@ -55,6 +55,7 @@ async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Fail
     let node = Node::start(&config, &mut births).await?;
     births.keep();
     node.announce(&[]);
+    output::talk(&node.sign_in_line());
     node.until(&stop).await;
     node.drain(config.drain_grace).await
 }

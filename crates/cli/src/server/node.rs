@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
-use rondel_web::WebConfig;
+use rondel_web::{SignIns, WebConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +25,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) token: Token,
+    sign_ins: SignIns,
     address: SocketAddr,
     lifecycle: Lifecycle,
     store: Arc<SqlStore>,
@@ -51,7 +52,7 @@ impl Node {
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
-        let node = Self { engine, token, address, lifecycle, store };
+        let node = Self { engine, token, sign_ins: SignIns::default(), address, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
@@ -69,7 +70,11 @@ impl Node {
     }
 
     fn serve(&self, listener: TcpListener) {
-        let config = WebConfig { shutdown: self.lifecycle.soft.clone(), ..WebConfig::default() };
+        let config = WebConfig {
+            sign_ins: self.sign_ins.clone(),
+            shutdown: self.lifecycle.soft.clone(),
+            ..WebConfig::default()
+        };
         let app = rondel_web::app(self.engine.clone(), config);
         let closed = self.lifecycle.hard.clone();
         // Executors deliver their last results while the engine drains: the port stays open to the end.
@@ -85,6 +90,11 @@ impl Node {
             std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         };
         format!("http://{}", SocketAddr::new(local, self.address.port()))
+    }
+
+    /// The line with a link that opens the console, once.
+    pub(crate) fn sign_in_line(&self) -> String {
+        format!("sign in: {}{}", self.url(), self.sign_ins.admin_link())
     }
 
     /// Says on stdout that it listens, and what else there is to say.

@@ -5,6 +5,8 @@ mod agent;
 #[cfg(test)]
 mod bad_starts;
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod client;
 #[cfg(test)]
 mod cron;

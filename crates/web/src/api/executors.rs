@@ -21,24 +21,29 @@ const SHOWN_FOR: Duration = Duration::from_secs(3600);
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Serialize)]
-struct ExecutorJson {
-    id: ExecutorId,
-    name: String,
-    app: String,
-    status: &'static str,
-    labels: BTreeMap<String, String>,
-    weight: u32,
-    slots: u32,
+pub(crate) struct ExecutorJson {
+    pub(crate) id: ExecutorId,
+    pub(crate) name: String,
+    pub(crate) app: String,
+    pub(crate) status: &'static str,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) weight: u32,
+    pub(crate) slots: u32,
     /// Null where this node does not hear it.
-    running: Option<u32>,
-    handlers: Vec<String>,
-    sdk_version: String,
+    pub(crate) running: Option<u32>,
+    pub(crate) handlers: Vec<String>,
+    pub(crate) sdk_version: String,
     /// When its stream to this node was opened.
-    connected_at: Option<Timestamp>,
-    last_seen_at: Timestamp,
+    pub(crate) connected_at: Option<Timestamp>,
+    pub(crate) last_seen_at: Timestamp,
 }
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
+    json(StatusCode::OK, &Page { items: all(&call).await?, next_cursor: None })
+}
+
+/// Those that are online, and those that were until not long ago.
+pub(crate) async fn all<Q>(call: &Call<Q>) -> Result<Vec<ExecutorJson>, Problem> {
     let store = call.engine().store();
     let now = call.engine().now();
     let online = call.engine().online_executors();
@@ -63,7 +68,7 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
         }
     }
     items.sort_by(|a, b| (&a.app, &a.name, a.id).cmp(&(&b.app, &b.name, b.id)));
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+    Ok(items)
 }
 
 impl From<OnlineExecutor> for ExecutorJson {

@@ -14,9 +14,9 @@ const CHUNK_COUNT: u32 = 32;
 
 /// Where a reader stands: it has read all chunks up to `chunk`, `skip` lines of the next one, and `seq` lines in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Position {
+pub(crate) struct Position {
     #[serde(rename = "t")]
-    pub(super) attempt: i32,
+    pub(crate) attempt: i32,
     #[serde(rename = "c")]
     chunk: i64,
     #[serde(rename = "k")]
@@ -27,43 +27,43 @@ pub(super) struct Position {
 
 /// A line as the API shows it.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// Counts the lines of the attempt from 1.
-    seq: u64,
-    at: Timestamp,
-    level: String,
-    pub(super) line: String,
+    pub(crate) seq: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) level: String,
+    pub(crate) line: String,
     attempt: i32,
 }
 
 /// Some lines, and where they end.
 #[derive(Debug)]
-pub(super) struct Lines {
-    pub(super) lines: Vec<Line>,
-    pub(super) position: Position,
+pub(crate) struct Lines {
+    pub(crate) lines: Vec<Line>,
+    pub(crate) position: Position,
     /// Whether there is nothing after them that could be read now.
-    pub(super) is_drained: bool,
+    pub(crate) is_drained: bool,
 }
 
 impl Position {
     /// Before the first line of an attempt.
-    pub(super) const fn start(attempt: i32) -> Self {
+    pub(crate) const fn start(attempt: i32) -> Self {
         Self { attempt, chunk: -1, skip: 0, seq: 0 }
     }
 
     /// Whether it can be one that this API gave out for a run with so many attempts.
-    pub(super) const fn is_plausible(&self, attempt_count: i32) -> bool {
+    pub(crate) const fn is_plausible(&self, attempt_count: i32) -> bool {
         self.attempt >= 1 && self.attempt <= attempt_count && self.chunk >= -1
     }
 }
 
 /// Whether no further line of the attempt will come in.
-pub(super) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
+pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
     attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE))
 }
 
 /// Reads at most `limit` lines.
-pub(super) async fn read(
+pub(crate) async fn read(
     store: &dyn Store,
     run: &Run,
     from: Position,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::follow::{self, Follow, Form};
 use super::lines::{self, Line, Position};
 use super::runs::{self, RunPath};
+use crate::app::Web;
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
@@ -89,6 +90,12 @@ fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) 
     let position = listing.position::<Position>(cursor)?;
     let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
     if fits && position.is_plausible(run.attempt) { Ok(position) } else { Err(invalid("belongs to another attempt")) }
+}
+
+/// The whole log of an attempt as text.
+pub(crate) fn text(web: &Web, run: Run, attempt: i32) -> Result<Response, Problem> {
+    let (listing, position) = (Listing::new("logs", run.id), Position::start(attempt));
+    follow::answer(web, Follow { run, listing, position, form: Form::Text, waits: false, stays: true })
 }
 
 /// The form that the caller asks for; JSON if it asks for none that is known.

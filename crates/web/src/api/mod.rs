@@ -1,15 +1,16 @@
 //! The endpoints: one file for each noun, one function for each verb.
 
 mod apps;
-mod executors;
+pub(crate) mod executors;
 mod follow;
 mod job_body;
-mod jobs;
-mod lines;
-mod logs;
+pub(crate) mod jobs;
+pub(crate) mod lines;
+pub(crate) mod logs;
 mod nodes;
-mod run_json;
-mod runs;
+pub(crate) mod run_json;
+pub(crate) mod runs;
+mod sign_in_links;
 mod webhooks;
 
 use serde::Serialize;
@@ -52,4 +53,5 @@ pub(crate) fn routes() -> Routes {
         .get("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::get)
         .put("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::put)
         .delete("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::delete)
+        .post("/api/v1/sign-in-links", Admin, sign_in_links::create)
 }

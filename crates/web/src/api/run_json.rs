@@ -123,7 +123,7 @@ pub(super) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunIt
     Ok(runs.into_iter().map(|run| (name(&run), run)).map(|(name, run)| RunItem::new(run, &name)).collect())
 }
 
-async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>, Problem> {
+pub(crate) async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>, Problem> {
     let mut ids: Vec<JobId> = runs.iter().map(|run| run.job).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -168,7 +168,7 @@ fn raw(text: String) -> Option<Box<RawValue>> {
 }
 
 /// The run's own parameters, else those of the definition that it runs under, as JSON text.
-pub(super) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
+pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     if run.params.is_some() {
         return Ok(run.params.clone());
     }
@@ -177,6 +177,11 @@ pub(super) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String
 }
 
 async fn shards<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<RunItem>, Problem> {
+    items(call, shard_runs(call, whole).await?).await
+}
+
+/// The shards of a broadcast, in order.
+pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run>, Problem> {
     let mut shards = Vec::new();
     let mut query = RunQuery { parent: Some(whole.id), limit: LIMIT_MAX, ..RunQuery::default() };
     while shards.len() < SHARD_COUNT_MAX {
@@ -190,5 +195,5 @@ async fn shards<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<RunItem>, Problem>
         }
     }
     shards.sort_by_key(|run| run.shard_index);
-    items(call, shards).await
+    Ok(shards)
 }

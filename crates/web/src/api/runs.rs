@@ -28,7 +28,7 @@ use crate::query::{FromQuery, Reader};
 const CLIENT_HEADER: &str = "rondel-client";
 
 /// The `{id}` of a path, as text.
-pub(super) struct RunPath(String);
+pub(crate) struct RunPath(String);
 
 impl FromRequestParts<Web> for RunPath {
     type Rejection = Problem;
@@ -129,17 +129,27 @@ pub(super) async fn cancel(call: Call, path: RunPath) -> Result<Response, Proble
 
 pub(super) async fn retry(call: Call, path: RunPath, headers: HeaderMap) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
+    let (record, again) = repetition(&call, &run, trigger_of(&headers)).await?;
+    request(&call, &record, again).await
+}
+
+/// What repeats a run: its job, and the request for it.
+pub(crate) async fn repetition<Q>(
+    call: &Call<Q>,
+    run: &Run,
+    trigger: Trigger,
+) -> Result<(JobRecord, RunRequest), Problem> {
     if !run.status.is_terminal() {
         return Err(Problem::new(Code::RunNotFinished, format!("the run is {}; cancel it first", run.status)));
     }
-    if let Some(whole) = whole_of(&call, &run).await? {
+    if let Some(whole) = whole_of(call, run).await? {
         return Err(Problem::new(Code::ShardOfBroadcast, format!("retry the whole broadcast, run {whole}")));
     }
-    let record = job_of(&call, &run).await?;
+    let record = job_of(call, run).await?;
     // An edit since then does not change what is repeated.
     let is_current = run.params.is_none() && run.job_version == record.version;
-    let params = if is_current { None } else { run_json::params(&call, &run).await? };
-    request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: Some(run.id) }).await
+    let params = if is_current { None } else { run_json::params(call, run).await? };
+    Ok((record, RunRequest { params, trigger, parent: Some(run.id) }))
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
@@ -153,7 +163,7 @@ async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result
 }
 
 /// The run with this id, if it is in the namespace of the call.
-pub(super) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Problem> {
+pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Problem> {
     let id = path.0.parse::<RunId>().ok().filter(|id| id.get() > 0);
     let found = match id {
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
@@ -168,7 +178,7 @@ fn missing<Q>(call: &Call<Q>, path: &RunPath) -> Problem {
 }
 
 /// The broadcast of which this run is one shard.
-async fn whole_of(call: &Call, run: &Run) -> Result<Option<RunId>, Problem> {
+async fn whole_of<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != BROADCAST) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
     let whole = parents.first().filter(|whole| whole.shard_index == BROADCAST && whole.fire_at == run.fire_at);
@@ -176,7 +186,7 @@ async fn whole_of(call: &Call, run: &Run) -> Result<Option<RunId>, Problem> {
 }
 
 /// The job of a run, as it is defined now.
-async fn job_of(call: &Call, run: &Run) -> Result<JobRecord, Problem> {
+pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Problem> {
     let store = call.engine().store();
     let name = store.job_names(&[run.job]).await?.pop().map(|(_, name)| name);
     let record = match name {

@@ -1,11 +1,65 @@
-//! The pages for people.
+//! The pages for people: askama templates from `web/templates`, moved by htmx, without a line of code or style of their own.
+//!
+//! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
+//!   `assets` the files that pages load; `problem` what goes wrong, as a page;
+//! - `sign_in`, `jobs`, `job_new`, `job`, `runs`, `run`, `run_log` and `executors` are the pages;
+//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
 
+mod ansi;
+mod assets;
+mod executors;
+mod form;
+mod job;
+mod job_form;
+mod job_new;
+mod jobs;
+mod moment;
+mod prefs;
+pub(crate) mod problem;
+mod run;
+mod run_log;
+mod runs;
+mod schedule_text;
+mod shell;
+mod sign_in;
+mod texts;
+mod view;
+
+use axum::response::Response;
+
+use crate::access::Permission::{Edit, Operate, View};
+use crate::redirect::to;
 use crate::routes::{OpenPath, Routes};
 
+/// How many items a page has.
+const LIMIT: u32 = 50;
+
 pub(crate) fn routes() -> Routes {
-    Routes::new().open(OpenPath::Home, home)
+    Routes::new()
+        .page("/", View, home)
+        .page("/jobs", View, jobs::list)
+        .form("/jobs", Edit, job_new::create)
+        .page("/jobs/new", Edit, job_new::page)
+        .page("/jobs/{name}", View, job::page)
+        .form("/jobs/{name}/delete", Edit, job::delete)
+        .form("/jobs/{name}/pause", Operate, job::pause)
+        .form("/jobs/{name}/resume", Operate, job::resume)
+        .form("/jobs/{name}/runs", Operate, job::trigger)
+        .page("/schedule-preview", View, job_new::preview)
+        .page("/runs", View, runs::list)
+        .page("/runs/{id}", View, run::page)
+        .form("/runs/{id}/cancel", Operate, run::cancel)
+        .form("/runs/{id}/retry", Operate, run::retry)
+        .page("/runs/{id}/log", View, run_log::tail)
+        .page("/runs/{id}/log.txt", View, run_log::text)
+        .page("/executors", View, executors::list)
+        .open(OpenPath::SignIn, sign_in::page)
+        .open_post(OpenPath::SignIn, sign_in::enter)
+        .open_post(OpenPath::SignOut, sign_in::leave)
+        .open_post(OpenPath::Preferences, sign_in::prefer)
+        .open(OpenPath::Static, assets::get)
 }
 
-async fn home() -> &'static str {
-    "Rondel\n\nThe API is at /api/v1 and asks for a token: Authorization: Bearer …\nHealth: /livez and /readyz.\n"
+async fn home() -> Response {
+    to("/jobs")
 }

@@ -8,6 +8,7 @@ mod documents;
 mod harness;
 mod jobs;
 mod logs;
+mod pages;
 mod port;
 mod runs;
 mod webhooks;

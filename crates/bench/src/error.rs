@@ -1,0 +1,53 @@
+//! Why there is no figure.
+
+use rondel_admin::StartError;
+use rondel_executor::ExecutorError;
+use rondel_store::{OpenError, StoreError};
+
+/// Why a measurement was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// Somebody's jobs would fire, and be in the way.
+    #[error("the database is not empty: it has {found}; name an empty one, or say --reuse")]
+    NotEmpty {
+        /// The first thing that was found.
+        found: String,
+    },
+    /// The database could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The engine did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// An executor did not start.
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    /// The system refused something.
+    #[error("cannot {doing}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A part did not do its part: the figures would say nothing.
+    #[error("{what}")]
+    Void {
+        /// Which, and what.
+        what: String,
+    },
+}
+
+impl BenchError {
+    pub(crate) fn system(doing: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::System { doing, source }
+    }
+
+    pub(crate) fn void(what: impl Into<String>) -> Self {
+        Self::Void { what: what.into() }
+    }
+}

@@ -1,0 +1,190 @@
+//! The executors: in this process, or each in a process of its own, so that what they use can be told from what the
+//! server uses.
+
+use std::io::BufRead as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use rondel_executor::Executor;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::BenchError;
+use crate::load::APP;
+use crate::plan::Plan;
+use crate::recorder::{HANDLER, Recorder, Seen, Window, nothing};
+use crate::stand::Stand;
+use crate::usage::{self, Usage};
+
+/// An executor in a process of its own. Its token and the window come over its standard input, whose end is its end.
+#[derive(Clone, Debug)]
+pub struct ExecutorPlan {
+    /// The server to dial.
+    pub server: String,
+    /// Its name.
+    pub name: String,
+    /// How many runs it takes at the same time.
+    pub slots: u32,
+}
+
+/// A line on an executor's standard input.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Token(String),
+    Measure(Window),
+}
+
+/// Runs an executor until its standard input ends. Answers what it saw, as a line for [`crate::run`].
+///
+/// # Errors
+/// What keeps an executor from starting, and an input that is not a bench's.
+pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
+    let recorder = Recorder::default();
+    let stop = CancellationToken::new();
+    let (say_token, token) = tokio::sync::oneshot::channel();
+    let (measured, stopped) = (recorder.clone(), stop.clone());
+    let listener = std::thread::Builder::new().name("words".to_owned());
+    let listener = listener.spawn(move || listen(say_token, &measured, &stopped));
+    drop(listener.map_err(BenchError::system("read standard input"))?);
+    let token = token.await.map_err(|_| BenchError::void("this command is for `rondel bench` to start"))?;
+    let executor = build(&plan.server, &token, plan.name, plan.slots, &recorder)?;
+    executor.run_until(stop.cancelled()).await?;
+    serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::void(error.to_string()))
+}
+
+fn listen(say_token: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, stop: &CancellationToken) {
+    let mut say_token = Some(say_token);
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(Word::Token(token)) => drop(say_token.take().map(|say| say.send(token))),
+            Ok(Word::Measure(window)) => recorder.measure(window),
+            Err(error) => tracing::warn!(%error, "standard input says something unknown"),
+        }
+    }
+    stop.cancel();
+}
+
+fn build(server: &str, token: &str, name: String, slots: u32, recorder: &Recorder) -> Result<Executor, BenchError> {
+    let builder = Executor::builder(APP).server(server).token(token).name(name).slots(slots);
+    Ok(builder.state(recorder.clone()).handler(HANDLER, nothing).build()?)
+}
+
+/// The executors of a measurement.
+#[derive(Debug)]
+pub(crate) enum Fleet {
+    Here { recorder: Recorder, stop: CancellationToken, tasks: JoinSet<Result<(), BenchError>> },
+    Apart(Vec<Process>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    words: Option<ChildStdin>,
+}
+
+impl Fleet {
+    pub(crate) async fn start(plan: &Plan, stand: &Stand) -> Result<Self, BenchError> {
+        let names = (0..plan.executors).map(|number| format!("bench-{number}"));
+        let fleet = match &plan.separate {
+            None => {
+                let (recorder, stop, mut tasks) = (Recorder::default(), CancellationToken::new(), JoinSet::new());
+                for name in names {
+                    let executor = build(&stand.url, stand.token.reveal(), name, plan.slots, &recorder)?;
+                    let stop = stop.clone().cancelled_owned();
+                    tasks.spawn(async move { Ok(executor.run_until(stop).await?) });
+                }
+                Self::Here { recorder, stop, tasks }
+            }
+            Some(program) => {
+                let mut processes = Vec::new();
+                for name in names {
+                    processes.push(Process::start(program, plan, stand, &name).await?);
+                }
+                Self::Apart(processes)
+            }
+        };
+        stand.online(usize::try_from(plan.executors).unwrap_or(usize::MAX)).await?;
+        Ok(fleet)
+    }
+
+    /// Says which starts count.
+    pub(crate) async fn measure(&mut self, window: Window) -> Result<(), BenchError> {
+        match self {
+            Self::Here { recorder, .. } => recorder.measure(window),
+            Self::Apart(processes) => {
+                for process in processes {
+                    process.say(&Word::Measure(window)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What processes of their own have used; `None` for executors in this process.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let used = |sum: Usage, one: Usage| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written };
+        self.pids().map(|pids| pids.map(usage::of).fold(Usage::default(), used))
+    }
+
+    /// The memory of the largest of them.
+    pub(crate) fn memory(&self) -> Option<(u64, u64)> {
+        self.pids().map(|pids| pids.map(usage::memory).max_by_key(|(_, peak)| *peak).unwrap_or_default())
+    }
+
+    fn pids(&self) -> Option<impl Iterator<Item = u32>> {
+        match self {
+            Self::Here { .. } => None,
+            Self::Apart(processes) => Some(processes.iter().filter_map(|process| process.child.id())),
+        }
+    }
+
+    /// Ends them; answers what they saw.
+    pub(crate) async fn end(self) -> Result<Seen, BenchError> {
+        match self {
+            Self::Here { recorder, stop, mut tasks } => {
+                stop.cancel();
+                while let Some(ended) = tasks.join_next().await {
+                    ended.map_err(|error| BenchError::void(format!("an executor broke: {error}")))??;
+                }
+                Ok(recorder.seen())
+            }
+            Self::Apart(processes) => {
+                let mut seen = Seen::default();
+                for process in processes {
+                    seen.add(&process.end().await?);
+                }
+                Ok(seen)
+            }
+        }
+    }
+}
+
+impl Process {
+    async fn start(program: &Path, plan: &Plan, stand: &Stand, name: &str) -> Result<Self, BenchError> {
+        let mut command = Command::new(program);
+        command.args(["bench", "executor", "--server", &stand.url, "--name", name, "--slots"]);
+        command.arg(plan.slots.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(BenchError::system("start an executor"))?;
+        let words = child.stdin.take();
+        let mut process = Self { child, words };
+        process.say(&Word::Token(stand.token.reveal().to_owned())).await?;
+        Ok(process)
+    }
+
+    async fn say(&mut self, word: &Word) -> Result<(), BenchError> {
+        let Some(words) = &mut self.words else { return Ok(()) };
+        let line = serde_json::to_string(word).map_err(|error| BenchError::void(error.to_string()))?;
+        words.write_all(format!("{line}\n").as_bytes()).await.map_err(BenchError::system("speak to an executor"))
+    }
+
+    async fn end(mut self) -> Result<Seen, BenchError> {
+        drop(self.words.take());
+        let output = self.child.wait_with_output().await.map_err(BenchError::system("wait for an executor"))?;
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| BenchError::void(format!("an executor said nothing usable ({}): {error}", output.status)))
+    }
+}

@@ -1,0 +1,32 @@
+//! How fast it goes: server, store and executors driven by no-op jobs, beside a probe that sends the same statements to
+//! the same tables without any of them. The command line is `rondel bench`.
+//!
+//! - [`run`] is one measurement: [`Plan`] in, [`Report`] out; `steady`, `burst` and `idle` are the three kinds;
+//! - `stand` puts a server together as the product does, `fleet` the executors (here, or as processes of their own),
+//!   `load` the jobs;
+//! - `metered` is the store with a watch on it: what was claimed, what became durable when, how long statements took;
+//! - `recorder` is the handler, `histogram` where it writes; `witness` is a bare timer and `probe` a bare database, what
+//!   the figures are held against; `usage` is what the kernel says about processes.
+//!
+//! Load is open: what is due when is fixed beforehand, and lateness counts from the planned instant.
+
+mod clock;
+mod error;
+mod fleet;
+mod histogram;
+mod load;
+mod metered;
+mod plan;
+mod probe;
+mod recorder;
+mod report;
+mod stand;
+mod steps;
+mod usage;
+mod witness;
+
+pub use error::BenchError;
+pub use fleet::{ExecutorPlan, run_executor};
+pub use plan::{Mode, Plan};
+pub use report::{Counts, Cpu, Durability, Lateness, Memory, Probe, ProbeLane, Report, StoreCall};
+pub use steps::run;

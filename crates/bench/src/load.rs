@@ -1,0 +1,124 @@
+//! The jobs.
+
+use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Timestamp};
+use rondel_store::catalog::{JobQuery, NewJob};
+use rondel_store::ledger::RunQuery;
+use rondel_store::{Catalog, Ledger, SqlStore};
+use serde_json::json;
+
+use crate::BenchError;
+use crate::clock;
+use crate::recorder::HANDLER;
+
+/// The app of the jobs and of the executors that run them.
+pub(crate) const APP: &str = "bench";
+/// Jobs that are made in memory at the same time.
+const CHUNK: u32 = 4_096;
+
+/// When jobs fire.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fires {
+    /// Each second, from then on.
+    EachSecond(Timestamp),
+    /// Once, then.
+    Once(Timestamp),
+    /// Once each, one second after the other, from then on.
+    OneByOne(Timestamp),
+}
+
+/// Refuses a database that has something in it.
+pub(crate) async fn check_empty(store: &SqlStore) -> Result<(), BenchError> {
+    for namespace in store.namespaces().await? {
+        let jobs = store.jobs(namespace.id, &JobQuery { limit: 1, ..JobQuery::default() }).await?;
+        if let Some(job) = jobs.first() {
+            return Err(BenchError::NotEmpty { found: format!("job {:?}", job.spec.name) });
+        }
+        let runs = store.list_runs(namespace.id, &RunQuery { limit: 1, ..RunQuery::default() }).await?;
+        if let Some(run) = runs.first() {
+            return Err(BenchError::NotEmpty { found: format!("run {}", run.id) });
+        }
+    }
+    Ok(())
+}
+
+/// The namespace and the app of the jobs.
+pub(crate) async fn home(store: &SqlStore, ids: &IdGen) -> Result<(NamespaceId, AppId), BenchError> {
+    let namespace = store.namespace("default").await?;
+    let namespace = namespace.ok_or_else(|| BenchError::void("the database has no namespace \"default\""))?.id;
+    let now = clock::now();
+    Ok((namespace, store.ensure_app(AppId::new(ids.next(now)), namespace, APP, now).await?.id))
+}
+
+/// Creates jobs, all or some of them; answers their ids, the first few alone where there are many.
+pub(crate) async fn create(
+    store: &SqlStore,
+    ids: &IdGen,
+    prefix: &str,
+    count: u32,
+    fires: Fires,
+) -> Result<Vec<JobId>, BenchError> {
+    let (namespace, app) = home(store, ids).await?;
+    let mut made = Vec::new();
+    let mut number = 0;
+    while number < count {
+        let end = count.min(number + CHUNK);
+        let mut jobs = Vec::with_capacity(usize::try_from(end - number).unwrap_or(0));
+        for number in number..end {
+            let now = clock::now();
+            let (spec, at) = definition(prefix, number, fires)?;
+            jobs.push(NewJob {
+                id: JobId::new(ids.next(now)),
+                namespace,
+                app,
+                spec,
+                anchor: at.unwrap_or(now),
+                next_fire_at: at,
+                author: "rondel bench".to_owned(),
+                now,
+            });
+        }
+        store.create_jobs(&jobs).await?;
+        if made.is_empty() {
+            made.extend(jobs.iter().map(|job| job.id));
+        }
+        number = end;
+    }
+    Ok(made)
+}
+
+fn definition(prefix: &str, number: u32, fires: Fires) -> Result<(JobSpec, Option<Timestamp>), BenchError> {
+    let (schedule, at) = match fires {
+        Fires::EachSecond(from) => (json!({"every": "1s"}), Some(from)),
+        Fires::Once(at) => (json!({"at": at}), Some(at)),
+        Fires::OneByOne(from) => {
+            let at = Timestamp::from_secs(from.second() + i64::from(number));
+            (json!({"at": at}), Some(at))
+        }
+    };
+    let name = format!("bench-{prefix}-{number:07}");
+    let document = json!({"name": name, "app": APP, "handler": HANDLER, "schedule": schedule});
+    let spec = serde_json::from_value(document);
+    let spec = spec.map_err(|error| BenchError::void(format!("the definition of {name} is wrong: {error}")))?;
+    Ok((spec, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_are_right() {
+        let at = Timestamp::from_secs(4_000_000_000);
+        for (fires, first) in [
+            (Fires::EachSecond(at), Some(at)),
+            (Fires::Once(at), Some(at)),
+            (Fires::OneByOne(at), Some(Timestamp::from_secs(4_000_000_009))),
+        ] {
+            let (spec, next) = definition("x", 9, fires).unwrap();
+            let job = spec.compile().unwrap();
+            let from = Timestamp::from_millis(first.unwrap_or(at).as_millis() - 1);
+            let planned = rondel_core::schedule::next_of_all(&job.schedules, first.unwrap_or(at), from);
+            assert_eq!((planned.map(|(at, _)| at), next), (first, first));
+        }
+    }
+}

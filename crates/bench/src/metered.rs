@@ -1,0 +1,232 @@
+//! The store with a watch on it: it passes every call on, and notes how long calls took, which fires were claimed, and
+//! when their verdicts were durable.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::run::Attempt;
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
+use rondel_store::catalog::{App, Changed, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenRecord};
+use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
+use rondel_store::ledger::{
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
+};
+use rondel_store::logs::LogChunk;
+use rondel_store::outbox::{FailureWebhook, OutboxItem};
+use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, Logs, Outbox, Result, SqlStore, Upkeep};
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::recorder::Window;
+
+/// How long calls of one kind took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timing {
+    pub(crate) calls: u64,
+    /// Rows that went in with them, where that says something.
+    pub(crate) rows: u64,
+    pub(crate) total: Duration,
+    pub(crate) max: Duration,
+}
+
+/// The fires of one instant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fires {
+    pub(crate) claimed: u64,
+    pub(crate) durable: u64,
+    /// How long after the instant the last verdict was durable, in microseconds.
+    pub(crate) last_durable: u64,
+}
+
+/// What was seen since the last [`Metered::begin`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metrics {
+    pub(crate) calls: BTreeMap<&'static str, Timing>,
+    pub(crate) fires: BTreeMap<Timestamp, Fires>,
+    /// Results that became durable at whatever instant, and with them other answers to results.
+    pub(crate) stored: u64,
+    pub(crate) other_answers: u64,
+    /// Results that became durable while the window was open.
+    pub(crate) stored_in_window: u64,
+    /// Claimed runs without a verdict, by their instant.
+    open: HashMap<RunId, Timestamp>,
+    window: Option<Window>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Metered {
+    inner: Arc<SqlStore>,
+    metrics: Mutex<Metrics>,
+}
+
+impl Metered {
+    pub(crate) fn new(inner: Arc<SqlStore>) -> Self {
+        Self { inner, metrics: Mutex::default() }
+    }
+
+    /// Opens the window: calls are counted from now on, results while it lasts.
+    pub(crate) fn begin(&self, window: Window) {
+        let mut metrics = self.lock();
+        metrics.calls.clear();
+        metrics.window = Some(window);
+    }
+
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Metrics) -> T) -> T {
+        read(&self.lock())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Metrics> {
+        self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn time<T>(&self, name: &'static str, rows: usize, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let start = Instant::now();
+        let done = call.await;
+        let took = start.elapsed();
+        let mut metrics = self.lock();
+        let timing = metrics.calls.entry(name).or_default();
+        timing.calls += 1;
+        timing.rows += rows as u64;
+        timing.total += took;
+        timing.max = timing.max.max(took);
+        done
+    }
+
+    fn note_claimed(&self, jobs: &[ClaimJob], claimed: &Claimed) {
+        let mut metrics = self.lock();
+        let won: HashMap<JobId, i64> = claimed.jobs.iter().copied().collect();
+        for run in jobs.iter().filter(|job| won.contains_key(&job.seen.job)).flat_map(|job| &job.runs) {
+            if !run.status.is_terminal() && !claimed.existing.contains(&run.id) {
+                metrics.open.insert(run.id, run.fire_at);
+                metrics.fires.entry(run.fire_at).or_default().claimed += 1;
+            }
+        }
+    }
+
+    fn note_finished(&self, batch: &[Finish], finished: &[Finished]) {
+        let now = clock::now();
+        let mut metrics = self.lock();
+        let in_window = metrics.window.is_some_and(|window| window.has(now));
+        for (finish, answer) in batch.iter().zip(finished) {
+            if !matches!(answer, Finished::Stored(_, None)) {
+                metrics.other_answers += 1;
+                continue;
+            }
+            metrics.stored += 1;
+            metrics.stored_in_window += u64::from(in_window);
+            if let Some(fire_at) = metrics.open.remove(&finish.run) {
+                let fires = metrics.fires.entry(fire_at).or_default();
+                fires.durable += 1;
+                let late = u64::try_from(clock::micros_after(fire_at)).unwrap_or(0);
+                fires.last_durable = fires.last_durable.max(late);
+            }
+        }
+    }
+}
+
+/// The calls of one trait that are timed and passed on; after `also`, those that are looked at.
+macro_rules! pass_on {
+    ($trait:ident { $(fn $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)* } also { $($rest:tt)* }) => {
+        #[async_trait]
+        impl $trait for Metered {
+            $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer> {
+                self.time(stringify!($name), 0, self.inner.$name($($arg),*)).await
+            })*
+            $($rest)*
+        }
+    };
+}
+
+pass_on!(Catalog {
+    fn namespace(name: &str) -> Option<Namespace>;
+    fn namespaces() -> Vec<Namespace>;
+    fn app(namespace: NamespaceId, name: &str) -> Option<App>;
+    fn apps(namespace: NamespaceId) -> Vec<App>;
+    fn ensure_app(id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> App;
+    fn create_job(job: NewJob) -> Option<JobRecord>;
+    fn job(namespace: NamespaceId, name: &str) -> Option<JobRecord>;
+    fn jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<JobRecord>;
+    fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
+    fn definitions(keys: &[(JobId, i64)]) -> Vec<Definition>;
+    fn change_job(change: JobChange<'_>) -> Changed;
+    fn delete_job(id: JobId, expected_version: Option<i64>, now: Timestamp) -> std::result::Result<bool, i64>;
+    fn add_token(token: &TokenRecord) -> ();
+    fn token(hash: &str) -> Option<TokenRecord>;
+    fn has_admin_token() -> bool;
+} also {});
+
+pass_on!(Ledger {
+    fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
+    fn request_run(token: LeaseToken, run: Run, now: Timestamp) -> Run;
+    fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
+    fn overdue(token: LeaseToken, before: Timestamp, limit: u32) -> Vec<Run>;
+    fn running(token: LeaseToken, limit: u32) -> Vec<Run>;
+    fn adopt(token: LeaseToken, dead: &[NodeId], limit: u32) -> Vec<Adopted>;
+    fn runs(ids: &[RunId]) -> Vec<Run>;
+    fn mark(token: LeaseToken, runs: &[InHand]) -> Vec<RunId>;
+    fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();
+    fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
+    fn ask_cancel(run: RunId, by: &str, now: Timestamp) -> CancelAsked;
+    fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
+    fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
+    fn attempts(run: RunId) -> Vec<Attempt>;
+} also {
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
+        self.note_claimed(jobs, &claimed);
+        Ok(claimed)
+    }
+
+    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
+        let finished = self.time("finish", batch.len(), self.inner.finish(batch)).await?;
+        self.note_finished(batch, &finished);
+        Ok(finished)
+    }
+
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+        self.time("check_runs", ids.len(), self.inner.check_runs(ids)).await
+    }
+
+    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        self.time("note_running", runs.len(), self.inner.note_running(token, runs)).await
+    }
+});
+
+pass_on!(Cluster {
+    fn now() -> Timestamp;
+    fn join(request: &JoinRequest) -> Join;
+    fn renew(token: LeaseToken, lease: Duration) -> Option<Timestamp>;
+    fn release(token: LeaseToken) -> ();
+    fn nodes() -> Vec<Node>;
+    fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> ();
+    fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
+    fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
+    fn sessions(since: Timestamp) -> Vec<Session>;
+    fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;
+} also {
+    fn is_single_server(&self) -> bool {
+        self.inner.is_single_server()
+    }
+});
+
+pass_on!(Logs {
+    fn append_logs(chunks: &[LogChunk]) -> ();
+    fn log_chunks(run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Vec<LogChunk>;
+} also {});
+
+pass_on!(Outbox {
+    fn failure_webhook(namespace: NamespaceId) -> Option<FailureWebhook>;
+    fn put_failure_webhook(namespace: NamespaceId, webhook: &FailureWebhook) -> bool;
+    fn delete_failure_webhook(namespace: NamespaceId) -> bool;
+    fn take_outbox(now: Timestamp, limit: u32, hold: Duration) -> Vec<OutboxItem>;
+    fn drop_outbox(ids: &[OutboxId]) -> ();
+    fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
+} also {});
+
+pass_on!(Upkeep {
+    fn begin_pass(task: &str, period: Duration) -> bool;
+    fn purge(finished_before: Timestamp, limit: u32) -> u64;
+    fn forget_executors(seen_before: Timestamp, limit: u32) -> u64;
+} also {});

@@ -1,0 +1,208 @@
+//! The probe: claims and results of 500 runs each, one after the other in a few lanes, through the store alone. What a
+//! database gives when nothing is decided, sent or run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_store::cluster::{Join, JoinRequest};
+use rondel_store::ledger::{ClaimJob, DueJob, Finish};
+use rondel_store::{Cluster, LeaseToken, Ledger, SqlStore};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::load::{self, Fires};
+use crate::plan::Plan;
+use crate::report::ProbeLane;
+use crate::{BenchError, clock, usage};
+
+const BATCH: u32 = 500;
+const LANES: [u32; 2] = [1, 2];
+/// How far off the fires are that the probe claims: nobody else finds them due.
+const FAR: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What a lane works with.
+#[derive(Debug)]
+struct Lane {
+    store: Arc<SqlStore>,
+    ids: Arc<IdGen>,
+    token: LeaseToken,
+    due: Vec<DueJob>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    batches: u32,
+    claim: Duration,
+    finish: Duration,
+}
+
+/// Probes with one lane, and then with two.
+pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<ProbeLane>, BenchError> {
+    let request = JoinRequest {
+        name: "bench-probe".to_owned(),
+        lease: Duration::from_secs(3_600),
+        advertise_url: None,
+        server_version: env!("CARGO_PKG_VERSION").to_owned(),
+        take_over: true,
+    };
+    let Join::Joined { token, ordinal } = store.join(&request).await? else {
+        return Err(BenchError::void("another probe is running on this database"));
+    };
+    let ids = Arc::new(IdGen::new(ordinal));
+    let mut lanes = Vec::new();
+    for count in LANES {
+        lanes.push(with_lanes(store, &ids, token, plan, count).await?);
+    }
+    store.release(token).await?;
+    Ok(lanes)
+}
+
+async fn with_lanes(
+    store: &Arc<SqlStore>,
+    ids: &Arc<IdGen>,
+    token: LeaseToken,
+    plan: &Plan,
+    count: u32,
+) -> Result<ProbeLane, BenchError> {
+    let (namespace, app) = load::home(store, ids).await?;
+    let first = (clock::now() + FAR).ceil_second();
+    let prefix = format!("probe-{}", clock::now().as_millis());
+    let jobs = load::create(store, ids, &prefix, count * BATCH, Fires::Once(first)).await?;
+    let due: Vec<DueJob> = jobs
+        .into_iter()
+        .map(|job| DueJob { job, next_fire_at: first, version: 1, home: NodeId::new(0), term: 0 })
+        .collect();
+    let template = template(namespace, app, token);
+    let database = plan.database_pid.map(usage::of_tree);
+    let (cpu, start) = (clock::cpu(), Instant::now());
+    let mut tasks = JoinSet::new();
+    for due in due.chunks(usize::try_from(BATCH).unwrap_or(1)) {
+        let lane = Lane { store: Arc::clone(store), ids: Arc::clone(ids), token, due: due.to_vec() };
+        tasks.spawn(run_lane(lane, template.clone(), start + plan.probe));
+    }
+    let mut sum = Done::default();
+    while let Some(ended) = tasks.join_next().await {
+        let done = ended.map_err(|error| BenchError::void(format!("the probe broke: {error}")))??;
+        sum.batches += done.batches;
+        sum.claim += done.claim;
+        sum.finish += done.finish;
+    }
+    let runs = f64::from(sum.batches * BATCH);
+    let cpu = (clock::cpu() - cpu).as_secs_f64();
+    let database = database.zip(plan.database_pid).map(|(before, pid)| usage::of_tree(pid).since(before));
+    let each = |total: Duration| (total / sum.batches.max(1)).as_secs_f64() * 1_000.0;
+    Ok(ProbeLane {
+        lanes: count,
+        runs_per_second: runs / start.elapsed().as_secs_f64(),
+        claim_ms: each(sum.claim),
+        finish_ms: each(sum.finish),
+        client_cpu_s_per_1000: cpu * 1_000.0 / runs.max(1.0),
+        database_cpu_s_per_1000: database.map(|used| used.cpu.as_secs_f64() * 1_000.0 / runs.max(1.0)),
+        database_bytes_per_run: database.map(|used| used.written as f64 / runs.max(1.0)),
+    })
+}
+
+/// Batch after batch until the time is over; the last one takes the jobs off the calendar.
+async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done, BenchError> {
+    let mut done = Done::default();
+    loop {
+        let is_last = Instant::now() >= until;
+        let claims: Vec<ClaimJob> = lane.due.iter().map(|due| lane.claim(*due, &template, is_last)).collect();
+        let start = Instant::now();
+        let claimed = lane.store.claim(lane.token, &claims).await?;
+        done.claim += start.elapsed();
+        if claimed.jobs.len() != claims.len() || !claimed.existing.is_empty() {
+            return Err(BenchError::void("somebody else claims the probe's jobs"));
+        }
+        for (due, claim) in lane.due.iter_mut().zip(&claims) {
+            *due = DueJob { next_fire_at: due.next_fire_at + Duration::from_secs(1), ..*due };
+            due.home = lane.token.node;
+            due.term = claim.seen.term;
+        }
+        let terms: std::collections::HashMap<_, _> = claimed.jobs.into_iter().collect();
+        for due in &mut lane.due {
+            due.term = terms.get(&due.job).copied().unwrap_or(due.term);
+        }
+        let results: Vec<Finish> = claims.iter().flat_map(|claim| &claim.runs).map(finish).collect();
+        let start = Instant::now();
+        lane.store.finish(&results).await?;
+        done.finish += start.elapsed();
+        done.batches += 1;
+        if is_last {
+            return Ok(done);
+        }
+    }
+}
+
+impl Lane {
+    fn claim(&self, due: DueJob, template: &Run, is_last: bool) -> ClaimJob {
+        let run = Run {
+            id: RunId::new(self.ids.next(clock::now())),
+            job: due.job,
+            fire_at: due.next_fire_at,
+            due_at: due.next_fire_at,
+            ..template.clone()
+        };
+        let next = (!is_last).then(|| due.next_fire_at + Duration::from_secs(1));
+        ClaimJob { seen: due, next_fire_at: next, runs: vec![run] }
+    }
+}
+
+fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token: LeaseToken) -> Run {
+    Run {
+        id: RunId::new(0),
+        namespace,
+        job: rondel_core::JobId::new(0),
+        job_version: 1,
+        app,
+        fire_at: Timestamp::EPOCH,
+        cause: 0,
+        shard_index: 0,
+        shard_total: Some(1),
+        trigger: Trigger::Once,
+        status: RunStatus::Pending,
+        reason: None,
+        attempt: 1,
+        due_at: Timestamp::EPOCH,
+        node: token.node,
+        node_epoch: token.epoch,
+        params: None,
+        executor: None,
+        executor_id: None,
+        marked_at: None,
+        started_at: None,
+        finished_at: None,
+        message: None,
+        result: None,
+        lost_count: 0,
+        open_shards: None,
+        parent: None,
+        cancel_by: None,
+        span_end_at: None,
+        span_count: 1,
+    }
+}
+
+fn finish(run: &Run) -> Finish {
+    let later = |millis| run.due_at + Duration::from_millis(millis);
+    Finish {
+        run: run.id,
+        job: run.job,
+        attempt: 1,
+        outcome: Outcome::Succeeded,
+        policy: AfterPolicy {
+            retry_max: 0,
+            backoff: Duration::from_secs(10),
+            backoff_max: Duration::from_secs(60),
+            at_least_once: true,
+        },
+        executor: Some((ExecutorId::new(7), "bench-0".to_owned())),
+        started_at: Some(later(3)),
+        finished_at: later(9),
+        message: None,
+        result: None,
+        jitter: 0.5,
+    }
+}

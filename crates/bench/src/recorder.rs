@@ -1,0 +1,92 @@
+//! The handler of the jobs: it does nothing but note how late it was started.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rondel_core::Timestamp;
+use rondel_executor::{RunContext, State};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::histogram::Histogram;
+
+/// The handler's name.
+pub(crate) const HANDLER: &str = "bench.nothing";
+
+/// Planned instants that are measured: from the first on, before the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Window {
+    pub(crate) from_ms: i64,
+    pub(crate) to_ms: i64,
+}
+
+impl Window {
+    pub(crate) fn new(from: Timestamp, to: Timestamp) -> Self {
+        Self { from_ms: from.as_millis(), to_ms: to.as_millis() }
+    }
+
+    pub(crate) fn has(self, at: Timestamp) -> bool {
+        (self.from_ms..self.to_ms).contains(&at.as_millis())
+    }
+}
+
+/// What the handlers of one process saw.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// Every start.
+    pub(crate) started: u64,
+    /// Starts of attempts beyond the first.
+    pub(crate) repeated: u64,
+    /// Starts before the planned instant.
+    pub(crate) early: u64,
+    /// Lateness of the starts of the window.
+    pub(crate) lateness: Histogram,
+}
+
+impl Seen {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.started += other.started;
+        self.repeated += other.repeated;
+        self.early += other.early;
+        self.lateness.add(&other.lateness);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    window: Option<Window>,
+    seen: Seen,
+}
+
+/// Shared by the handlers of a process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorder(Arc<Mutex<Inner>>);
+
+impl Recorder {
+    pub(crate) fn measure(&self, window: Window) {
+        self.lock().window = Some(window);
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.lock().seen.clone()
+    }
+
+    fn note(&self, fire_at: Timestamp, attempt: i32, late: i64) {
+        let mut inner = self.lock();
+        inner.seen.started += 1;
+        inner.seen.repeated += u64::from(attempt > 1);
+        inner.seen.early += u64::from(late < 0);
+        if inner.window.is_some_and(|window| window.has(fire_at)) {
+            inner.seen.lateness.record(u64::try_from(late).unwrap_or(0));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The handler.
+pub(crate) async fn nothing(run: RunContext, State(recorder): State<Recorder>) {
+    let late = clock::micros_after(run.fire_at());
+    recorder.note(run.fire_at(), run.attempt(), late);
+}

@@ -1,0 +1,298 @@
+//! What was measured, for people and for programs.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::histogram::Histogram;
+use crate::plan::Mode;
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Which question was asked.
+    pub mode: Mode,
+    /// The database, without its password.
+    pub database: String,
+    /// Version of the program.
+    pub version: &'static str,
+    /// How many jobs there were.
+    pub jobs: u32,
+    /// How long it was measured, in seconds.
+    pub seconds: f64,
+    /// How many executors there were.
+    pub executors: u32,
+    /// How many runs each took at the same time.
+    pub slots: u32,
+    /// Whether executors were processes of their own.
+    pub separate: bool,
+    /// How long the jobs took to create, in seconds.
+    pub create_s: f64,
+    /// The host's load over 1, 5 and 15 minutes, before.
+    pub load_before: String,
+    /// Results that became durable per second of the window.
+    pub runs_per_second: f64,
+    /// From the planned instant to the handler's start.
+    pub start_lateness: Lateness,
+    /// From the planned instant to the verdict's commit, of the last run of each instant.
+    pub durability: Durability,
+    /// How late a thread was that only slept.
+    pub witness: Lateness,
+    /// What happened to the runs.
+    pub counts: Counts,
+    /// Processor time of the window.
+    pub cpu: Cpu,
+    /// Memory at the end of the window.
+    pub memory: Memory,
+    /// Calls of the store in the window, those that took longest in sum first.
+    pub calls: Vec<StoreCall>,
+    /// The database alone.
+    pub probe: Option<Probe>,
+}
+
+/// Milliseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Lateness {
+    /// How many were seen.
+    pub count: u64,
+    /// Half were not later.
+    pub p50_ms: f64,
+    /// 99 of 100 were not later.
+    pub p99_ms: f64,
+    /// 999 of 1000 were not later.
+    pub p999_ms: f64,
+    /// The latest.
+    pub max_ms: f64,
+}
+
+/// Milliseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Durability {
+    /// Of half of the instants the last verdict was durable by then.
+    pub p50_ms: f64,
+    /// Of every instant.
+    pub max_ms: f64,
+}
+
+/// What happened to the runs.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Fires that the window should have.
+    pub planned: u64,
+    /// Of those, the ones that were claimed.
+    pub claimed: u64,
+    /// Of those, the ones whose handler started.
+    pub started: u64,
+    /// Of those, the ones with a durable verdict.
+    pub durable: u64,
+    /// Starts of the whole measurement, warm-up and end among them.
+    pub started_in_all: u64,
+    /// Durable verdicts of the whole measurement.
+    pub durable_in_all: u64,
+    /// Results that were duplicates, late or unknown.
+    pub other_answers: u64,
+    /// Starts of second attempts.
+    pub repeated: u64,
+    /// Starts before their planned instant.
+    pub early: u64,
+}
+
+/// Seconds of processor time.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Cpu {
+    /// Of the server; with the executors where they are in its process.
+    pub server_s: f64,
+    /// Of the executors, where they are processes of their own.
+    pub executors_s: Option<f64>,
+    /// Of the database server, where its process was named.
+    pub database_s: Option<f64>,
+    /// Of all that are known, for a thousand runs.
+    pub per_1000_runs_s: f64,
+    /// Bytes that the server's process wrote to disk, for a run: SQLite's file.
+    pub server_bytes_per_run: f64,
+    /// Bytes that the database server wrote to disk, for a run.
+    pub database_bytes_per_run: Option<f64>,
+}
+
+/// Megabytes (10⁶ bytes).
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Memory {
+    /// Of the server now; with the executors where they are in its process.
+    pub server_mb: f64,
+    /// The most that it was in the window.
+    pub server_peak_mb: f64,
+    /// The most that the largest executor was, where they are processes of their own.
+    pub executor_peak_mb: Option<f64>,
+    /// Of the database server, each shared page counted once.
+    pub database_mb: Option<f64>,
+}
+
+/// Calls of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct StoreCall {
+    /// The method.
+    pub name: &'static str,
+    /// How many.
+    pub calls: u64,
+    /// Rows that went in, where they were counted.
+    pub rows: u64,
+    /// How long they took in sum, in seconds.
+    pub total_s: f64,
+    /// The mean, in milliseconds.
+    pub mean_ms: f64,
+    /// The longest, in milliseconds.
+    pub max_ms: f64,
+}
+
+/// The database alone: claims and results in batches of 500.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    /// Before the measurement.
+    pub before: Vec<ProbeLane>,
+    /// After it.
+    pub after: Vec<ProbeLane>,
+    /// The best of them, in runs per second.
+    pub best: f64,
+    /// The measurement's runs per second, divided by that; a burst's claims lie before what is measured, so it has none.
+    pub ratio: Option<f64>,
+}
+
+/// The probe with some lanes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ProbeLane {
+    /// How many transactions at the same time.
+    pub lanes: u32,
+    /// Runs claimed and ended.
+    pub runs_per_second: f64,
+    /// A claim of 500.
+    pub claim_ms: f64,
+    /// The results of 500.
+    pub finish_ms: f64,
+    /// Processor time of the client for a thousand runs; of SQLite too.
+    pub client_cpu_s_per_1000: f64,
+    /// Processor time of the database server for a thousand runs.
+    pub database_cpu_s_per_1000: Option<f64>,
+    /// Bytes that the database server wrote for a run.
+    pub database_bytes_per_run: Option<f64>,
+}
+
+impl From<&Histogram> for Lateness {
+    fn from(seen: &Histogram) -> Self {
+        let ms = |micros: u64| micros as f64 / 1_000.0;
+        Self {
+            count: seen.count(),
+            p50_ms: ms(seen.quantile(500)),
+            p99_ms: ms(seen.quantile(990)),
+            p999_ms: ms(seen.quantile(999)),
+            max_ms: ms(seen.max()),
+        }
+    }
+}
+
+impl Probe {
+    pub(crate) fn new(before: Vec<ProbeLane>, after: Vec<ProbeLane>, runs_per_second: Option<f64>) -> Self {
+        let best = before.iter().chain(&after).map(|lane| lane.runs_per_second).fold(0.0, f64::max);
+        Self { before, after, best, ratio: runs_per_second.map(|rate| rate / best.max(1.0)) }
+    }
+}
+
+impl Report {
+    /// The report as lines of names and values.
+    #[must_use]
+    pub fn lines(&self) -> Vec<(String, String)> {
+        let mut lines = Lines::default();
+        let apart = if self.separate { "each a process" } else { "in the server's process" };
+        lines.say("database", &self.database);
+        lines.say("load before", &self.load_before);
+        lines.say("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
+        lines.say("executors", format!("{} with {} slots, {apart}", self.executors, self.slots));
+        lines.say("measured", format!("{:.1} s", self.seconds));
+        if self.mode != Mode::Idle {
+            self.say_runs(&mut lines);
+        }
+        lines.say("witness late", late(&self.witness));
+        self.say_cost(&mut lines);
+        for call in &self.calls {
+            let rows = if call.rows == 0 { String::new() } else { format!(", {} rows", call.rows) };
+            let text = format!("{} calls{rows}, mean {:.2} ms, max {:.1} ms", call.calls, call.mean_ms, call.max_ms);
+            lines.say(&format!("store {}", call.name), text);
+        }
+        if let Some(probe) = &self.probe {
+            probe.say(&mut lines);
+        }
+        lines.0
+    }
+
+    fn say_runs(&self, lines: &mut Lines) {
+        let counts = &self.counts;
+        lines.say("runs per second", format!("{:.0}, results durable", self.runs_per_second));
+        lines.say("start late", late(&self.start_lateness));
+        let durability = &self.durability;
+        lines.say("last result durable", format!("p50 {:.1} ms, max {:.1} ms", durability.p50_ms, durability.max_ms));
+        let Counts { planned, claimed, started, durable, .. } = counts;
+        lines.say("fires", format!("{planned} planned, {claimed} claimed, {started} started, {durable} durable"));
+        let (in_all, stored) = (counts.started_in_all, counts.durable_in_all);
+        let odd = format!("{} repeated, {} early, {} odd", counts.repeated, counts.early, counts.other_answers);
+        lines.say("with warm-up and end", format!("{in_all} started, {stored} durable, {odd}"));
+    }
+
+    fn say_cost(&self, lines: &mut Lines) {
+        let cpu = &self.cpu;
+        let mut text = format!("server {:.2} s", cpu.server_s);
+        let more = [("executors", cpu.executors_s), ("database", cpu.database_s)];
+        for (name, seconds) in more.into_iter().filter_map(|(name, seconds)| Some((name, seconds?))) {
+            write!(text, ", {name} {seconds:.2} s").ok();
+        }
+        if self.mode != Mode::Idle {
+            write!(text, "; {:.3} s for 1000 runs", cpu.per_1000_runs_s).ok();
+        }
+        lines.say("processor", text);
+        let memory = &self.memory;
+        let mut text = format!("server {:.1} MB, peak {:.1} MB", memory.server_mb, memory.server_peak_mb);
+        let more = [("largest executor", memory.executor_peak_mb), ("database", memory.database_mb)];
+        for (name, size) in more.into_iter().filter_map(|(name, size)| Some((name, size?))) {
+            write!(text, ", {name} {size:.1} MB").ok();
+        }
+        lines.say("memory", text);
+        if self.mode != Mode::Idle {
+            let database = cpu.database_bytes_per_run.map(|bytes| format!(", database {bytes:.0}"));
+            let database = database.unwrap_or_default();
+            lines.say("bytes written per run", format!("server {:.0}{database}", cpu.server_bytes_per_run));
+        }
+    }
+}
+
+impl Probe {
+    fn say(&self, lines: &mut Lines) {
+        for (when, lanes) in [("before", &self.before), ("after", &self.after)] {
+            for lane in lanes {
+                let mut text = format!(
+                    "{:.0} runs/s; claim {:.1} ms, finish {:.1} ms; client {:.3} s",
+                    lane.runs_per_second, lane.claim_ms, lane.finish_ms, lane.client_cpu_s_per_1000
+                );
+                if let Some(seconds) = lane.database_cpu_s_per_1000 {
+                    write!(text, ", database {seconds:.3} s").ok();
+                }
+                text.push_str(" for 1000 runs");
+                lines.say(&format!("probe {when}, lanes {}", lane.lanes), text);
+            }
+        }
+        if let Some(ratio) = self.ratio {
+            lines.say("ratio to the best probe", format!("{ratio:.2}"));
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lines(Vec<(String, String)>);
+
+impl Lines {
+    fn say(&mut self, name: &str, value: impl Into<String>) {
+        self.0.push((name.to_owned(), value.into()));
+    }
+}
+
+fn late(lateness: &Lateness) -> String {
+    let Lateness { p50_ms, p99_ms, p999_ms, max_ms, count } = lateness;
+    format!("p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, p999 {p999_ms:.2} ms, max {max_ms:.2} ms of {count}")
+}

@@ -1,0 +1,290 @@
+//! A measurement from beginning to end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{IdGen, Timestamp};
+use rondel_store::{SqlStore, StoreConfig};
+use tokio::time::Instant;
+
+use crate::fleet::Fleet;
+use crate::histogram::Histogram;
+use crate::load::{self, Fires};
+use crate::metered::{Metered, Metrics};
+use crate::plan::{Mode, Plan};
+use crate::probe::probe;
+use crate::recorder::{Seen, Window};
+use crate::report::{Counts, Cpu, Durability, Lateness, Memory, Probe, Report, StoreCall};
+use crate::stand::Stand;
+use crate::usage::{self, Usage};
+use crate::witness::Witness;
+use crate::{BenchError, clock};
+
+/// From the creation of the last job to its first fire, at least.
+const HEAD_START: Duration = Duration::from_secs(4);
+/// Jobs that are surely created in a second.
+const CREATED_PER_SECOND: u32 = 2_000;
+/// How long the last results of the window may take.
+const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Ordinal of the ids of jobs: the highest, which no node takes while fewer live.
+const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
+/// When idle jobs begin to be due: years ahead.
+const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
+
+/// Runs one measurement.
+///
+/// # Errors
+/// What [`BenchError`] lists.
+pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
+    let load_before = usage::load();
+    let config = StoreConfig { url: plan.database.clone(), ..StoreConfig::default() };
+    let store = Arc::new(SqlStore::open(&config).await?);
+    if !plan.reuse {
+        load::check_empty(&store).await?;
+    }
+    let probes = plan.mode != Mode::Idle && !plan.probe.is_zero();
+    let before = if probes { probe(&store, plan).await? } else { Vec::new() };
+    let outcome = measure(&store, plan).await?;
+    let after = if probes { probe(&store, plan).await? } else { Vec::new() };
+    store.close().await;
+    let mut report = outcome.report(plan, load_before);
+    let rate = (plan.mode == Mode::Steady).then_some(report.runs_per_second);
+    report.probe = probes.then(|| Probe::new(before, after, rate));
+    Ok(report)
+}
+
+/// What the window held.
+#[derive(Debug)]
+struct Outcome {
+    window: Window,
+    create: Duration,
+    took: Duration,
+    seen: Seen,
+    witness: Histogram,
+    metrics: Metrics,
+    cost: Cost,
+    memory: Memory,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    server: Usage,
+    executors: Option<Usage>,
+    database: Option<Usage>,
+}
+
+impl Cost {
+    fn now(plan: &Plan, fleet: &Fleet) -> Self {
+        let server = Usage { cpu: clock::cpu(), ..usage::of(std::process::id()) };
+        Self { server, executors: fleet.usage(), database: plan.database_pid.map(usage::of_tree) }
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        let between = |now: Option<Usage>, then: Option<Usage>| Some(now?.since(then?));
+        Self {
+            server: self.server.since(earlier.server),
+            executors: between(self.executors, earlier.executors),
+            database: between(self.database, earlier.database),
+        }
+    }
+}
+
+async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
+    let metered = Arc::new(Metered::new(Arc::clone(store)));
+    let ids = IdGen::new(ORDINAL);
+    // Executors are refused while there is no such app.
+    load::home(store, &ids).await?;
+    let mut create = Duration::ZERO;
+    if plan.mode == Mode::Idle {
+        let from = (clock::now() + IDLE_FROM).ceil_second();
+        create = create_jobs(store, &ids, plan, Fires::OneByOne(from)).await?;
+    }
+    let stand = Stand::start(Arc::clone(&metered)).await?;
+    let measured = drive(store, &ids, plan, &metered, &stand).await;
+    stand.drain().await;
+    let (outcome, fleet) = measured?;
+    let seen = fleet.end().await?;
+    stand.close().await?;
+    let create = outcome.create.max(create);
+    Ok(Outcome { create, seen, metrics: metered.read(Clone::clone), ..outcome })
+}
+
+/// Starts the executors, creates what is to fire, and watches.
+async fn drive(
+    store: &SqlStore,
+    ids: &IdGen,
+    plan: &Plan,
+    metered: &Metered,
+    stand: &Stand,
+) -> Result<(Outcome, Fleet), BenchError> {
+    let mut fleet = Fleet::start(plan, stand).await?;
+    let time_to_create = Duration::from_secs((plan.jobs / CREATED_PER_SECOND).into());
+    let first = (clock::now() + HEAD_START + time_to_create).ceil_second();
+    let (fires, window) = match plan.mode {
+        Mode::Idle => (None, window(clock::now().ceil_second(), plan.warm_up, plan.seconds)),
+        Mode::Burst => (Some(Fires::Once(first)), window(first, 0, 1)),
+        Mode::Steady => (Some(Fires::EachSecond(first)), window(first, plan.warm_up, plan.seconds)),
+    };
+    let create = match fires {
+        Some(fires) => create_jobs(store, ids, plan, fires).await?,
+        None => Duration::ZERO,
+    };
+    fleet.measure(window).await?;
+    let outcome = watch(plan, metered, &mut fleet, window).await?;
+    Ok((Outcome { create, ..outcome }, fleet))
+}
+
+fn window(first: Timestamp, warm_up: u32, seconds: u32) -> Window {
+    let from = first + Duration::from_secs(warm_up.into());
+    Window::new(from, from + Duration::from_secs(seconds.into()))
+}
+
+async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: Fires) -> Result<Duration, BenchError> {
+    let start = Instant::now();
+    let prefix = clock::now().as_millis().to_string();
+    load::create(store, ids, &prefix, plan.jobs, fires).await?;
+    Ok(start.elapsed())
+}
+
+/// Watches the window; a burst until its last result is durable.
+async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window) -> Result<Outcome, BenchError> {
+    let (from, to) = (Timestamp::from_millis(window.from_ms), Timestamp::from_millis(window.to_ms));
+    if clock::micros_after(from) > 0 {
+        return Err(BenchError::void("creating the jobs took too long: they were due before they were there"));
+    }
+    clock::sleep_until(from).await;
+    let witness = Witness::start()?;
+    usage::forget_peak();
+    metered.begin(window);
+    let (before, start) = (Cost::now(plan, fleet), Instant::now());
+    let planned = planned(plan);
+    match plan.mode {
+        Mode::Steady | Mode::Idle => clock::sleep_until(to).await,
+        Mode::Burst => durable(metered, window, planned).await,
+    }
+    let (cost, took) = (Cost::now(plan, fleet).since(before), start.elapsed());
+    let memory = memory(plan, fleet);
+    let witness = witness.end();
+    if plan.mode == Mode::Steady {
+        durable(metered, window, planned).await;
+    }
+    let (create, seen, metrics) = Default::default();
+    Ok(Outcome { window, create, took, seen, witness, metrics, cost, memory })
+}
+
+/// Waits until all fires of the window have a durable verdict, or for long enough.
+async fn durable(metered: &Metered, window: Window, planned: u64) {
+    let start = Instant::now();
+    while durable_count(metered, window) < planned && start.elapsed() < DURABLE_TIMEOUT {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn durable_count(metered: &Metered, window: Window) -> u64 {
+    metered.read(|metrics| metrics.fires.iter().filter(|(at, _)| window.has(**at)).map(|(_, f)| f.durable).sum())
+}
+
+fn planned(plan: &Plan) -> u64 {
+    match plan.mode {
+        Mode::Steady => u64::from(plan.jobs) * u64::from(plan.seconds),
+        Mode::Burst => plan.jobs.into(),
+        Mode::Idle => 0,
+    }
+}
+
+fn memory(plan: &Plan, fleet: &Fleet) -> Memory {
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let (now, peak) = usage::memory(std::process::id());
+    Memory {
+        server_mb: mb(now),
+        server_peak_mb: mb(peak),
+        executor_peak_mb: fleet.memory().map(|(_, peak)| mb(peak)),
+        database_mb: plan.database_pid.map(|pid| mb(usage::memory_of_tree(pid))),
+    }
+}
+
+impl Outcome {
+    fn report(self, plan: &Plan, load_before: String) -> Report {
+        let counts = self.counts(plan);
+        let seconds = self.took.as_secs_f64();
+        let durable = match plan.mode {
+            Mode::Burst => counts.durable,
+            Mode::Steady | Mode::Idle => self.metrics.stored_in_window,
+        };
+        Report {
+            mode: plan.mode,
+            database: plan.database.to_string(),
+            version: env!("CARGO_PKG_VERSION"),
+            jobs: plan.jobs,
+            seconds,
+            executors: plan.executors,
+            slots: plan.slots,
+            separate: plan.separate.is_some(),
+            create_s: self.create.as_secs_f64(),
+            load_before,
+            runs_per_second: durable as f64 / seconds,
+            start_lateness: Lateness::from(&self.seen.lateness),
+            durability: self.durability(),
+            witness: Lateness::from(&self.witness),
+            counts,
+            cpu: self.cpu(durable),
+            memory: self.memory,
+            calls: self.calls(),
+            probe: None,
+        }
+    }
+
+    fn counts(&self, plan: &Plan) -> Counts {
+        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.has(**at)).map(|(_, fires)| fires);
+        let (claimed, durable) = fires.fold((0, 0), |sum, one| (sum.0 + one.claimed, sum.1 + one.durable));
+        Counts {
+            planned: planned(plan),
+            claimed,
+            started: self.seen.lateness.count(),
+            durable,
+            started_in_all: self.seen.started,
+            durable_in_all: self.metrics.stored,
+            other_answers: self.metrics.other_answers,
+            repeated: self.seen.repeated,
+            early: self.seen.early,
+        }
+    }
+
+    fn durability(&self) -> Durability {
+        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.has(**at));
+        let mut last: Vec<u64> = fires.map(|(_, fires)| fires.last_durable).collect();
+        last.sort_unstable();
+        let ms = |micros: Option<&u64>| *micros.unwrap_or(&0) as f64 / 1_000.0;
+        Durability { p50_ms: ms(last.get(last.len() / 2)), max_ms: ms(last.last()) }
+    }
+
+    fn cpu(&self, runs: u64) -> Cpu {
+        let Cost { server, executors, database } = self.cost;
+        let seconds = |usage: Option<Usage>| usage.map(|usage| usage.cpu.as_secs_f64());
+        let (server_s, executors_s, database_s) = (server.cpu.as_secs_f64(), seconds(executors), seconds(database));
+        let all = server_s + executors_s.unwrap_or_default() + database_s.unwrap_or_default();
+        let per_run = |amount: f64| if runs == 0 { 0.0 } else { amount / runs as f64 };
+        Cpu {
+            server_s,
+            executors_s,
+            database_s,
+            per_1000_runs_s: per_run(all) * 1_000.0,
+            server_bytes_per_run: per_run(server.written as f64),
+            database_bytes_per_run: database.map(|usage| per_run(usage.written as f64)),
+        }
+    }
+
+    fn calls(&self) -> Vec<StoreCall> {
+        let calls = self.metrics.calls.iter().map(|(name, timing)| StoreCall {
+            name,
+            calls: timing.calls,
+            rows: timing.rows,
+            total_s: timing.total.as_secs_f64(),
+            mean_ms: timing.total.as_secs_f64() * 1_000.0 / timing.calls.max(1) as f64,
+            max_ms: timing.max.as_secs_f64() * 1_000.0,
+        });
+        let mut calls: Vec<StoreCall> = calls.collect();
+        calls.sort_by(|a, b| b.total_s.total_cmp(&a.total_s));
+        calls
+    }
+}

@@ -1,0 +1,119 @@
+//! What the kernel says about processes: processor time, memory, bytes written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use rustix::param::clock_ticks_per_second;
+
+/// What a process and those that it started have used so far, the ended ones among them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) cpu: Duration,
+    /// Bytes that went to the disk, or would have if the file had not been deleted before.
+    pub(crate) written: u64,
+}
+
+impl Usage {
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self { cpu: self.cpu.saturating_sub(earlier.cpu), written: self.written.saturating_sub(earlier.written) }
+    }
+}
+
+/// Of one process, which has waited for its children.
+pub(crate) fn of(pid: u32) -> Usage {
+    stat(pid).map(|stat| Usage { cpu: stat.cpu, written: written(pid) }).unwrap_or_default()
+}
+
+/// Of a process and all that descend from it: a database server.
+pub(crate) fn of_tree(root: u32) -> Usage {
+    let tree = tree(root);
+    tree.iter()
+        .map(|pid| of(*pid))
+        .fold(Usage::default(), |sum, one| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written })
+}
+
+/// Memory of its own that a process and all that descend from it have: shared pages are divided among their users.
+pub(crate) fn memory_of_tree(root: u32) -> u64 {
+    tree(root).iter().map(|pid| kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()
+}
+
+/// Memory of a process now, and the most that it had, in bytes.
+pub(crate) fn memory(pid: u32) -> (u64, u64) {
+    let path = format!("/proc/{pid}/status");
+    (kilobytes(&path, "VmRSS:"), kilobytes(&path, "VmHWM:"))
+}
+
+/// Forgets the most memory that this process had.
+pub(crate) fn forget_peak() {
+    if let Err(error) = fs::write("/proc/self/clear_refs", "5") {
+        tracing::debug!(%error, "the peak of memory includes the preparation");
+    }
+}
+
+/// How busy the machine was over the last minute, as `uptime` says it.
+pub(crate) fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn kilobytes(path: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+fn written(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line.and_then(|line| line.parse().ok()).unwrap_or(0)
+}
+
+struct Stat {
+    parent: u32,
+    cpu: Duration,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold anything.
+    let (_, rest) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+    let cpu = Duration::from_millis(ticks * 1_000 / clock_ticks_per_second().max(1));
+    Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu })
+}
+
+fn tree(root: u32) -> BTreeSet<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, stat(pid)?))) {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        if found.insert(pid) {
+            open.extend(children.get(&pid).into_iter().flatten());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen() {
+        let pid = std::process::id();
+        let (now, peak) = memory(pid);
+        assert!(now > 0 && peak >= now);
+        assert!(tree(pid).contains(&pid));
+        assert!(memory_of_tree(pid) > 0);
+        assert!(stat(pid).is_some_and(|stat| stat.parent > 0));
+        assert_eq!(load().split(' ').count(), 3);
+    }
+}

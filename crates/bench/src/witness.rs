@@ -1,0 +1,49 @@
+//! A thread that only sleeps until instants fixed beforehand: how late anything at all is on this host at this time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{ClockId, Timespec};
+
+use crate::BenchError;
+use crate::clock;
+use crate::histogram::Histogram;
+
+/// Twenty instants a second, one of them its beginning.
+const PERIOD_MICROS: i64 = 50_000;
+
+#[derive(Debug)]
+pub(crate) struct Witness {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Histogram>,
+}
+
+impl Witness {
+    pub(crate) fn start() -> Result<Self, BenchError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("witness".to_owned());
+        let thread = thread.spawn(move || watch(&told)).map_err(BenchError::system("start the witness"))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// What it saw.
+    pub(crate) fn end(self) -> Histogram {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn watch(stop: &AtomicBool) -> Histogram {
+    let mut seen = Histogram::default();
+    while !stop.load(Ordering::Relaxed) {
+        let next = (clock::micros() / PERIOD_MICROS + 1) * PERIOD_MICROS;
+        let at = Timespec { tv_sec: next / 1_000_000, tv_nsec: next % 1_000_000 * 1_000 };
+        if clock_nanosleep_absolute(ClockId::Realtime, &at).is_ok() {
+            seen.record(u64::try_from(clock::micros() - next).unwrap_or(0));
+        }
+    }
+    seen
+}

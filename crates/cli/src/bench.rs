@@ -1,0 +1,141 @@
+//! `rondel bench`: how fast this machine and a database go.
+
+use clap::{Args, Subcommand, ValueEnum};
+use rondel_bench::{BenchError, ExecutorPlan, Plan};
+
+use crate::config::{Database, Length, LogFormat};
+use crate::exit::{Exit, Failure};
+use crate::format::{Format, FormatArgs};
+use crate::table::Table;
+use crate::{output, runtime, telemetry};
+
+/// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
+/// the database alone. Needs an empty database, which is left with what was measured.
+#[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+pub(crate) struct BenchArgs {
+    /// Where it is: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
+    #[arg(long, value_name = "URL", required = true)]
+    database: Option<Database>,
+    /// Which question is asked
+    #[arg(long, value_enum, default_value_t = Mode::Steady)]
+    mode: Mode,
+    /// How many jobs: runs per second of steady, runs of burst
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    jobs: u32,
+    /// How long it is measured; burst ends with its last result
+    #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: u32,
+    /// How long it runs before that
+    #[arg(long, value_name = "S", default_value_t = 5)]
+    warm_up: u32,
+    /// How many executors
+    #[arg(long, value_name = "E", default_value_t = 4)]
+    executors: u32,
+    /// How many runs each executor takes at the same time
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    slots: u32,
+    /// Run each executor in a process of its own, so that each part's cost is seen
+    #[arg(long)]
+    separate: bool,
+    /// The first process of the database server, to count what it uses
+    #[arg(long, value_name = "PID")]
+    database_pid: Option<u32>,
+    /// How long each probe lasts; 0s for none
+    #[arg(long, value_name = "LENGTH", default_value = "2s")]
+    probe: Length,
+    /// Use a database that is not empty: what is due in it takes part
+    #[arg(long)]
+    reuse: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// One executor of a measurement: what --separate starts
+    Executor(ExecutorArgs),
+}
+
+#[derive(Debug, Args)]
+struct ExecutorArgs {
+    /// The server's URL
+    #[arg(long, value_name = "URL")]
+    server: String,
+    /// The executor's name
+    #[arg(long)]
+    name: String,
+    /// How many runs it takes at the same time
+    #[arg(long, value_name = "N")]
+    slots: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Jobs that fire each second
+    Steady,
+    /// Jobs that fire once, at the same instant
+    Burst,
+    /// Jobs that are not due
+    Idle,
+}
+
+impl BenchArgs {
+    /// Runs the measurement.
+    pub(crate) fn run(self) -> Result<Exit, Failure> {
+        telemetry::start_with_runs("warn", LogFormat::Text)?;
+        let format = self.format;
+        if let Some(BenchCommand::Executor(args)) = self.command {
+            let plan = ExecutorPlan { server: args.server, name: args.name, slots: args.slots };
+            return runtime::serve(|_| async { output::data(&rondel_bench::run_executor(plan).await?) });
+        }
+        let plan = self.plan()?;
+        runtime::serve(|stop| async move {
+            let measured = tokio::select! {
+                measured = rondel_bench::run(&plan) => measured,
+                () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
+            };
+            let report = measured.map_err(|error| match error {
+                BenchError::NotEmpty { .. } => Failure::refused(error.to_string()),
+                error => Failure::of("nothing was measured", &error),
+            })?;
+            match format.format {
+                Format::Json | Format::Jsonl => output::data(&serde_json::to_string(&report)?),
+                Format::Table | Format::Name => {
+                    let mut table = Table::new(&["", ""]);
+                    report.lines().into_iter().for_each(|(name, value)| table.add(vec![name, value]));
+                    output::data(&table.render(true))
+                }
+            }
+        })
+    }
+
+    fn plan(self) -> Result<Plan, Failure> {
+        let Some(database) = self.database else {
+            return Err(Failure::refused("--database: which one to measure is not said"));
+        };
+        if self.jobs == 0 || (self.executors == 0 && self.mode != Mode::Idle) {
+            return Err(Failure::refused("--jobs and --executors: at least one of each"));
+        }
+        let separate = if self.separate { Some(std::env::current_exe()?) } else { None };
+        Ok(Plan {
+            mode: match self.mode {
+                Mode::Steady => rondel_bench::Mode::Steady,
+                Mode::Burst => rondel_bench::Mode::Burst,
+                Mode::Idle => rondel_bench::Mode::Idle,
+            },
+            database: database.0,
+            reuse: self.reuse,
+            jobs: self.jobs,
+            seconds: self.seconds,
+            warm_up: self.warm_up,
+            executors: self.executors,
+            slots: self.slots,
+            separate,
+            database_pid: self.database_pid,
+            probe: self.probe.0,
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! `rondel sign-in-link`: a way into the console.
+
+use clap::Args;
+
+use crate::client::{ClientArgs, text_of};
+use crate::exit::Failure;
+use crate::output;
+
+/// The link signs in as the token's owner.
+#[derive(Debug, Args)]
+pub(crate) struct SignInLinkArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+impl SignInLinkArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let client = self.client.client()?;
+        let link = client.post(&["sign-in-links"], "{}").await?;
+        output::data(&format!("{}{}", client.place(), text_of(&link.value()?["path"])))
+    }
+}

@@ -1,0 +1,72 @@
+//! `rondel bench`: the figures agree with each other, and a database in use is left alone.
+
+use serde_json::Value;
+use tempfile::tempdir;
+
+use crate::process::run;
+
+fn measure(url: &str, more: &[&str]) -> Value {
+    let args = ["bench", "--database", url, "--jobs", "20", "--slots", "50", "-o", "json"];
+    let ended = run(&[&args[..], more].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {}", ended.stdout))
+}
+
+/// Every run was started once, ended once, and is in the ledger.
+#[track_caller]
+fn adds_up(report: &Value, planned: u64) {
+    let counts = &report["counts"];
+    for name in ["planned", "claimed", "started", "durable"] {
+        assert_eq!(counts[name], planned, "{name}: {report:#}");
+    }
+    assert_eq!(counts["started_in_all"], counts["durable_in_all"], "{report:#}");
+    for name in ["other_answers", "repeated", "early"] {
+        assert_eq!(counts[name], 0, "{name}: {report:#}");
+    }
+    assert_eq!(report["start_lateness"]["count"], planned);
+    assert!(report["witness"]["count"].as_u64() > Some(0));
+    assert!(report["cpu"]["server_s"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn steady_adds_up_and_wants_an_empty_database() {
+    let folder = tempdir().expect("make a folder");
+    let url = format!("sqlite://{}", folder.path().join("bench.db").display());
+    let report = measure(&url, &["--seconds", "3", "--warm-up", "1", "--executors", "2", "--probe", "100ms"]);
+    adds_up(&report, 60);
+    let rate = report["runs_per_second"].as_f64().expect("a rate");
+    assert!((10.0..=30.0).contains(&rate), "{rate}");
+    assert!(report["probe"]["best"].as_f64() > Some(rate), "{report:#}");
+    assert!(report["probe"]["before"].as_array().is_some_and(|lanes| lanes.len() == 2));
+
+    let again = run(&["bench", "--database", &url, "--seconds", "1"]);
+    again.refused(2, &["not empty", "job \"bench-", "--reuse"]);
+}
+
+#[test]
+fn burst_adds_up_with_executors_apart() {
+    let folder = tempdir().expect("make a folder");
+    let url = format!("sqlite://{}", folder.path().join("bench.db").display());
+    let report = measure(&url, &["--mode", "burst", "--separate", "--executors", "2", "--probe", "0s"]);
+    adds_up(&report, 20);
+    assert!(report["cpu"]["executors_s"].is_number() && report["memory"]["executor_peak_mb"].as_f64() > Some(0.0));
+    assert!(report["probe"].is_null());
+    assert!(report["durability"]["max_ms"].as_f64() > report["start_lateness"]["p50_ms"].as_f64());
+}
+
+#[test]
+fn idle_fires_nothing() {
+    let folder = tempdir().expect("make a folder");
+    let url = format!("sqlite://{}", folder.path().join("bench.db").display());
+    let report = measure(&url, &["--mode", "idle", "--seconds", "1", "--warm-up", "0", "--executors", "0"]);
+    adds_up(&report, 0);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let measure = |more: &[&str]| run(&[&["bench", "--database", "sqlite:///nonexistent/x.db"], more].concat());
+    measure(&["--jobs", "0"]).refused(2, &["--jobs"]);
+    measure(&["--executors", "0"]).refused(2, &["--executors"]);
+    measure(&[]).refused(1, &["/nonexistent/x.db"]);
+    assert_eq!(run(&["bench"]).code, Some(2));
+}

@@ -1,0 +1,55 @@
+//! Cookies: read by name, written with the attributes that keep them here.
+
+use std::time::Duration;
+
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderValue};
+
+/// How long a preference is kept.
+const PREFERENCE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The name of the session's cookie. Over TLS the prefix makes browsers refuse it from anybody but this very host.
+const fn session_name(is_tls: bool) -> &'static str {
+    if is_tls { "__Host-rondel_session" } else { "rondel_session" }
+}
+
+/// The value of a cookie.
+pub(crate) fn read<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+/// What the session's cookie carries.
+pub(crate) fn session(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
+    read(headers, session_name(is_tls))
+}
+
+/// Sets the session's cookie; an empty value with no lifetime takes it away.
+pub(crate) fn set_session(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
+    let secure = if is_tls { "; Secure" } else { "" };
+    let (name, age) = (session_name(is_tls), lifetime.as_secs());
+    HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")).ok()
+}
+
+/// Sets a preference, a plain word.
+pub(crate) fn set_preference(name: &str, value: &str) -> Option<HeaderValue> {
+    let age = PREFERENCE_LIFETIME.as_secs();
+    HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_found_among_others() {
+        let mut headers = HeaderMap::new();
+        headers.append(COOKIE, HeaderValue::from_static("a=1; rondel_session=x=y;b=2"));
+        headers.append(COOKIE, HeaderValue::from_static("c=3"));
+        assert_eq!(session(&headers, false), Some("x=y"));
+        assert_eq!(session(&headers, true), None);
+        assert_eq!(read(&headers, "c"), Some("3"));
+        assert_eq!(read(&headers, "session"), None);
+    }
+}

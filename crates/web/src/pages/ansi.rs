@@ -1,0 +1,169 @@
+//! Lines of a log as text that a browser shows as it is: nothing in it is markup, colours are classes from a short list,
+//! and what cannot be seen is made visible.
+
+/// How long an escape sequence is read; what is longer is none.
+const SEQUENCE_LEN_MAX: usize = 64;
+
+/// The pen that text is written with: what colour codes have set so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pen {
+    colour: Option<u8>,
+    bold: bool,
+    dim: bool,
+    italic: bool,
+    underline: bool,
+}
+
+/// HTML for one line.
+pub(crate) fn html(line: &str) -> String {
+    let mut out = Writer { html: String::with_capacity(line.len() + 16), pen: Pen::default(), is_open: false };
+    let mut rest = line;
+    while let Some(c) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("\u{1b}[").and_then(|tail| out.sequence(tail)) {
+            rest = after;
+        } else {
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    out.close();
+    out.html
+}
+
+struct Writer {
+    html: String,
+    pen: Pen,
+    is_open: bool,
+}
+
+impl Writer {
+    /// Takes the rest of a control sequence: colours are obeyed, others left out. `None` where it has no end.
+    fn sequence<'l>(&mut self, tail: &'l str) -> Option<&'l str> {
+        let bytes = tail.as_bytes();
+        let end = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
+        if !bytes[..end].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
+            return None;
+        }
+        if bytes[end] == b'm' {
+            let before = self.pen;
+            self.pen = self.pen.after(&tail[..end]);
+            if self.pen != before {
+                self.close();
+            }
+        }
+        Some(&tail[end + 1..])
+    }
+
+    fn push(&mut self, c: char) {
+        if !self.is_open && self.pen != Pen::default() {
+            self.html.push_str(&format!("<span class=\"{}\">", self.pen.classes()));
+            self.is_open = true;
+        }
+        match c {
+            '&' => self.html.push_str("&amp;"),
+            '<' => self.html.push_str("&lt;"),
+            '>' => self.html.push_str("&gt;"),
+            '"' => self.html.push_str("&quot;"),
+            '\'' => self.html.push_str("&#39;"),
+            '\t' => self.html.push('\t'),
+            c => match visible(c) {
+                Some(shown) => self.html.push_str(&format!("<span class=\"ctl\">{shown}</span>")),
+                None => self.html.push(c),
+            },
+        }
+    }
+
+    fn close(&mut self) {
+        if self.is_open {
+            self.html.push_str("</span>");
+            self.is_open = false;
+        }
+    }
+}
+
+/// What stands for a character that cannot be seen, or that would move others around.
+fn visible(c: char) -> Option<String> {
+    let code = u32::from(c);
+    match c {
+        // As terminals write them: ^G for a bell, ^[ for escape.
+        '\u{0}'..='\u{1f}' => char::from_u32(0x40 + code).map(|c| format!("^{c}")),
+        '\u{7f}' => Some("^?".to_owned()),
+        '\u{80}'..='\u{9f}'
+        | '\u{ad}'
+        | '\u{61c}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}' => Some(format!("U+{code:04X}")),
+        _ => None,
+    }
+}
+
+impl Pen {
+    fn after(self, parameters: &str) -> Self {
+        let mut pen = self;
+        let mut codes =
+            parameters.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });
+        while let Some(code) = codes.next() {
+            match code {
+                Some(0) => pen = Self::default(),
+                Some(1) => pen.bold = true,
+                Some(2) => pen.dim = true,
+                Some(3) => pen.italic = true,
+                Some(4) => pen.underline = true,
+                Some(22) => (pen.bold, pen.dim) = (false, false),
+                Some(23) => pen.italic = false,
+                Some(24) => pen.underline = false,
+                Some(code @ (30..=37 | 90..=97)) => pen.colour = Some(code),
+                Some(39) => pen.colour = None,
+                // 256 colours or 16 millions: their numbers are no codes.
+                Some(38 | 48) => match codes.next() {
+                    Some(Some(5)) => drop(codes.next()),
+                    Some(Some(2)) => drop(codes.nth(2)),
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+        pen
+    }
+
+    fn classes(self) -> String {
+        let mut classes: Vec<String> = self.colour.map(|colour| format!("a{colour}")).into_iter().collect();
+        let flags = [(self.bold, "ab"), (self.dim, "ad"), (self.italic, "ai"), (self.underline, "au")];
+        classes.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, class)| class.to_owned()));
+        classes.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_is_text() {
+        assert_eq!(html("<script>alert('\"&')</script>"), "&lt;script&gt;alert(&#39;&quot;&amp;&#39;)&lt;/script&gt;");
+        assert_eq!(html("\u{1b}[31m<b>"), "<span class=\"a31\">&lt;b&gt;</span>");
+    }
+
+    #[test]
+    fn colours_are_classes_and_other_sequences_vanish() {
+        assert_eq!(html("a\u{1b}[1;32mb\u{1b}[0mc"), "a<span class=\"a32 ab\">b</span>c");
+        assert_eq!(html("\u{1b}[38;5;196mx\u{1b}[2Ky"), "xy");
+        assert_eq!(html("\u{1b}[38;2;1;2;3;4mx"), "<span class=\"au\">x</span>");
+        assert_eq!(html("\u{1b}[mx\u{1b}[31m"), "x");
+        assert_eq!(html("\u{1b}[31ma\u{1b}[31mb"), "<span class=\"a31\">ab</span>");
+    }
+
+    #[test]
+    fn control_codes_can_be_seen() {
+        assert_eq!(html("a\u{7}b\tc"), "a<span class=\"ctl\">^G</span>b\tc");
+        assert_eq!(html("\u{1b}]0;title\u{7}"), "<span class=\"ctl\">^[</span>]0;title<span class=\"ctl\">^G</span>");
+        assert_eq!(html("\u{202e}x"), "<span class=\"ctl\">U+202E</span>x");
+        assert!(html("\u{1b}[").starts_with("<span class=\"ctl\">"));
+        assert!(html(&format!("\u{1b}[{}", "1".repeat(200))).contains("^["));
+        assert_eq!(html("日本 é 🦀"), "日本 é 🦀");
+    }
+}

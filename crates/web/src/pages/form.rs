@@ -1,0 +1,43 @@
+//! The fields of a form that was sent.
+
+use axum::extract::{Form, FromRequest, Request};
+use http::StatusCode;
+
+use crate::app::Web;
+use crate::problem::{Code, Problem};
+
+/// Names and values; of a name that comes twice the last value counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    /// A field without the blanks around it; empty where there is none.
+    pub(crate) fn get(&self, name: &str) -> &str {
+        self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value.trim())
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize> From<[(&str, &str); N]> for Fields {
+    fn from(pairs: [(&str, &str); N]) -> Self {
+        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec())
+    }
+}
+
+impl FromRequest<Web> for Fields {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
+        let read =
+            tokio::time::timeout(web.config.body_timeout, Form::<Vec<(String, String)>>::from_request(request, web));
+        match read.await {
+            Ok(Ok(Form(pairs))) => Ok(Self(pairs)),
+            Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                let len_max = web.config.body_len_max;
+                Err(Problem::new(Code::BodyTooLarge, format!("a form has at most {len_max} bytes")))
+            }
+            Ok(Err(rejection)) => Err(Problem::new(Code::InvalidBody, rejection.body_text())),
+            Err(_) => Err(Problem::new(Code::RequestTimeout, "the form did not arrive in time")),
+        }
+    }
+}

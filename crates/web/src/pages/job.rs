@@ -1,0 +1,201 @@
+//! A job: what it is, how it went, and what can be done with it.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::jobs::{JobError, RunRequest};
+use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_core::time::format_duration;
+use rondel_core::{RunId, Timestamp, Trigger};
+use rondel_store::catalog::JobRecord;
+use rondel_store::ledger::RunQuery;
+use serde_json::Value;
+
+use super::LIMIT;
+use super::form::Fields;
+use super::jobs::Lately;
+use super::moment::Moment;
+use super::schedule_text::{self, ScheduleText};
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::view::{Bar, RunRow, bars};
+use crate::api::jobs::{JobName, find};
+use crate::cursor::{Listing, invalid};
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{own_path, pair, to};
+
+/// How often a switch is tried again that met another change.
+const TRY_COUNT: usize = 4;
+
+/// The query of the page: where its list of runs goes on.
+#[derive(Debug)]
+pub(crate) struct RunsFrom(Option<String>);
+
+impl FromQuery for RunsFrom {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("cursor"))
+    }
+}
+
+#[derive(Template)]
+#[template(path = "job.html")]
+struct JobPage {
+    shell: Shell,
+    t: &'static Texts,
+    name: String,
+    description: String,
+    enabled: bool,
+    schedules: Vec<ScheduleText>,
+    next_fire: Option<Moment>,
+    last: Option<RunRow>,
+    bars: Vec<Bar>,
+    /// Words and values.
+    facts: Vec<(&'static str, String)>,
+    params: String,
+    updated_at: Moment,
+    version: i64,
+    here: String,
+    rows: Vec<RunRow>,
+    next: Option<String>,
+    /// The address of the first page of runs.
+    first: String,
+    is_first: bool,
+}
+
+pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let (now, t) = (page.engine().now(), page.t);
+    let lately = Lately::read(page.engine().store(), &record, now).await?;
+    let (rows, next) = runs(&page, &record, now).await?;
+    let spec = &record.spec;
+    let template = JobPage {
+        shell: page.shell(Nav::Jobs),
+        t,
+        name: spec.name.clone(),
+        description: spec.description.clone(),
+        enabled: spec.enabled,
+        schedules: schedule_text::of_job(spec, t),
+        next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),
+        last: lately.past.first().map(|run| RunRow::new(run.clone(), String::new(), now, t)),
+        bars: bars(&lately.past, now, t),
+        facts: facts(&record, t),
+        params: if spec.params.is_null() { String::new() } else { pretty(&spec.params) },
+        updated_at: Moment::new(record.updated_at, now, t),
+        version: record.version,
+        here: page.here().to_owned(),
+        rows,
+        next,
+        first: format!("/jobs/{}", spec.name),
+        is_first: page.query().0.is_none(),
+    };
+    html(StatusCode::OK, &template)
+}
+
+/// A page of the job's runs, and the address of the next one.
+async fn runs(
+    page: &Page<RunsFrom>,
+    record: &JobRecord,
+    now: Timestamp,
+) -> Result<(Vec<RunRow>, Option<String>), Problem> {
+    let listing = Listing::new("job page", record.id);
+    let after = page.query().0.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
+    if after.is_some_and(|after| after.get() <= 0) {
+        return Err(invalid("does not hold an id"));
+    }
+    let query = RunQuery { job: Some(record.id), after, limit: LIMIT + 1, ..RunQuery::default() };
+    let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
+    let has_more = runs.len() > LIMIT as usize;
+    runs.truncate(LIMIT as usize);
+    let next = runs
+        .last()
+        .filter(|_| has_more)
+        .map(|run| format!("/jobs/{}?{}", record.spec.name, pair("cursor", &listing.cursor(run.id))));
+    let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t);
+    Ok((runs.into_iter().map(row).collect(), next))
+}
+
+fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
+    let spec = &record.spec;
+    let mut facts = vec![
+        (t.field_app, spec.app.clone()),
+        (t.field_handler, spec.handler.clone()),
+        (t.field_route, t.route(spec.route).to_owned()),
+        (t.field_overlap, t.overlap(spec.overlap.policy).to_owned()),
+        (t.field_misfire, t.misfire(spec.misfire.policy).to_owned()),
+        (t.field_delivery, t.delivery(spec.delivery).to_owned()),
+        (t.field_timeout, spec.timeout.map_or_else(|| t.none.to_owned(), format_duration)),
+        (t.field_queue_timeout, format_duration(spec.queue_timeout)),
+    ];
+    let retry = match spec.retry.max {
+        0 => t.none.to_owned(),
+        max => format!("{max} × {}", spec.retry.backoff),
+    };
+    facts.push((t.field_retry, retry));
+    facts
+}
+
+/// JSON over several lines.
+pub(super) fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+pub(super) async fn pause(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+    switch(&page, &name, false).await?;
+    Ok(back(&fields, &name))
+}
+
+pub(super) async fn resume(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+    switch(&page, &name, true).await?;
+    Ok(back(&fields, &name))
+}
+
+/// To where the form was, or else to the job.
+fn back(fields: &Fields, name: &str) -> Response {
+    own_path(fields.get("back")).map_or_else(|| to(&format!("/jobs/{name}")), to)
+}
+
+async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
+    for _ in 0..TRY_COUNT {
+        let record = find(&page.call, name).await?;
+        match page.engine().set_enabled(&record, enabled, page.call.caller.name()).await {
+            Ok(_) => return Ok(()),
+            Err(JobError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
+}
+
+pub(super) async fn delete(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    page.engine().delete_job(&record, None).await?;
+    Ok(to("/jobs"))
+}
+
+/// Makes a run; with parameters of its own where the form has some.
+pub(super) async fn trigger(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let params = match fields.get("params") {
+        "" => None,
+        text => own_params(text, &record)?,
+    };
+    let request = RunRequest { params, trigger: Trigger::Manual, parent: None };
+    let run = page.engine().request_run(&record, request).await?;
+    Ok(own_path(fields.get("back")).map_or_else(|| to(&format!("/runs/{}", run.id)), to))
+}
+
+/// Parameters for one run, as JSON text; none where they are the job's.
+fn own_params(text: &str, record: &JobRecord) -> Result<Option<String>, Problem> {
+    let refuse =
+        |message| Problem::of_complaints(Code::InvalidBody, vec![Complaint::body("/params", "invalid_value", message)]);
+    let value: Value = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
+    if value == record.spec.params {
+        return Ok(None);
+    }
+    let text = value.to_string();
+    if text.len() > PARAMS_LEN_MAX {
+        return Err(refuse(format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", text.len())));
+    }
+    Ok(Some(text))
+}

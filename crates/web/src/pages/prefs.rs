@@ -1,0 +1,79 @@
+//! In which language and theme a page is wanted: by query, cookie or header.
+
+use axum::extract::FromRequestParts;
+use http::header::{ACCEPT_LANGUAGE, COOKIE};
+use http::request::Parts;
+use http::{HeaderMap, Uri};
+
+use super::texts::{Lang, Texts};
+use crate::app::Web;
+use crate::cookies;
+
+pub(crate) const LANG_COOKIE: &str = "rondel_lang";
+pub(crate) const THEME_COOKIE: &str = "rondel_theme";
+
+/// Light or dark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Theme {
+    /// As the browser has it.
+    Auto,
+    Light,
+    Dark,
+}
+
+impl Theme {
+    pub(crate) const ALL: [Self; 3] = [Self::Auto, Self::Light, Self::Dark];
+
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+
+    pub(crate) const fn name(self, t: &Texts) -> &'static str {
+        match self {
+            Self::Auto => t.theme_auto,
+            Self::Light => t.theme_light,
+            Self::Dark => t.theme_dark,
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|theme| theme.word() == word)
+    }
+}
+
+/// What a browser prefers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prefs {
+    pub(crate) lang: Lang,
+    pub(crate) theme: Theme,
+}
+
+impl Prefs {
+    pub(crate) fn new(uri: &Uri, headers: &HeaderMap) -> Self {
+        let query = uri.query().unwrap_or_default();
+        let asked = query.split('&').find_map(|pair| Lang::from_word(pair.strip_prefix("lang=")?));
+        let kept = || Lang::from_word(cookies::read(headers, LANG_COOKIE)?);
+        let accepted = || Lang::from_header(headers.get(ACCEPT_LANGUAGE)?.to_str().ok()?);
+        Self {
+            lang: asked.or_else(kept).or_else(accepted).unwrap_or(Lang::En),
+            theme: cookies::read(headers, THEME_COOKIE).and_then(Theme::from_word).unwrap_or(Theme::Auto),
+        }
+    }
+
+    /// Of what answers depend on.
+    pub(crate) fn vary() -> String {
+        format!("{COOKIE}, {ACCEPT_LANGUAGE}")
+    }
+}
+
+impl FromRequestParts<Web> for Prefs {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _web: &Web) -> Result<Self, Self::Rejection> {
+        Ok(Self::new(&parts.uri, &parts.headers))
+    }
+}

@@ -1,0 +1,68 @@
+//! Problems as pages, for people who came with a browser.
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::header::ACCEPT;
+
+use super::prefs::Prefs;
+use super::shell::{Nav, Shell, headers};
+use super::texts::Texts;
+use crate::access::CalledBy;
+use crate::problem::{Code, Complaint, Problem};
+
+/// What is known about a request for a page before it is answered.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    prefs: Prefs,
+    here: String,
+}
+
+#[derive(Template)]
+#[template(path = "problem.html")]
+struct ProblemPage<'a> {
+    shell: Shell,
+    t: &'static Texts,
+    status: u16,
+    title: &'static str,
+    hint: &'static str,
+    /// The sentence about this case; programs and people who ask for help need it, so it stays as it is.
+    detail: &'a str,
+    complaints: &'a [Complaint],
+    request_id: &'a str,
+    how_to_sign_in: bool,
+}
+
+/// What is needed to answer a request with a page, if it is one from a browser and outside of the API.
+pub(crate) fn wanted(request: &Request) -> Option<Wanted> {
+    let path = request.uri().path();
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let is_page = !path.starts_with("/api") && accept.contains("text/html");
+    is_page.then(|| Wanted {
+        prefs: Prefs::new(request.uri(), request.headers()),
+        here: if request.method().is_safe() { request.uri().to_string() } else { "/".to_owned() },
+    })
+}
+
+impl Wanted {
+    /// Gives a response that carries a problem its page.
+    pub(crate) fn render(&self, response: &mut Response, problem: &Problem, request_id: &str) {
+        let user = response.extensions().get::<CalledBy>().map(|CalledBy(name)| name.clone());
+        let t = self.prefs.lang.texts();
+        let (title, hint) = t.problem(problem.code());
+        let page = ProblemPage {
+            shell: Shell::new(self.prefs, Nav::None, user, &self.here),
+            t,
+            status: problem.code().status(),
+            title,
+            hint,
+            detail: problem.detail(),
+            complaints: problem.complaints(),
+            request_id,
+            how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent),
+        };
+        *response.body_mut() = Body::from(page.render().unwrap_or_default());
+        headers(response.headers_mut());
+    }
+}

@@ -1,0 +1,180 @@
+//! A run: its verdict and why, its way through time, its attempts, its shards and its log.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::{Run, RunStatus, Timestamp, Trigger};
+use rondel_store::ledger::CancelAsked;
+use serde_json::Value;
+
+use super::job::pretty;
+use super::moment::{Moment, length};
+use super::run_log::{LogPart, first_part};
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::view::{RunRow, Status};
+use crate::api::run_json::{names, params, shard_runs};
+use crate::api::runs::{RunPath, find, repetition};
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::to;
+
+/// The query of the page: which attempt's log is shown.
+#[derive(Debug)]
+pub(crate) struct ShownAttempt(pub(super) Option<i32>);
+
+impl FromQuery for ShownAttempt {
+    fn from_query(reader: &mut Reader) -> Self {
+        let attempt = |text: &str| match text.parse::<i32>() {
+            Ok(attempt) if attempt >= 1 => Ok(attempt),
+            _ => Err(format!("{text:?} is not the number of an attempt")),
+        };
+        Self(reader.parsed("attempt", attempt))
+    }
+}
+
+#[derive(Template)]
+#[template(path = "run.html")]
+struct RunPage {
+    shell: Shell,
+    t: &'static Texts,
+    row: RunRow,
+    steps: Vec<Step>,
+    attempts: Vec<AttemptRow>,
+    shards: Vec<RunRow>,
+    is_broadcast: bool,
+    parent: Option<String>,
+    cancel_by: Option<String>,
+    span: Option<(i64, Moment)>,
+    params: Option<String>,
+    result: Option<String>,
+    version: i64,
+    shown_attempt: i32,
+    here: String,
+    log: LogPart,
+}
+
+/// A point on a run's way.
+struct Step {
+    name: &'static str,
+    at: Option<Moment>,
+    /// After the step before.
+    delta: Option<String>,
+    /// For the mark's colour.
+    class: &'static str,
+}
+
+struct AttemptRow {
+    number: i32,
+    status: Status,
+    reason: Option<&'static str>,
+    executor: Option<String>,
+    started_at: Option<Moment>,
+    length: Option<String>,
+    message: Option<String>,
+}
+
+pub(super) async fn page(page: Page<ShownAttempt>, path: RunPath) -> Result<Response, Problem> {
+    let run = find(&page.call, &path).await?;
+    let (now, t) = (page.engine().now(), page.t);
+    let shown_attempt = page.query().0.unwrap_or(run.attempt);
+    if shown_attempt > run.attempt {
+        let message = format!("the run has {} attempt(s)", run.attempt);
+        let complaint = Complaint::query("attempt", "invalid_value", message);
+        return Err(Problem::of_complaints(Code::InvalidQuery, vec![complaint]));
+    }
+    let names = names(&page.call, std::slice::from_ref(&run)).await?;
+    let job = names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
+    let is_broadcast = run.shard_index == BROADCAST;
+    let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
+    let past = page.engine().store().attempts(run.id).await?;
+    let params = params(&page.call, &run).await?.filter(|params| params != "null");
+    let template = RunPage {
+        shell: page.shell(Nav::Runs),
+        t,
+        steps: steps(&run, now, t),
+        attempts: attempts(past, &run, now, t),
+        shards: shards.into_iter().map(|shard| RunRow::new(shard, job.clone(), now, t)).collect(),
+        is_broadcast,
+        parent: run.parent.map(|parent| parent.to_string()),
+        cancel_by: run.cancel_by.clone(),
+        span: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
+        params: params.map(readable),
+        result: run.result.clone().map(readable),
+        version: run.job_version,
+        shown_attempt,
+        here: page.here().to_owned(),
+        log: first_part(&page, &run, shown_attempt).await?,
+        row: RunRow::new(run, job, now, t),
+    };
+    html(StatusCode::OK, &template)
+}
+
+/// JSON text over several lines; anything else as it is.
+fn readable(text: String) -> String {
+    serde_json::from_str::<Value>(&text).map_or(text, |value| pretty(&value))
+}
+
+/// Planned, due, started, finished: as far as the run has come.
+fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
+    let is_over = run.status.is_terminal();
+    let end_class = if is_over { run.status.as_str() } else { "ahead" };
+    let points = [
+        (t.step_planned, Some(run.fire_at), "done"),
+        (t.step_due, Some(run.due_at).filter(|due| *due != run.fire_at), "done"),
+        (t.step_started, run.started_at, if run.started_at.is_some() { "done" } else { "ahead" }),
+        (t.step_finished, run.finished_at.filter(|_| is_over), end_class),
+    ];
+    let mut before = None::<Timestamp>;
+    let mut steps = Vec::new();
+    for (place, (name, at, class)) in points.into_iter().enumerate() {
+        // Most runs are due when they are planned; one that never began has no start.
+        if at.is_none() && (place == 1 || (place == 2 && is_over)) {
+            continue;
+        }
+        let delta = at.zip(before).map(|(at, before)| format!("+{}", length(at.since(before), t)));
+        before = at.or(before);
+        steps.push(Step { name, at: at.map(|at| Moment::new(at, now, t)), delta, class });
+    }
+    steps
+}
+
+/// Every attempt, the newest first.
+fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
+    let present = Attempt {
+        attempt: run.attempt,
+        status: run.status,
+        reason: run.reason,
+        executor: run.executor.clone(),
+        started_at: run.started_at,
+        finished_at: run.finished_at,
+        message: run.message.clone(),
+    };
+    let row = |attempt: Attempt| AttemptRow {
+        number: attempt.attempt,
+        status: Status::new(attempt.status, t),
+        reason: attempt.reason.map(|reason| t.reason(reason)),
+        executor: attempt.executor,
+        started_at: attempt.started_at.map(|at| Moment::new(at, now, t)),
+        length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length(end.since(start), t)),
+        message: attempt.message,
+    };
+    past.into_iter().chain([present]).rev().map(row).collect()
+}
+
+pub(super) async fn cancel(page: Page, path: RunPath) -> Result<Response, Problem> {
+    let run = find(&page.call, &path).await?;
+    match page.engine().cancel_run(run.id, page.call.caller.name()).await? {
+        CancelAsked::Noted(_) | CancelAsked::Over(RunStatus::Cancelled) => Ok(to(&format!("/runs/{}", run.id))),
+        CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
+        CancelAsked::NotFound => Err(Problem::new(Code::RunNotFound, "the run is gone")),
+    }
+}
+
+pub(super) async fn retry(page: Page, path: RunPath) -> Result<Response, Problem> {
+    let run = find(&page.call, &path).await?;
+    let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
+    let run = page.engine().request_run(&record, again).await?;
+    Ok(to(&format!("/runs/{}", run.id)))
+}

@@ -1,0 +1,103 @@
+//! The list of runs, with its filters in the address.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::{RunId, RunStatus};
+use rondel_store::ledger::RunQuery;
+
+use super::LIMIT;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::view::{RunRow, Status};
+use crate::api::jobs::find;
+use crate::api::run_json::names;
+use crate::cursor::{Listing, invalid};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+/// The query of the list; an empty filter is none.
+#[derive(Debug)]
+pub(crate) struct ListRuns {
+    job: String,
+    status: Option<RunStatus>,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ListRuns {
+    fn from_query(reader: &mut Reader) -> Self {
+        let status = |text: &str| if text.is_empty() { Ok(None) } else { text.parse().map(Some) };
+        Self {
+            job: reader.one("job").map(|job| job.trim().to_owned()).unwrap_or_default(),
+            status: reader.parsed("status", status).flatten(),
+            cursor: reader.one("cursor"),
+        }
+    }
+}
+
+impl ListRuns {
+    /// The address of the list with the status exchanged.
+    fn href(&self, status: Option<RunStatus>) -> String {
+        format!("/runs?{}&{}", pair("status", status.map_or("", RunStatus::as_str)), pair("job", &self.job))
+    }
+}
+
+#[derive(Template)]
+#[template(path = "runs.html")]
+struct RunsPage {
+    shell: Shell,
+    t: &'static Texts,
+    job: String,
+    status: &'static str,
+    /// The statuses to choose from, with their addresses.
+    filters: Vec<(Status, String)>,
+    all_href: String,
+    here: String,
+    rows: Vec<RunRow>,
+    next: Option<String>,
+    is_first: bool,
+}
+
+pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
+    let query = page.query();
+    let namespace = page.call.namespace.id;
+    let listing = Listing::new("runs page", (namespace, &query.job, query.status));
+    let after = query.cursor.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
+    if after.is_some_and(|after| after.get() <= 0) {
+        return Err(invalid("does not hold an id"));
+    }
+    let job = match query.job.as_str() {
+        "" => None,
+        name => Some(find(&page.call, name).await?.id),
+    };
+    let statuses = query.status.into_iter().collect();
+    let wanted = RunQuery { job, statuses, after, limit: LIMIT + 1, ..RunQuery::default() };
+    let mut runs = page.engine().store().list_runs(namespace, &wanted).await?;
+    let has_more = runs.len() > LIMIT as usize;
+    runs.truncate(LIMIT as usize);
+    let next = runs
+        .last()
+        .filter(|_| has_more)
+        .map(|run| format!("{}&{}", query.href(query.status), pair("cursor", &listing.cursor(run.id))));
+    let names = names(&page.call, &runs).await?;
+    let (now, t) = (page.engine().now(), page.t);
+    let row = |run: rondel_core::Run| {
+        let job = names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
+        RunRow::new(run, job, now, t)
+    };
+    let filters = RunStatus::ALL.iter().map(|status| (Status::new(*status, t), query.href(Some(*status)))).collect();
+    let template = RunsPage {
+        shell: page.shell(Nav::Runs),
+        t,
+        job: query.job.clone(),
+        status: query.status.map_or("", RunStatus::as_str),
+        filters,
+        all_href: query.href(None),
+        here: page.here().to_owned(),
+        rows: runs.into_iter().map(row).collect(),
+        next,
+        is_first: after.is_none(),
+    };
+    html(StatusCode::OK, &template)
+}

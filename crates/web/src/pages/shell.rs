@@ -1,0 +1,163 @@
+//! What is around every page: who looks at it, in which language, and how it is sent.
+
+use askama::Template;
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rondel_admin::Engine;
+
+use super::assets::Assets;
+use super::prefs::{Prefs, Theme};
+use super::texts::{Lang, Texts};
+use crate::app::Web;
+use crate::call::Call;
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::without_lang;
+
+/// Pages have no code and no style of their own: everything comes from `/static`.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+    form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// The part of the console that a page belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nav {
+    Jobs,
+    Runs,
+    Executors,
+    None,
+}
+
+/// What the layout shows.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    pub(crate) t: &'static Texts,
+    pub(crate) lang: Lang,
+    pub(crate) theme: Theme,
+    pub(crate) nav: Nav,
+    /// Who signed in.
+    pub(crate) user: Option<String>,
+    /// Where to come back to after a preference has changed.
+    pub(crate) here: String,
+}
+
+impl Shell {
+    pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<String>, here: &str) -> Self {
+        Self { t: prefs.lang.texts(), lang: prefs.lang, theme: prefs.theme, nav, user, here: without_lang(here) }
+    }
+
+    pub(crate) fn style(&self) -> &'static str {
+        Assets::style()
+    }
+
+    pub(crate) fn script(&self) -> &'static str {
+        Assets::script()
+    }
+
+    pub(crate) fn htmx(&self) -> &'static str {
+        Assets::htmx()
+    }
+
+    pub(crate) fn logo(&self) -> &'static str {
+        Assets::logo()
+    }
+
+    pub(crate) fn themes(&self) -> [(Theme, &'static str); 3] {
+        Theme::ALL.map(|theme| (theme, theme.name(self.t)))
+    }
+
+    pub(crate) fn langs(&self) -> [Lang; 2] {
+        Lang::ALL
+    }
+
+    pub(crate) fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+}
+
+/// A request for a page by somebody who signed in.
+#[derive(Debug)]
+pub(crate) struct Page<Q = Plain> {
+    pub(crate) call: Call<Asked<Q>>,
+    pub(crate) prefs: Prefs,
+    pub(crate) t: &'static Texts,
+    here: String,
+}
+
+/// The query of a page: its own, and the language.
+#[derive(Debug)]
+pub(crate) struct Asked<Q>(pub(crate) Q);
+
+impl<Q: FromQuery> FromQuery for Asked<Q> {
+    fn from_query(reader: &mut Reader) -> Self {
+        reader.one("lang");
+        Self(Q::from_query(reader))
+    }
+}
+
+/// A query without anything of its own.
+#[derive(Debug)]
+pub(crate) struct Plain;
+
+impl FromQuery for Plain {
+    fn from_query(_reader: &mut Reader) -> Self {
+        Self
+    }
+}
+
+impl<Q> Page<Q> {
+    pub(crate) const fn engine(&self) -> &Engine {
+        self.call.engine()
+    }
+
+    pub(crate) const fn query(&self) -> &Q {
+        &self.call.query.0
+    }
+
+    pub(crate) fn here(&self) -> &str {
+        &self.here
+    }
+
+    pub(crate) fn shell(&self, nav: Nav) -> Shell {
+        Shell::new(self.prefs, nav, Some(self.call.caller.name().to_owned()), &self.here)
+    }
+}
+
+impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let prefs = Prefs::new(&parts.uri, &parts.headers);
+        let here = parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
+        let call = Call::from_request_parts(parts, web).await?;
+        Ok(Self { call, prefs, t: prefs.lang.texts(), here })
+    }
+}
+
+/// A page, or a part of one.
+pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Response, Problem> {
+    let text = template.render().map_err(|error| {
+        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+            .with_cause(format!("a page cannot be written: {error}"))
+    })?;
+    let mut response = (status, text).into_response();
+    headers(response.headers_mut());
+    Ok(response)
+}
+
+/// The headers of a page.
+pub(crate) fn headers(headers: &mut HeaderMap) {
+    let vary = HeaderValue::from_str(&Prefs::vary()).unwrap_or(HeaderValue::from_static("*"));
+    let pairs: [(HeaderName, HeaderValue); 4] = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        // Without a referrer, browsers would not say where a form comes from.
+        (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
+        (VARY, vary),
+    ];
+    for (name, value) in pairs {
+        headers.insert(name, value);
+    }
+}

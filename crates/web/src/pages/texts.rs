@@ -1,0 +1,241 @@
+//! What the console says, in each of its languages. `build.rs` makes `Texts` out of `web/locales`.
+
+use rondel_core::spec::{Delivery, MisfirePolicy, OverlapPolicy};
+use rondel_core::{Reason, Route, RunStatus, Trigger};
+
+use crate::problem::Code;
+
+include!(concat!(env!("OUT_DIR"), "/texts.rs"));
+
+/// A language of the console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lang {
+    En,
+    Zh,
+}
+
+impl Lang {
+    pub(crate) const ALL: [Self; 2] = [Self::En, Self::Zh];
+
+    /// Its BCP 47 tag.
+    pub(crate) const fn tag(self) -> &'static str {
+        match self {
+            Self::En => "en",
+            Self::Zh => "zh-CN",
+        }
+    }
+
+    /// The word for it in queries and cookies.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::En => "en",
+            Self::Zh => "zh",
+        }
+    }
+
+    /// What its own speakers call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::En => "English",
+            Self::Zh => "中文",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|lang| lang.word() == word)
+    }
+
+    /// The first language of an `Accept-Language` header that there is, by weight.
+    pub(crate) fn from_header(header: &str) -> Option<Self> {
+        let mut ranges: Vec<(u16, &str)> = header.split(',').map(weighted).collect();
+        ranges.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+        ranges.into_iter().filter(|(weight, _)| *weight > 0).find_map(|(_, range)| {
+            let primary = range.split('-').next().unwrap_or_default().to_ascii_lowercase();
+            Self::from_word(&primary)
+        })
+    }
+
+    pub(crate) const fn texts(self) -> &'static Texts {
+        match self {
+            Self::En => &EN,
+            Self::Zh => &ZH,
+        }
+    }
+}
+
+/// A language range with its weight in thousandths.
+fn weighted(part: &str) -> (u16, &str) {
+    let (range, weight) = part.split_once(';').unwrap_or((part, ""));
+    let weight = weight.trim().strip_prefix("q=");
+    let thousandths = weight.map_or(1000, |weight| match weight.split_once('.') {
+        Some(("0", digits)) => format!("{digits:0<3.3}").parse().unwrap_or(0),
+        Some(_) => 1000,
+        None => u16::from(weight == "1") * 1000,
+    });
+    (thousandths, range.trim())
+}
+
+/// Puts values into the gaps of a text.
+fn fill(text: &str, values: &[(&str, String)]) -> String {
+    let mut filled = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        filled.push_str(before);
+        let value = values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
+        filled.push_str(value.unwrap_or_default());
+        rest = after;
+    }
+    filled.push_str(rest);
+    filled
+}
+
+impl Texts {
+    pub(crate) const fn status(&self, status: RunStatus) -> &'static str {
+        match status {
+            RunStatus::Pending => self.status_pending,
+            RunStatus::Waiting => self.status_waiting,
+            RunStatus::Running => self.status_running,
+            RunStatus::Succeeded => self.status_succeeded,
+            RunStatus::Failed => self.status_failed,
+            RunStatus::TimedOut => self.status_timed_out,
+            RunStatus::Cancelled => self.status_cancelled,
+            RunStatus::Unknown => self.status_unknown,
+            RunStatus::Skipped => self.status_skipped,
+        }
+    }
+
+    pub(crate) const fn reason(&self, reason: Reason) -> &'static str {
+        match reason {
+            Reason::Misfire => self.reason_misfire,
+            Reason::Overlap => self.reason_overlap,
+            Reason::Calendar => self.reason_calendar,
+            Reason::Paused => self.reason_paused,
+            Reason::Changed => self.reason_changed,
+            Reason::Deleted => self.reason_deleted,
+            Reason::NoExecutor => self.reason_no_executor,
+            Reason::Expired => self.reason_expired,
+            Reason::Retry => self.reason_retry,
+            Reason::ExecutorLost => self.reason_executor_lost,
+            Reason::NotReceived => self.reason_not_received,
+            Reason::Refused => self.reason_refused,
+            Reason::Requested => self.reason_requested,
+        }
+    }
+
+    pub(crate) const fn trigger(&self, trigger: Trigger) -> &'static str {
+        match trigger {
+            Trigger::Cron => self.trigger_cron,
+            Trigger::Interval => self.trigger_interval,
+            Trigger::Once => self.trigger_once,
+            Trigger::Manual => self.trigger_manual,
+            Trigger::Api => self.trigger_api,
+            Trigger::Parent => self.trigger_parent,
+            Trigger::Backfill => self.trigger_backfill,
+            Trigger::Misfire => self.trigger_misfire,
+        }
+    }
+
+    /// The routes that can be chosen, and what they mean.
+    pub(crate) const fn routes(&self) -> [(Route, &'static str); 5] {
+        [
+            (Route::Round, self.route_round),
+            (Route::Random, self.route_random),
+            (Route::First, self.route_first),
+            (Route::Last, self.route_last),
+            (Route::Broadcast, self.route_broadcast),
+        ]
+    }
+
+    pub(crate) fn route(&self, route: Route) -> &'static str {
+        let words = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, words)| words);
+        words.unwrap_or(route.as_str())
+    }
+
+    pub(crate) const fn overlap(&self, policy: OverlapPolicy) -> &'static str {
+        match policy {
+            OverlapPolicy::Serial => self.overlap_serial,
+            OverlapPolicy::Discard => self.overlap_discard,
+            OverlapPolicy::Allow => self.overlap_allow,
+            OverlapPolicy::Cover => policy.as_str(),
+        }
+    }
+
+    pub(crate) const fn misfire(&self, policy: MisfirePolicy) -> &'static str {
+        match policy {
+            MisfirePolicy::Skip => self.misfire_skip,
+            MisfirePolicy::Once => self.misfire_once,
+            MisfirePolicy::All => self.misfire_all,
+        }
+    }
+
+    pub(crate) const fn delivery(&self, delivery: Delivery) -> &'static str {
+        match delivery {
+            Delivery::AtLeastOnce => self.delivery_least,
+            Delivery::AtMostOnce => self.delivery_most,
+        }
+    }
+
+    /// What a problem is called, and what to do about it.
+    pub(crate) const fn problem(&self, code: Code) -> (&'static str, &'static str) {
+        match code {
+            Code::Unauthenticated => (self.problem_signed_out, self.problem_signed_out_hint),
+            Code::LinkSpent => (self.problem_link_spent, self.problem_link_spent_hint),
+            Code::Forbidden | Code::CrossOrigin => (self.problem_forbidden, self.problem_forbidden_hint),
+            Code::NotFound
+            | Code::NamespaceNotFound
+            | Code::AppNotFound
+            | Code::WebhookNotFound
+            | Code::MethodNotAllowed => (self.problem_not_found, self.problem_not_found_hint),
+            Code::JobNotFound | Code::JobDeleted => (self.problem_no_job, self.problem_no_job_hint),
+            Code::RunNotFound => (self.problem_no_run, self.problem_no_run_hint),
+            Code::JobExists | Code::EditConflict | Code::VersionMismatch => {
+                (self.problem_conflict, self.problem_conflict_hint)
+            }
+            Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {
+                (self.problem_too_late, self.problem_too_late_hint)
+            }
+            Code::InvalidQuery | Code::InvalidCursor => (self.problem_query, self.problem_query_hint),
+            Code::InvalidJson
+            | Code::InvalidHeader
+            | Code::InvalidBody
+            | Code::UnsupportedMediaType
+            | Code::BodyTooLarge
+            | Code::RequestTimeout => (self.problem_input, self.problem_input_hint),
+            Code::Overloaded | Code::TimedOut | Code::Unavailable => (self.problem_busy, self.problem_busy_hint),
+            Code::Internal => (self.problem_internal, self.problem_internal_hint),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_is_read_by_weight() {
+        for (header, expected) in [
+            ("zh-CN,zh;q=0.9,en;q=0.8", Some(Lang::Zh)),
+            ("de, en-GB;q=0.7, zh;q=0.3", Some(Lang::En)),
+            ("en;q=0.1, zh-TW;q=0.25", Some(Lang::Zh)),
+            ("en;q=0, fr", None),
+            ("", None),
+            (";;,;q=,q", None),
+        ] {
+            assert_eq!(Lang::from_header(header), expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn gaps_are_filled_once() {
+        let values = [("a", "{b}".to_owned()), ("b", "x".to_owned())];
+        assert_eq!(fill("1 {a} 2 {b} 3", &values), "1 {b} 2 x 3");
+        assert_eq!(fill("broken {", &[]), "broken ");
+    }
+
+    #[test]
+    fn the_languages_differ() {
+        assert_ne!(EN.status(RunStatus::Failed), ZH.status(RunStatus::Failed));
+        assert_eq!(EN.rel_in("3 s"), "in 3 s");
+    }
+}

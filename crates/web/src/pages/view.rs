@@ -1,0 +1,106 @@
+//! Runs as pages show them.
+
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
+
+use super::moment::{Moment, length};
+use super::texts::Texts;
+
+/// A status: a shape, a colour and a word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Status {
+    /// For the shape and the colour.
+    pub(crate) class: &'static str,
+    pub(crate) word: &'static str,
+    pub(crate) is_open: bool,
+}
+
+impl Status {
+    pub(crate) const fn new(status: RunStatus, t: &Texts) -> Self {
+        Self { class: status.as_str(), word: t.status(status), is_open: !status.is_terminal() }
+    }
+}
+
+/// A run in a list.
+#[derive(Clone, Debug)]
+pub(crate) struct RunRow {
+    pub(crate) id: RunId,
+    pub(crate) job: String,
+    pub(crate) status: Status,
+    pub(crate) fire_at: Moment,
+    pub(crate) length: Option<String>,
+    /// How much later than planned its handler began.
+    pub(crate) late: Option<String>,
+    pub(crate) trigger: &'static str,
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) executor: Option<String>,
+    pub(crate) attempt: i32,
+    /// Which of how many, counted from 1.
+    pub(crate) shard: Option<(i32, i32)>,
+    pub(crate) message: Option<String>,
+}
+
+impl RunRow {
+    pub(crate) fn new(run: Run, job: String, now: Timestamp, t: &Texts) -> Self {
+        Self {
+            id: run.id,
+            job,
+            status: Status::new(run.status, t),
+            fire_at: Moment::new(run.fire_at, now, t),
+            length: run_length(&run, now, t),
+            late: run.started_at.filter(|_| run.attempt == 1).map(|at| length(at.since(run.fire_at), t)),
+            trigger: t.trigger(run.trigger),
+            reason: run.reason.map(|reason| t.reason(reason)),
+            attempt: run.attempt,
+            shard: run.shard_total.filter(|total| *total > 1 && run.shard_index >= 0).map(|n| (run.shard_index + 1, n)),
+            executor: run.executor,
+            message: run.message,
+        }
+    }
+}
+
+/// How long a run took, or takes by now.
+fn run_length(run: &Run, now: Timestamp, t: &Texts) -> Option<String> {
+    let end = if run.status.is_terminal() { run.finished_at? } else { now };
+    Some(length(end.since(run.started_at?), t))
+}
+
+/// A run in the row of bars.
+#[derive(Clone, Debug)]
+pub(crate) struct Bar {
+    pub(crate) id: RunId,
+    pub(crate) class: &'static str,
+    pub(crate) title: String,
+    pub(crate) x: usize,
+    pub(crate) y: u64,
+    pub(crate) height: u64,
+}
+
+/// The height of the tallest bar.
+pub(crate) const BAR_HEIGHT: u64 = 20;
+/// How many bars a job has.
+pub(crate) const BAR_COUNT: usize = 24;
+/// How wide a bar is, with the gap behind it.
+pub(crate) const BAR_WIDTH: usize = 5;
+const BAR_HEIGHT_MIN: u64 = 4;
+
+/// The newest runs as bars, the newest on the right; as high as they took long.
+pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> {
+    let took = |run: &Run| {
+        let end = run.finished_at.unwrap_or(now);
+        run.started_at.map_or(0, |start| u64::try_from(end.since(start).as_millis()).unwrap_or(u64::MAX))
+    };
+    let shown = &newest_first[..newest_first.len().min(BAR_COUNT)];
+    let longest = shown.iter().map(took).max().unwrap_or(0).max(1);
+    let bar = |(place, run): (usize, &Run)| {
+        // By the root, so that short runs are still told apart beside a long one.
+        let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
+        let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
+        let title = match run_length(run, now, t) {
+            Some(length) => format!("{} · {} · {length}", run.fire_at, t.status(run.status)),
+            None => format!("{} · {}", run.fire_at, t.status(run.status)),
+        };
+        let x = (BAR_COUNT - 1 - place) * BAR_WIDTH;
+        Bar { id: run.id, class: run.status.as_str(), title, x, y: BAR_HEIGHT - height, height }
+    };
+    shown.iter().enumerate().map(bar).collect()
+}

@@ -1,0 +1,74 @@
+//! Sending a browser elsewhere on this server, and nowhere else.
+
+use axum::response::{IntoResponse as _, Response};
+use http::header::LOCATION;
+use http::{HeaderValue, StatusCode};
+
+/// The longest path that is gone back to.
+const PATH_LEN_MAX: usize = 512;
+
+/// See there, with a GET.
+pub(crate) fn to(path: &str) -> Response {
+    let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
+    (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()
+}
+
+/// A path that a request asked to go on with, if it is one of this server.
+pub(crate) fn own_path(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix('/')?;
+    let plain = path.len() <= PATH_LEN_MAX && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    (plain && !rest.starts_with('/')).then_some(path)
+}
+
+/// An address without the language that its query asks for, so that another one can be chosen.
+pub(crate) fn without_lang(path_and_query: &str) -> String {
+    let Some((path, query)) = path_and_query.split_once('?') else { return path_and_query.to_owned() };
+    let kept: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("lang=")).collect();
+    if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) }
+}
+
+/// `key=value` for a query.
+pub(crate) fn pair(key: &str, value: &str) -> String {
+    format!("{key}={}", encoded(value))
+}
+
+/// Text that means itself in a query.
+pub(crate) fn encoded(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::new(), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/') {
+            encoded.push(char::from(byte));
+        } else {
+            write!(encoded, "%{byte:02X}").ok();
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_paths_are_followed() {
+        for good in ["/", "/jobs", "/runs?status=failed&job=a%20b"] {
+            assert_eq!(own_path(good), Some(good));
+        }
+        for bad in ["", "jobs", "//evil", "/\\evil", "https://evil", "/a\nb", "/a b", &format!("/{}", "a".repeat(600))]
+        {
+            assert_eq!(own_path(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_language_is_taken_out() {
+        assert_eq!(without_lang("/a"), "/a");
+        assert_eq!(without_lang("/a?lang=zh"), "/a");
+        assert_eq!(without_lang("/a?x=1&lang=zh&y=2"), "/a?x=1&y=2");
+    }
+
+    #[test]
+    fn text_is_encoded() {
+        assert_eq!(pair("next", "/jobs?a=b&c=ä"), "next=/jobs%3Fa%3Db%26c%3D%C3%A4");
+    }
+}

@@ -1,0 +1,224 @@
+//! The console in a real browser: signed in by the link, a job made, triggered, its log seen growing, in both languages and
+//! both themes, without a complaint of the browser.
+
+mod browser;
+
+use std::path::Path;
+use std::time::Duration;
+
+use rondel_tests::{Api, Dev, wait_until};
+use serde_json::{Value, json};
+
+use self::browser::{Browser, program};
+
+/// A line each 300 ms; the first ones have what must not be taken for markup.
+const SCRIPT: &str = r#"
+printf '<script>console.error("markup in a log was run")</script>\n'
+printf '\033[1;32mgreen\033[0m, \033[31mred\033[0m, a bell \007 and a title \033]0;x\007\n'
+echo "to stderr" >&2
+for i in $(seq 1 20); do echo "line $i of 20"; sleep 0.3; done"#;
+
+/// Whether a test that cannot have a browser must fail.
+#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment is how they are told")]
+fn is_required() -> bool {
+    std::env::var("RONDEL_TEST_REQUIRE").is_ok_and(|list| list.split(',').any(|item| item.trim() == "chromium"))
+}
+
+/// Whether the pictures stay.
+#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment is how they are told")]
+fn keeps() -> bool {
+    std::env::var("RONDEL_TEST_KEEP").as_deref() == Ok("1")
+}
+
+#[tokio::test]
+async fn a_job_is_made_and_its_log_seen_growing() {
+    let Some(program) = program() else {
+        assert!(!is_required(), "there is no chromium, and RONDEL_TEST_REQUIRE asks for it");
+        eprintln!("skipped: the console in a browser (there is no chromium)");
+        return;
+    };
+    let mut shots = tempfile::Builder::new().prefix("rondel-shots-").tempdir().expect("make a folder");
+    shots.disable_cleanup(keeps());
+    let mut dev = Dev::start().await;
+    let mut browser = Browser::start(&program).await;
+    sign_in(&mut dev, &mut browser).await;
+    make_a_job(&mut browser, shots.path()).await;
+    watch_its_log(&mut browser, shots.path()).await;
+    furnish(&dev.api()).await;
+    look_at_everything(&mut browser, dev.url(), &dev.api(), shots.path()).await;
+    see_what_goes_wrong(&mut browser, dev.url(), shots.path()).await;
+    assert!(dev.stop().await.success());
+}
+
+async fn sign_in(dev: &mut Dev, browser: &mut Browser) {
+    let line = dev.process().wait_for_line(Duration::from_secs(10), "sign in: ").await;
+    let link = line.split_once("sign in: ").expect("a link").1.to_owned();
+    browser.goto(&format!("{}/runs?status=failed", dev.url())).await;
+    browser.until("who is not signed in is told how to", "location.pathname === '/sign-in'").await;
+    assert!(!browser.complaints().await.is_empty(), "the browser notes the 401");
+    // To look at the link does not use it up.
+    browser.goto(&link).await;
+    browser.goto(&link).await;
+    browser.follow("#sign-in").await;
+    browser
+        .until("the jobs are shown", "location.pathname === '/jobs' && document.querySelector('#job-demo-hello')")
+        .await;
+    assert_eq!(browser.eval("document.cookie").await, "", "no script can read the session");
+}
+
+async fn make_a_job(browser: &mut Browser, shots: &Path) {
+    browser.follow("a[href='/jobs/new']").await;
+    browser.until("the preview has ten fires", "document.querySelectorAll('#preview li').length === 10").await;
+    browser.fill("[name=cron]", "0 0 3 * * nosuch").await;
+    browser.until("the preview complains", "document.querySelector('#preview .error')").await;
+    browser.fill("[name=cron]", "0 30 2 ? * MON-FRI").await;
+    browser.until("the preview is back", "document.querySelectorAll('#preview li').length === 10").await;
+    browser.fill("[name=name]", "nightly-report").await;
+    browser.fill("[name=description]", "Counts to twenty, and says so").await;
+    browser.fill("[name=app]", "demo").await;
+    browser.fill("[name=handler]", "shell").await;
+    browser.fill("[name=params]", &json!({"argv": ["sh", "-c", SCRIPT]}).to_string()).await;
+    browser.shoot(&shots.join("new.png")).await;
+    browser.follow("#create").await;
+    browser.until("the job is shown", "location.pathname === '/jobs/nightly-report'").await;
+    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+}
+
+async fn watch_its_log(browser: &mut Browser, shots: &Path) {
+    browser.follow("#run-now").await;
+    browser.until("the run is shown", "location.pathname.startsWith('/runs/')").await;
+    browser.eval("window.isTheSame = true").await;
+    let lines = "document.querySelectorAll('#log .l').length";
+    browser.until("the log begins", &format!("{lines} >= 4")).await;
+    let first = browser.eval(lines).await.as_u64().expect("a number");
+    browser.until("it grows", &format!("{lines} >= {}", first + 4)).await;
+    browser.until("the run is seen running", "document.querySelector('#status').dataset.status === 'running'").await;
+    browser.shoot(&shots.join("run-live.png")).await;
+    browser.until("the verdict is seen", "document.querySelector('#status').dataset.status === 'succeeded'").await;
+    browser.until("the log is complete", &format!("{lines} === 23 && !document.querySelector('#log .tail')")).await;
+    assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
+    let text = browser.eval("document.querySelector('#log').textContent").await;
+    let text = text.as_str().expect("text");
+    assert!(text.contains("<script>") && text.contains("line 20 of 20"), "{text}");
+    assert_eq!(browser.eval("document.querySelectorAll('#log script, #log [style]').length").await, 0);
+    assert_eq!(browser.eval("document.querySelector('#log .a32').textContent").await, "green");
+    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+}
+
+/// Jobs and runs with something to see about them.
+async fn furnish(api: &Api) {
+    let shell = |script: &str| json!({"argv": ["sh", "-c", script]});
+    let jobs = [
+        json!({"name": "billing.close-month", "handler": "shell", "params": shell("echo closing; exit 3"),
+            "schedule": {"cron": "0 0 1 1 * ?", "time_zone": "Asia/Shanghai"}, "retry": {"max": 1, "backoff": "100ms"}}),
+        json!({"name": "cache.warm", "handler": "shell", "params": shell("sleep 0.$(( $(date +%s) % 7 ))"),
+            "schedule": {"every": "2s"}, "overlap": {"policy": "allow"}}),
+        json!({"name": "search.reindex", "handler": "shell", "params": shell("sleep 5"), "timeout": "1s"}),
+        json!({"name": "inventory.sync", "handler": "shell", "params": shell("true"), "route": "broadcast",
+            "schedule": {"cron": "0 */15 * * * ?"}}),
+        json!({"name": "legacy.import", "handler": "shell", "params": shell("true"),
+            "schedule": {"cron": "0 0 4 * * ?"}, "enabled": false}),
+    ];
+    for mut job in jobs {
+        job["app"] = Value::from("demo");
+        api.post("/api/v1/jobs", job).await.expect(201);
+    }
+    // A history to look at.
+    for round in 0..16 {
+        let (pause, end) = (round * 7 % 5, if round % 6 == 2 { "false" } else { "true" });
+        for job in ["cache.warm", "search.reindex"] {
+            let params = shell(&format!("sleep 0.{pause}; {end}"));
+            api.post(&format!("/api/v1/jobs/{job}/runs"), json!({ "params": params })).await.expect(201);
+        }
+    }
+    for job in ["billing.close-month", "search.reindex", "inventory.sync"] {
+        api.post(&format!("/api/v1/jobs/{job}/runs"), json!({})).await.expect(201);
+    }
+    for (job, status) in
+        [("billing.close-month", "failed"), ("search.reindex", "timed_out"), ("inventory.sync", "succeeded")]
+    {
+        wait_until(Duration::from_secs(30), "the verdict", async || {
+            let runs = api.runs(job).await;
+            if runs.iter().any(|run| run["status"] == status) { Ok(()) } else { Err(runs) }
+        })
+        .await;
+    }
+}
+
+async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: &Path) {
+    let failed = api.runs("billing.close-month").await[0]["id"].as_str().expect("an id").to_owned();
+    let whole = api.runs("inventory.sync").await.into_iter().find(|run| run["shard_index"].is_null()).expect("a root");
+    let whole = whole["id"].as_str().expect("an id").to_owned();
+    let nightly = api.runs("nightly-report").await[0]["id"].as_str().expect("an id").to_owned();
+    let pages = [
+        ("jobs", "/jobs".to_owned()),
+        ("job", "/jobs/cache.warm".to_owned()),
+        ("new", "/jobs/new".to_owned()),
+        ("runs", "/runs".to_owned()),
+        ("run", format!("/runs/{nightly}")),
+        ("run-failed", format!("/runs/{failed}")),
+        ("run-broadcast", format!("/runs/{whole}")),
+        ("executors", "/executors".to_owned()),
+    ];
+    for (lang, tag) in [("en", "en"), ("zh", "zh-CN")] {
+        for theme in ["light", "dark"] {
+            browser.goto(&format!("{url}/jobs")).await;
+            browser.follow(&format!("button[name=lang][value={lang}]")).await;
+            browser.follow(&format!("button[name=theme][value={theme}]")).await;
+            let root = "document.documentElement";
+            assert_eq!(
+                browser.eval(&format!("{root}.lang + ' ' + {root}.dataset.theme")).await,
+                format!("{tag} {theme}")
+            );
+            let scheme = browser.eval(&format!("getComputedStyle({root}).colorScheme")).await;
+            assert_eq!(scheme, theme);
+            for (name, path) in &pages {
+                browser.goto(&format!("{url}{path}")).await;
+                if *name == "new" {
+                    browser.until("the preview", "document.querySelectorAll('#preview li').length === 10").await;
+                }
+                browser.shoot(&shots.join(format!("{name}-{lang}-{theme}.png"))).await;
+            }
+        }
+    }
+    switch_on_the_list(browser, url).await;
+    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+}
+
+/// The switch of a row changes the job; and the list shows by itself what others change.
+async fn switch_on_the_list(browser: &mut Browser, url: &str) {
+    browser.goto(&format!("{url}/jobs")).await;
+    let switch = "#job-legacy\\.import .switch";
+    let is = |state: &str| format!("document.querySelector({switch:?}).ariaChecked === '{state}'");
+    browser.until("it is off", &is("false")).await;
+    browser.follow(switch).await;
+    browser.until("it is on", &is("true")).await;
+    browser.eval("window.isTheSame = true").await;
+    let pause = "fetch('/jobs/legacy.import/pause', {method: 'POST', body: new URLSearchParams()}).then(answer => answer.status)";
+    assert_eq!(browser.eval(pause).await, 200);
+    browser.until("the list has noticed", &is("false")).await;
+    assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
+}
+
+async fn see_what_goes_wrong(browser: &mut Browser, url: &str, shots: &Path) {
+    for (name, path, title) in [
+        ("no-run", "/runs/1", "没有这条运行记录"),
+        ("no-job", "/jobs/%3Cscript%3E", "没有这个任务"),
+        ("filter", "/runs?status=nosuch", "筛选条件无效"),
+        ("nothing", "/nosuch", "这里什么也没有"),
+        ("link", "/sign-in?token=spent", "此链接已失效"),
+    ] {
+        browser.goto(&format!("{url}{path}")).await;
+        assert_eq!(browser.eval("document.querySelector('h1').textContent").await, title, "{path}");
+        browser.shoot(&shots.join(format!("problem-{name}.png"))).await;
+        // The browser notes the status; nothing else may be there.
+        let complaints = browser.complaints().await;
+        assert!(complaints.iter().all(|complaint| complaint.contains("\"source\":\"network\"")), "{complaints:?}");
+    }
+    browser.goto(&format!("{url}/jobs")).await;
+    browser.follow("form[action='/sign-out'] button").await;
+    browser.until("the session is over", "location.pathname === '/sign-in'").await;
+    browser.goto(&format!("{url}/jobs")).await;
+    browser.until("the jobs cannot be seen", "location.pathname === '/sign-in'").await;
+    browser.shoot(&shots.join("sign-in.png")).await;
+}

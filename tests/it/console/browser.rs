@@ -1,0 +1,214 @@
+//! A real browser, driven over the `DevTools` protocol through two pipes: no port, no further crate.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rondel_tests::{Process, wait_until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
+
+/// How long the browser may take for one thing.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What every page tells us, besides what the browser itself says about it.
+const WATCH: &str = "addEventListener('securitypolicyviolation', \
+    event => console.error('CSP', event.violatedDirective, event.blockedURI, event.sourceFile, event.lineNumber))";
+
+/// A browser with one page.
+pub(super) struct Browser {
+    process: Process,
+    commands: Sender,
+    answers: Receiver,
+    /// What was read and is no whole message yet.
+    unread: Vec<u8>,
+    session: Option<String>,
+    last_id: u64,
+    complaints: Vec<String>,
+    _folder: TempDir,
+}
+
+/// The program, where it is installed.
+pub(super) fn program() -> Option<PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).flat_map(|folder| names.map(|name| folder.join(name))).find(|path| path.is_file())
+}
+
+impl Browser {
+    /// Starts it with a page of its own, without anything that it kept from before.
+    pub(super) async fn start(program: &Path) -> Self {
+        let folder = tempfile::Builder::new().prefix("rondel-browser-").tempdir().expect("make a folder");
+        let [commands, answers] = ["commands", "answers"].map(|name| folder.path().join(name));
+        let made = Command::new("mkfifo").args([&commands, &answers]).status().expect("run mkfifo");
+        assert!(made.success(), "mkfifo: {made}");
+        // Opened for both, so that neither side waits for the other.
+        let sender = OpenOptions::new().read_write(true).open_sender(&commands).expect("open a pipe");
+        let receiver = OpenOptions::new().read_write(true).open_receiver(&answers).expect("open a pipe");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "commands=$1 answers=$2; shift 2; exec \"$@\" 3<\"$commands\" 4>\"$answers\"", "sh"])
+            .args([&commands, &answers])
+            .arg(program)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args(["--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe", "--lang=en-US"])
+            .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
+            .env("HOME", folder.path());
+        let process = Process::start("the browser", command);
+        let mut browser = Self {
+            process,
+            commands: sender,
+            answers: receiver,
+            unread: Vec::new(),
+            session: None,
+            last_id: 0,
+            complaints: Vec::new(),
+            _folder: folder,
+        };
+        browser.open_page().await;
+        browser
+    }
+
+    async fn open_page(&mut self) {
+        let target = self.call("Target.createTarget", json!({"url": "about:blank"})).await;
+        let attach = json!({"targetId": target["targetId"], "flatten": true});
+        let attached = self.call("Target.attachToTarget", attach).await;
+        self.session = Some(attached["sessionId"].as_str().expect("a session").to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            self.call(&format!("{domain}.enable"), json!({})).await;
+        }
+        self.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": WATCH})).await;
+        self.size(1440, 900).await;
+    }
+
+    /// Gives the page a size.
+    pub(super) async fn size(&mut self, width: u32, height: u32) {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// Calls a method and gives its result.
+    pub(super) async fn call(&mut self, method: &str, params: Value) -> Value {
+        self.last_id += 1;
+        let id = self.last_id;
+        let mut message = json!({"id": id, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            message["sessionId"] = Value::from(session.as_str());
+        }
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        let answered = tokio::time::timeout(LIMIT, async {
+            self.commands.write_all(&bytes).await.expect("write to the browser");
+            loop {
+                let message = self.message().await;
+                if message["id"] == id {
+                    return message;
+                }
+                self.notice(&message);
+            }
+        })
+        .await;
+        assert!(answered.is_ok(), "{method}: no answer within {LIMIT:?}; {}", self.process.last_words());
+        let mut answer = answered.unwrap_or_default();
+        assert!(answer["error"].is_null(), "{method} {params}: {}", answer["error"]);
+        answer["result"].take()
+    }
+
+    /// The next message; each ends with a zero byte.
+    async fn message(&mut self) -> Value {
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == 0) {
+                let message: Vec<u8> = self.unread.drain(..=end).collect();
+                return serde_json::from_slice(&message[..end]).expect("the browser speaks JSON");
+            }
+            self.answers.read_buf(&mut self.unread).await.expect("read from the browser");
+        }
+    }
+
+    /// Keeps what an event complains about.
+    fn notice(&mut self, event: &Value) {
+        let params = &event["params"];
+        let is_bad = match event["method"].as_str() {
+            Some("Runtime.exceptionThrown") => true,
+            Some("Runtime.consoleAPICalled") => matches!(params["type"].as_str(), Some("error" | "warning" | "assert")),
+            Some("Log.entryAdded") => matches!(params["entry"]["level"].as_str(), Some("error" | "warning")),
+            _ => false,
+        };
+        if is_bad {
+            self.complaints.push(params.to_string());
+        }
+    }
+
+    /// What the page and the browser have complained about since the last time this was asked.
+    pub(super) async fn complaints(&mut self) -> Vec<String> {
+        // Whatever was said before this answer has been read with it.
+        self.eval("1").await;
+        std::mem::take(&mut self.complaints)
+    }
+
+    /// The value of an expression in the page.
+    pub(super) async fn eval(&mut self, expression: &str) -> Value {
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut answer = self.call("Runtime.evaluate", params).await;
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
+        answer["result"]["value"].take()
+    }
+
+    /// Goes to an address and waits until the page is there.
+    pub(super) async fn goto(&mut self, url: &str) {
+        let went = self.call("Page.navigate", json!({ "url": url })).await;
+        assert!(went["errorText"].is_null(), "{url}: {went}");
+        self.until("the page is loaded", "document.readyState === 'complete' && location.href !== 'about:blank'").await;
+    }
+
+    /// Waits until an expression holds in the page, whichever page that is.
+    pub(super) async fn until(&mut self, what: &str, expression: &str) {
+        // While one page gives way to another, there may be none to ask.
+        let guarded = json!({"expression": format!("Boolean({expression})"), "returnByValue": true});
+        wait_until(LIMIT, what, async || {
+            let answer = self.call("Runtime.evaluate", guarded.clone()).await;
+            if answer["result"]["value"] == true { Ok(()) } else { Err(answer) }
+        })
+        .await;
+    }
+
+    /// Clicks on what a selector finds.
+    pub(super) async fn click(&mut self, selector: &str) {
+        self.until(&format!("there is {selector}"), &format!("document.querySelector({})", quoted(selector))).await;
+        self.eval(&format!("document.querySelector({}).click()", quoted(selector))).await;
+    }
+
+    /// Clicks on what leads to another page, and waits for it.
+    pub(super) async fn follow(&mut self, selector: &str) {
+        self.eval("window.isOld = true").await;
+        self.click(selector).await;
+        self.until(&format!("{selector} leads on"), "!window.isOld && document.readyState === 'complete'").await;
+    }
+
+    /// Types into a field.
+    pub(super) async fn fill(&mut self, selector: &str, text: &str) {
+        let (field, text) = (quoted(selector), quoted(text));
+        let script = format!(
+            "(field => {{ field.value = {text}; field.dispatchEvent(new Event('input', {{bubbles: true}})); }})\
+             (document.querySelector({field}))"
+        );
+        self.eval(&script).await;
+    }
+
+    /// Writes a picture of what can be seen.
+    pub(super) async fn shoot(&mut self, path: &Path) {
+        let shot = self.call("Page.captureScreenshot", json!({"format": "png"})).await;
+        let bytes = STANDARD.decode(shot["data"].as_str().expect("a picture")).expect("base64");
+        std::fs::write(path, bytes).expect("write a picture");
+    }
+}
+
+/// A text as JavaScript writes it.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
