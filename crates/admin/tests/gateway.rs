@@ -1,5 +1,7 @@
 //! The executors' door, over real gRPC on port 0, with the store in memory: who is let in, and what the wire promises.
 
+#![cfg(test)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
