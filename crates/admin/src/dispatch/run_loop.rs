@@ -44,8 +44,10 @@ pub(super) enum Phase {
     Sent,
     /// Sent, and noted as running.
     Noted,
-    /// Its end is on its way into the store.
+    /// It was given up, and that is on its way into the store; a result may still come first.
     Ending,
+    /// Its result is on its way into the store; the same result again changes nothing.
+    Settling,
 }
 
 /// A run that waits for its instant, ordered by it.

@@ -51,7 +51,7 @@ impl DispatchLoop {
                     executor: session.executor,
                     executor_name: name.to_owned(),
                     sent_at: now,
-                    phase: Phase::Ending,
+                    phase: Phase::Settling,
                 };
                 self.active.insert(run, active);
             }
@@ -60,13 +60,14 @@ impl DispatchLoop {
         let is_its =
             |active: &&mut Active| active.executor == session.executor && active.ready.run.attempt == result.attempt;
         let Some(active) = self.active.get_mut(&run).filter(is_its) else { return Some(result) };
-        let was_ending = active.phase == Phase::Ending;
+        if active.phase == Phase::Settling {
+            // Sent again because its answer takes long: the answer comes when the first one is durable.
+            return None;
+        }
         let finish = result.into_finish(active.ready.run.job, active.ready.definition.job.after, executor);
         if self.shared.results.try_submit(finish, Some(session.clone())) {
-            active.phase = Phase::Ending;
-            if !was_ending {
-                self.free_slot(session.executor);
-            }
+            active.phase = Phase::Settling;
+            self.free_slot(session.executor);
         }
         None
     }

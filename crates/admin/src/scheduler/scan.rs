@@ -23,16 +23,20 @@ const PAGE: u32 = 5_000;
 /// Jobs claimed by one transaction, and the runs after which it is closed early.
 const CLAIM_JOBS: usize = 500;
 const CLAIM_RUNS: usize = 1_000;
+/// Open runs in memory beyond which nothing more is claimed: what comes due meanwhile waits in the store, and where it
+/// gets too late, the misfire policy decides.
+const OPEN_RUN_MAX: usize = 200_000;
 /// Waiting runs taken by one statement.
 const WAITING_PAGE: u32 = 1_000;
 
 pub(crate) struct ScanLoop {
     shared: Arc<Shared>,
+    was_full: bool,
 }
 
 impl ScanLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, was_full: false }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -58,6 +62,9 @@ impl ScanLoop {
 
     async fn tick(&mut self) -> Result<(), StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(()) };
+        if self.is_full() {
+            return Ok(());
+        }
         let homes = self.shared.membership.claimable_homes();
         let now = self.shared.clock.now();
         let config = &self.shared.config;
@@ -70,10 +77,21 @@ impl ScanLoop {
         self.claim_range(&held, &homes, backlog, config.backlog_budget).await
     }
 
+    /// Whether as many runs are open as this node can look after. Said once each time that it comes to it.
+    fn is_full(&mut self) -> bool {
+        let open = self.shared.in_memory.len();
+        let full = open > OPEN_RUN_MAX;
+        if full && !self.was_full {
+            tracing::warn!(open, "too many open runs: claiming nothing until some have ended");
+        }
+        self.was_full = full;
+        full
+    }
+
     /// Claims page after page until the range is empty, the budget is used up, or nothing moves.
     async fn claim_range(&self, held: &Held, homes: &[NodeId], range: DueRange, budget: u32) -> Result<(), StoreError> {
         let mut left = budget;
-        while left > 0 {
+        while left > 0 && self.shared.in_memory.len() <= OPEN_RUN_MAX {
             let due = self.shared.store.due_jobs(homes, range).await?;
             let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
             let won = self.claim(held, due).await?;
