@@ -163,7 +163,7 @@ fn session_settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
             "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
         ],
         // MariaDB reads /*M! … */ and MySQL reads /*!80000 … */; to the other each is a comment. MySQL knows no limit
-        // for an idle transaction, so there an idle connection ends altogether, after longer than any is kept idle.
+        // for an idle transaction: there, locks of a node that sleeps inside one last as long as its connection.
         Dialect::MySql => vec![
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
             format!("SET SESSION innodb_lock_wait_timeout = {}", seconds(lock_ms)),
