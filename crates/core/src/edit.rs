@@ -7,10 +7,9 @@
 use crate::id::RunId;
 use crate::job::Job;
 use crate::run::{Reason, RunStatus};
-use crate::schedule::next_of_all;
 use crate::time::Timestamp;
 
-/// A row of the job's own schedule (cause 0) whose instant is ahead.
+/// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutureRow {
     /// The run.
@@ -19,6 +18,23 @@ pub struct FutureRow {
     pub fire_at: Timestamp,
     /// `pending` or `waiting` for an unsent one, `skipped` for one that an earlier edit settled.
     pub status: RunStatus,
+}
+
+/// Where a job stands when it is edited.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// What its fixed rates count from.
+    pub anchor: Timestamp,
+    /// The present.
+    pub now: Timestamp,
+    /// Its rows that an edit is about, in any order.
+    pub rows: &'a [FutureRow],
+    /// Its definition before.
+    pub before: Option<&'a Job>,
+    /// The first fire without a row, by that definition.
+    pub next_fire_at: Option<Timestamp>,
+    /// The open run whose end gives the next fire: only of a job with a delay.
+    pub follows: Option<RunId>,
 }
 
 /// What an edit does.
@@ -34,21 +50,36 @@ pub struct EditPlan {
     pub reopen: Vec<RunId>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
+    /// The open run whose end gives the next fire.
+    pub follows: Option<RunId>,
 }
 
-/// Plans an edit. `rows` are the job's rows with cause 0 and an instant after `now`, in any order; `job` is the new
-/// definition, `None` for a deleted one.
+/// Plans an edit. `job` is the new definition, `None` for a deleted one.
 #[must_use]
-pub fn plan_edit(job: Option<&Job>, anchor: Timestamp, now: Timestamp, rows: &[FutureRow]) -> EditPlan {
+pub fn plan_edit(job: Option<&Job>, standing: Standing<'_>) -> EditPlan {
     let reason = match job {
         None => Reason::Deleted,
         Some(job) if !job.enabled => Reason::Paused,
         Some(_) => Reason::Changed,
     };
-    let schedules = job.filter(|job| job.enabled).map(|job| job.schedules.as_slice()).unwrap_or_default();
-    let before = |at: Timestamp| Timestamp::from_millis(at.as_millis().saturating_sub(1));
-    let fires = |at: Timestamp| next_of_all(schedules, anchor, before(at)).is_some_and(|(next, _)| next == at);
-    let mut plan = EditPlan { keep: Vec::new(), settle: Vec::new(), reason, reopen: Vec::new(), next_fire_at: None };
+    let mut plan = EditPlan {
+        keep: Vec::new(),
+        settle: Vec::new(),
+        reason,
+        reopen: Vec::new(),
+        next_fire_at: None,
+        follows: standing.follows,
+    };
+    match job.filter(|job| job.enabled) {
+        Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, standing),
+        enabled => plan_clock(&mut plan, enabled, standing),
+    }
+    plan
+}
+
+fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
+    let Standing { anchor, now, rows, .. } = standing;
+    let fires = |at: Timestamp| job.is_some_and(|job| job.timetable.fire_at(anchor, at).is_some());
     for row in rows {
         match (row.status.is_terminal(), fires(row.fire_at)) {
             (false, true) => plan.keep.push(row.id),
@@ -57,12 +88,28 @@ pub fn plan_edit(job: Option<&Job>, anchor: Timestamp, now: Timestamp, rows: &[F
             (true, false) => {}
         }
     }
-    let mut next = next_of_all(schedules, anchor, now);
-    while let Some((at, _)) = next.filter(|(at, _)| rows.iter().any(|row| row.fire_at == *at)) {
-        next = next_of_all(schedules, anchor, at);
+    let next_after = |at| job.and_then(|job| job.timetable.next_after(anchor, at)).map(|fire| fire.at);
+    plan.next_fire_at = next_after(now);
+    while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
+        plan.next_fire_at = next_after(at);
     }
-    plan.next_fire_at = next.map(|(at, _)| at);
-    plan
+    // A run that is settled here ends without a word to whoever would have followed it.
+    plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
+}
+
+/// A delay has at most one fire ahead. An edit that leaves the delay as it was leaves that fire alone.
+fn plan_delay(plan: &mut EditPlan, job: &Job, standing: Standing<'_>) {
+    let is_same =
+        standing.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
+    for row in standing.rows.iter().filter(|row| !row.status.is_terminal()) {
+        if is_same { plan.keep.push(row.id) } else { plan.settle.push(row.id) }
+    }
+    plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
+    plan.next_fire_at = match (plan.follows, standing.next_fire_at) {
+        (Some(_), _) => None,
+        (None, Some(next)) if is_same => Some(next),
+        (None, _) => job.timetable.first_delayed(standing.now),
+    };
 }
 
 #[cfg(test)]
@@ -78,6 +125,11 @@ mod tests {
 
     fn row(id: i64, second: i64, status: RunStatus) -> FutureRow {
         FutureRow { id: RunId::new(id), fire_at: Timestamp::from_secs(second), status }
+    }
+
+    fn standing(rows: &[FutureRow]) -> Standing<'_> {
+        let now = Timestamp::from_secs(100);
+        Standing { anchor: Timestamp::EPOCH, now, rows, before: None, next_fire_at: None, follows: None }
     }
 
     fn ids(runs: &[RunId]) -> Vec<i64> {
@@ -96,7 +148,7 @@ mod tests {
     #[test]
     fn rows_follow_the_new_definition() {
         let every_two = job(&json!({"every": "2s"}), true);
-        let plan = plan_edit(Some(&every_two), Timestamp::EPOCH, Timestamp::from_secs(100), &ROWS());
+        let plan = plan_edit(Some(&every_two), standing(&ROWS()));
         assert_eq!((ids(&plan.keep), ids(&plan.settle), ids(&plan.reopen)), (vec![2], vec![1], vec![4]));
         assert_eq!((plan.reason, plan.next_fire_at), (Reason::Changed, Some(Timestamp::from_secs(106))));
     }
@@ -105,7 +157,7 @@ mod tests {
     fn a_paused_or_deleted_job_keeps_nothing() {
         let paused = job(&json!({"every": "1s"}), false);
         for (job, reason) in [(Some(&paused), Reason::Paused), (None, Reason::Deleted)] {
-            let plan = plan_edit(job, Timestamp::EPOCH, Timestamp::from_secs(100), &ROWS());
+            let plan = plan_edit(job, standing(&ROWS()));
             assert_eq!((ids(&plan.settle), plan.reason, plan.next_fire_at), (vec![1, 2], reason, None));
         }
     }
@@ -114,7 +166,28 @@ mod tests {
     fn a_hole_between_rows_is_the_next_fire() {
         let every_second = job(&json!({"every": "1s"}), true);
         let rows = [row(1, 101, RunStatus::Pending), row(2, 103, RunStatus::Pending)];
-        let plan = plan_edit(Some(&every_second), Timestamp::EPOCH, Timestamp::from_secs(100), &rows);
+        let plan = plan_edit(Some(&every_second), standing(&rows));
         assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(102)));
+    }
+
+    #[test]
+    fn a_delay_is_left_alone_by_an_edit_that_leaves_it_as_it_was() {
+        let two = job(&json!({"delay": "2s"}), true);
+        let three = job(&json!({"delay": "3s"}), true);
+        let run = RunId::new(9);
+        let next = Some(Timestamp::from_millis(101_020));
+        let waits = Standing { before: Some(&two), next_fire_at: next, ..standing(&[]) };
+        let runs = Standing { before: Some(&two), follows: Some(run), ..standing(&[]) };
+        assert_eq!(plan_edit(Some(&two), waits).next_fire_at, next);
+        assert_eq!(plan_edit(Some(&three), waits).next_fire_at, Some(Timestamp::from_secs(103)));
+        for job in [&two, &three] {
+            let plan = plan_edit(Some(job), runs);
+            assert_eq!((plan.next_fire_at, plan.follows), (None, Some(run)));
+        }
+        let ahead = [row(9, 101, RunStatus::Pending)];
+        let claimed = Standing { rows: &ahead, ..runs };
+        let plan = plan_edit(Some(&three), claimed);
+        assert_eq!((ids(&plan.settle), plan.follows), (vec![9], None));
+        assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(103)));
     }
 }

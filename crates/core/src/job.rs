@@ -1,13 +1,18 @@
 //! A job's definition, checked and ready for the engine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::calendar::Calendar;
 use crate::name;
 use crate::outcome::AfterPolicy;
 use crate::schedule::Schedule;
+use crate::select::Select;
 use crate::spec::{
-    Delivery, FieldError, JobSpec, MisfirePolicy, MisfireSpec, OverlapPolicy, OverlapScope, OverlapSpec, Route,
+    CalendarRule, ConcurrencySpec, Delivery, FieldError, JobSpec, MisfirePolicy, MisfireSpec, Over, OverlapPolicy,
+    OverlapScope, OverlapSpec, RateSpec, Route, ScheduleSpec,
 };
+use crate::timetable::{Applied, Timetable};
 
 /// The longest parameters of a job, as JSON text.
 pub const PARAMS_LEN_MAX: usize = 64 * 1024;
@@ -16,6 +21,11 @@ pub const SCHEDULE_COUNT_MAX: usize = 20;
 const DESCRIPTION_LEN_MAX: usize = 1000;
 const RETRY_MAX: u32 = 100;
 const MISFIRE_MAX: u32 = 10_000;
+const PRIORITY_MAX: u8 = 9;
+const RATE_COUNT_MAX: u32 = 10_000;
+const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The most shards that a fire is cut into.
+pub const SHARD_COUNT_MAX: u32 = 1_000;
 const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// What [`JobSpec::compile`] makes.
@@ -29,14 +39,26 @@ pub struct Job {
     pub handler: String,
     /// What the handler gets, as JSON text.
     pub params: String,
-    /// When it fires; empty for a job that is only triggered.
-    pub schedules: Vec<Schedule>,
+    /// When it fires.
+    pub timetable: Timetable,
     /// Which executor gets a run.
     pub route: Route,
+    /// Which executors may.
+    pub select: Select,
+    /// How many shards a fire has, where that is fixed.
+    pub shards: Option<u32>,
     /// What happens to missed fires.
     pub misfire: MisfireSpec,
     /// What happens when runs overlap.
     pub overlap: OverlapSpec,
+    /// A limit that it shares with other jobs.
+    pub concurrency: Option<ConcurrencySpec>,
+    /// A limit on its starts.
+    pub rate: Option<RateSpec>,
+    /// Who goes first of those that wait: 0 (last) to 9.
+    pub priority: u8,
+    /// When its runs count as over.
+    pub over: Over,
     /// What happens to a run whose executor is lost.
     pub delivery: Delivery,
     /// How long one attempt may take.
@@ -50,7 +72,7 @@ pub struct Job {
 }
 
 impl Job {
-    pub(crate) fn compile(spec: &JobSpec) -> Result<Self, Vec<FieldError>> {
+    pub(crate) fn compile(spec: &JobSpec, calendar: Option<Arc<Calendar>>) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         check_names(spec, &mut errors);
         let params = spec.params.to_string();
@@ -58,7 +80,10 @@ impl Job {
             let message = format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", params.len());
             errors.push(FieldError::new("/params", message));
         }
-        let schedules = compile_schedules(spec, &mut errors);
+        let timetable =
+            Timetable { schedules: compile_schedules(spec, &mut errors), calendar: apply(spec, calendar, &mut errors) };
+        let select = Select::compile(&spec.select, &mut errors);
+        check_limits(spec, &mut errors);
         check_policies(spec, &mut errors);
         check_length("/timeout", spec.timeout, &mut errors);
         check_length("/queue_timeout", Some(spec.queue_timeout), &mut errors);
@@ -76,10 +101,16 @@ impl Job {
             app: spec.app.clone(),
             handler: spec.handler.clone(),
             params,
-            schedules,
+            timetable,
             route: spec.route,
+            select,
+            shards: spec.shards,
             misfire: spec.misfire,
             overlap: spec.overlap,
+            concurrency: spec.concurrency.clone(),
+            rate: spec.rate.clone(),
+            priority: spec.priority,
+            over: spec.over,
             delivery: spec.delivery,
             timeout: spec.timeout,
             queue_timeout: spec.queue_timeout,
@@ -127,8 +158,75 @@ fn compile_schedules(spec: &JobSpec, errors: &mut Vec<FieldError>) -> Vec<Schedu
         errors.push(FieldError::new("/schedule", message));
         return Vec::new();
     }
-    let compile = |(pointer, spec): (String, _)| Schedule::compile(&pointer, spec).map_err(|e| errors.push(e)).ok();
+    let stands_alone = |spec: &ScheduleSpec| spec.delay.is_some() || spec.after.is_some();
+    if specs.len() > 1
+        && let Some((pointer, _)) = specs.iter().find(|(_, spec)| stands_alone(spec))
+    {
+        let message = "delay and after stand alone: their instants follow from runs, not from a clock";
+        errors.push(FieldError::new(pointer.clone(), message));
+        return Vec::new();
+    }
+    let compile =
+        |(pointer, spec): (String, _)| Schedule::compile(&pointer, spec).map_err(|found| errors.extend(found)).ok();
     specs.into_iter().filter_map(compile).collect()
+}
+
+fn apply(spec: &JobSpec, calendar: Option<Arc<Calendar>>, errors: &mut Vec<FieldError>) -> Option<Applied> {
+    let used = spec.calendar.as_ref()?;
+    if let Err(message) = name::check(&used.name) {
+        errors.push(FieldError::new("/calendar/name", message));
+    }
+    let follows_runs = |spec: &ScheduleSpec| spec.delay.is_some() || spec.after.is_some();
+    let schedules = spec.schedules();
+    if schedules.is_empty() || schedules.iter().any(|(_, spec)| follows_runs(spec)) {
+        errors.push(FieldError::new("/calendar", "belongs to a job with cron, every or at"));
+    }
+    let calendar = calendar?;
+    if calendar.has_times() && matches!(used.rule, CalendarRule::Next | CalendarRule::Previous) {
+        let message = format!(
+            "{:?} moves fires by whole days, and the calendar {:?} has times of day; use only or except, or a calendar \
+             of days",
+            used.rule.as_str(),
+            used.name
+        );
+        errors.push(FieldError::new("/calendar/rule", message));
+    }
+    Some(Applied { calendar, rule: used.rule })
+}
+
+fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
+    if spec.priority > PRIORITY_MAX {
+        let message = format!("{} is not a priority: 0 (last) to {PRIORITY_MAX} (first)", spec.priority);
+        errors.push(FieldError::new("/priority", message));
+    }
+    if let Some(shards) = spec.shards
+        && (!(1..=SHARD_COUNT_MAX).contains(&shards) || spec.route == Route::Broadcast)
+    {
+        let message = format!("{shards} shards; 1 to {SHARD_COUNT_MAX}, and none with broadcast, which makes its own");
+        errors.push(FieldError::new("/shards", message));
+    }
+    if let Some(limit) = &spec.concurrency {
+        check_key("/concurrency/key", &limit.key, errors);
+        if limit.max == 0 {
+            errors.push(FieldError::new("/concurrency/max", "0 would let nothing run; 1 or more"));
+        }
+    }
+    if let Some(rate) = &spec.rate {
+        rate.key.iter().for_each(|key| check_key("/rate/key", key, errors));
+        if !(1..=RATE_COUNT_MAX).contains(&rate.max) {
+            let message = format!("{} starts; 1 to {RATE_COUNT_MAX}", rate.max);
+            errors.push(FieldError::new("/rate/max", message));
+        }
+        if rate.per < Duration::from_secs(1) || rate.per > RATE_PER_MAX {
+            errors.push(FieldError::new("/rate/per", "is outside 1s to 24h"));
+        }
+    }
+}
+
+fn check_key(pointer: &str, key: &str, errors: &mut Vec<FieldError>) {
+    if let Err(message) = name::check(key) {
+        errors.push(FieldError::new(pointer, message));
+    }
 }
 
 /// What is laid out but not built is refused by name: a definition that is accepted does what it says.
@@ -139,7 +237,13 @@ fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     };
     match spec.route {
         Route::First | Route::Last | Route::Round | Route::Random | Route::Broadcast => {}
-        route @ (Route::ConsistentHash | Route::Lfu | Route::Lru | Route::Failover | Route::Busyover) => {
+        route @ (Route::ConsistentHash
+        | Route::Lfu
+        | Route::Lru
+        | Route::Failover
+        | Route::Busyover
+        | Route::Weight
+        | Route::LeastActive) => {
             unavailable("/route", &route, "first, last, round, random or broadcast");
         }
     }

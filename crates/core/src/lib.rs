@@ -1,21 +1,26 @@
 //! The words of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
 //! - [`spec`] is a job's definition as people write it, [`job`] the same checked and ready for the engine;
-//! - [`cron`], [`schedule`] and [`plan`] say when it fires, [`route`] who runs it, [`outcome`] what follows;
+//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it;
+//! - [`select`] and [`route`] say who runs it, [`outcome`] what follows;
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
+pub mod calendar;
 pub mod cron;
 pub mod edit;
 pub mod id;
 pub mod job;
+mod local;
 pub mod name;
 pub mod outcome;
 pub mod plan;
 pub mod route;
 pub mod run;
 pub mod schedule;
+pub mod select;
 pub mod spec;
 pub mod time;
+pub mod timetable;
 
 pub use id::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, TokenId};
 pub use job::Job;

@@ -3,14 +3,17 @@
 //! Everything from the job's `next_fire_at` up to the end of the look-ahead window is planned, in order; the misfire
 //! policy decides over what is later than the tolerance.
 
+use crate::id::JobId;
 use crate::job::Job;
 use crate::run::Trigger;
-use crate::schedule::next_of_all;
-use crate::spec::MisfirePolicy;
+use crate::schedule::{Schedule, just_before};
+use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::time::Timestamp;
+use crate::timetable::{Fire, Timetable};
 
-/// How many missed fires one plan looks at; what is left is planned by the next scan.
-pub const MISSED_COUNT_MAX: usize = 10_000;
+/// How many missed fires of several schedules, or of one with a calendar, one plan walks through; what is left is
+/// planned by the next scan. Those of one plain schedule are counted without walking.
+pub const MISSED_COUNT_MAX: usize = 100_000;
 /// How many fires of one job are claimed at once.
 pub const FIRE_COUNT_MAX: usize = 100;
 
@@ -28,7 +31,7 @@ pub struct Window {
 pub struct PlannedFire {
     /// The planned instant.
     pub fire_at: Timestamp,
-    /// When it may start: the planned instant, or now for a missed one.
+    /// When it may start: the planned instant with its jitter, or now for a missed one.
     pub due_at: Timestamp,
     /// Why it exists.
     pub trigger: Trigger,
@@ -54,58 +57,155 @@ pub struct Plan {
     pub fires: Vec<PlannedFire>,
     /// What is passed over.
     pub missed: Option<MissedSpan>,
-    /// The first fire that this plan does not cover; `None` where there is none.
+    /// The first fire that this plan does not cover; `None` where there is none, and for a delay whose run is among
+    /// `fires`: its end gives the next.
     pub next: Option<Timestamp>,
 }
 
 /// Plans a job whose next fire is `next_fire_at`.
 #[must_use]
-pub fn plan(job: &Job, anchor: Timestamp, next_fire_at: Timestamp, window: Window) -> Plan {
-    let missed_before = window.now - job.misfire.tolerance;
-    // The instant before the next fire, so that the fire itself is the first that is found.
-    let mut cursor = Timestamp::from_millis(next_fire_at.as_millis().saturating_sub(1));
-    let mut missed = Vec::new();
-    let mut fires = Vec::new();
+pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, window: Window) -> Plan {
+    if let Some(delay) = job.timetable.delay() {
+        return plan_delay(job, id, next_fire_at, window.now + delay, window);
+    }
+    let missed_before = window.now - job.misfire.tolerance - job.timetable.jitter_max();
+    let missed = pass_over(job, anchor, next_fire_at, missed_before);
+    let late = missed.made_up.into_iter();
+    let mut fires: Vec<PlannedFire> =
+        late.map(|fire| PlannedFire { fire_at: fire.at, due_at: window.now, trigger: Trigger::Misfire }).collect();
+    if missed.more.is_some() {
+        return Plan { fires, missed: missed.span, next: missed.more };
+    }
+    let made_up_count = fires.len();
+    let mut cursor = missed.through;
     let mut next = None;
-    while let Some((fire_at, trigger)) = next_of_all(&job.schedules, anchor, cursor) {
-        let full = missed.len() == MISSED_COUNT_MAX || fires.len() == FIRE_COUNT_MAX;
-        if fire_at > window.end || full {
-            next = Some(fire_at);
+    while let Some(fire) = job.timetable.next_after(anchor, cursor) {
+        if fire.at > window.end || fires.len() == made_up_count + FIRE_COUNT_MAX {
+            next = Some(fire.at);
             break;
         }
-        if fire_at < missed_before {
-            missed.push((fire_at, trigger));
-        } else {
-            fires.push(PlannedFire { fire_at, due_at: fire_at, trigger });
-        }
-        cursor = fire_at;
+        fires.push(PlannedFire { fire_at: fire.at, due_at: due_at(fire, id), trigger: fire.trigger });
+        cursor = fire.at;
     }
-    let more_missed = next.is_some_and(|next| next < missed_before);
-    let run_count = made_up_count(job, missed.len(), more_missed);
-    let made_up: Vec<_> = missed.split_off(missed.len() - run_count);
-    let late =
-        made_up.into_iter().map(|(fire_at, _)| PlannedFire { fire_at, due_at: window.now, trigger: Trigger::Misfire });
-    Plan { fires: late.chain(fires).collect(), missed: span(&missed), next }
+    Plan { fires, missed: missed.span, next }
 }
 
-/// How many of the newest missed fires run. While more missed ones are to come, none of these is among the newest.
-fn made_up_count(job: &Job, missed_count: usize, more_missed: bool) -> usize {
-    let wanted = match job.misfire.policy {
-        _ if more_missed => 0,
-        MisfirePolicy::Skip => 0,
-        MisfirePolicy::Once => 1,
-        MisfirePolicy::All => usize::try_from(job.misfire.max).unwrap_or(usize::MAX),
+fn due_at(fire: Fire, id: JobId) -> Timestamp {
+    fire.at + fire.jitter.map(|jitter| jitter.of(id, fire.at)).unwrap_or_default()
+}
+
+/// A fixed delay has one fire at a time. Where that was missed and is passed over, the wait begins anew.
+fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window: Window) -> Plan {
+    let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
+    let due_at = due_at(Fire { at: fire_at, trigger: Trigger::Interval, jitter }, id);
+    let is_missed = due_at < window.now - job.misfire.tolerance;
+    if fire_at > window.end {
+        return Plan { fires: Vec::new(), missed: None, next: Some(fire_at) };
+    }
+    if is_missed && job.misfire.policy == MisfirePolicy::Skip {
+        let span = MissedSpan { first: fire_at, last: fire_at, count: 1, trigger: Trigger::Interval };
+        return Plan { fires: Vec::new(), missed: Some(span), next: Some(next) };
+    }
+    let (due_at, trigger) = if is_missed { (window.now, Trigger::Misfire) } else { (due_at, Trigger::Interval) };
+    Plan { fires: vec![PlannedFire { fire_at, due_at, trigger }], missed: None, next: None }
+}
+
+/// What a plan does about the fires that are later than the tolerance.
+struct PassedOver {
+    /// They run late.
+    made_up: Vec<Fire>,
+    /// They do not run.
+    span: Option<MissedSpan>,
+    /// Nothing up to here is left.
+    through: Timestamp,
+    /// There are more than one plan walks through; the first of those.
+    more: Option<Timestamp>,
+}
+
+fn pass_over(job: &Job, anchor: Timestamp, from: Timestamp, before: Timestamp) -> PassedOver {
+    let (table, through) = (&job.timetable, just_before(from));
+    let first = table.next_after(anchor, through).filter(|fire| fire.at < before);
+    let Some(first) = first else { return PassedOver { made_up: Vec::new(), span: None, through, more: None } };
+    let (count, keep) = made_up(job);
+    if let Some(schedule) = table.plain()
+        && let Some(last) = schedule.prev_before(anchor, before)
+    {
+        return pass_over_plain(schedule, anchor, (first.at, last), (count, keep));
+    }
+    pass_over_walking(table, anchor, first, before, (count, keep))
+}
+
+/// How many missed fires run, and which of them.
+fn made_up(job: &Job) -> (usize, MisfireKeep) {
+    match job.misfire.policy {
+        MisfirePolicy::Skip => (0, MisfireKeep::Newest),
+        MisfirePolicy::Once => (1, MisfireKeep::Newest),
+        MisfirePolicy::All => (usize::try_from(job.misfire.max).unwrap_or(usize::MAX), job.misfire.keep),
+    }
+}
+
+fn pass_over_plain(
+    schedule: &Schedule,
+    anchor: Timestamp,
+    (first, last): (Timestamp, Timestamp),
+    (count, keep): (usize, MisfireKeep),
+) -> PassedOver {
+    let total = schedule.count_between(anchor, first, last);
+    let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
+    // One more than is made up for: the end of what is passed over.
+    let mut kept: Vec<Timestamp> = match keep {
+        MisfireKeep::Newest => {
+            let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
+            std::iter::successors(Some(last), earlier).take(count.saturating_add(1)).collect()
+        }
+        MisfireKeep::Oldest => {
+            let later = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
+            std::iter::successors(Some(first), later).take(count.saturating_add(1)).collect()
+        }
     };
-    wanted.min(missed_count)
+    let edge = if kept.len() > count { kept.pop() } else { None };
+    if keep == MisfireKeep::Newest {
+        kept.reverse();
+    }
+    let passed = total.saturating_sub(u64::try_from(kept.len()).unwrap_or(u64::MAX));
+    let span = edge.map(|edge| {
+        let (first, last) = if keep == MisfireKeep::Newest { (first, edge) } else { (edge, last) };
+        MissedSpan { first, last, count: i64::try_from(passed).unwrap_or(i64::MAX), trigger: schedule.trigger() }
+    });
+    PassedOver { made_up: kept.into_iter().map(fire).collect(), span, through: last, more: None }
 }
 
-fn span(missed: &[(Timestamp, Trigger)]) -> Option<MissedSpan> {
-    let ((first, trigger), (last, _)) = (missed.first()?, missed.last()?);
+fn pass_over_walking(
+    table: &Timetable,
+    anchor: Timestamp,
+    first: Fire,
+    before: Timestamp,
+    (count, keep): (usize, MisfireKeep),
+) -> PassedOver {
+    let later = |fire: &Fire| table.next_after(anchor, fire.at).filter(|fire| fire.at < before);
+    let mut walk = std::iter::successors(Some(first), later);
+    let mut missed: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
+    let more = walk.next().map(|fire| fire.at);
+    let through = missed.last().map_or(first.at, |fire| fire.at);
+    let made_up = match keep {
+        // While more are to come, none of these is among the newest.
+        MisfireKeep::Newest if more.is_some() => Vec::new(),
+        MisfireKeep::Newest => missed.split_off(missed.len().saturating_sub(count)),
+        MisfireKeep::Oldest => {
+            let passed = missed.split_off(count.min(missed.len()));
+            std::mem::replace(&mut missed, passed)
+        }
+    };
+    PassedOver { made_up, span: span(&missed), through, more }
+}
+
+fn span(missed: &[Fire]) -> Option<MissedSpan> {
+    let (first, last) = (missed.first()?, missed.last()?);
     Some(MissedSpan {
-        first: *first,
-        last: *last,
+        first: first.at,
+        last: last.at,
         count: i64::try_from(missed.len()).unwrap_or(i64::MAX),
-        trigger: *trigger,
+        trigger: first.trigger,
     })
 }
 
@@ -141,7 +241,7 @@ mod tests {
     }
 
     fn plan_at(job: &Job, next: i64, now: i64) -> Plan {
-        plan(job, at(0), at(next), Window { now: at(now), end: at(now + 5) })
+        plan(job, JobId::new(1), at(0), at(next), Window { now: at(now), end: at(now + 5) })
     }
 
     fn instants(plan: &Plan) -> Vec<i64> {
@@ -179,13 +279,56 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_a_short_period_is_bounded_and_goes_on() {
-        let job = job(&json!({"every": "1s"}), &json!({"policy": "once"}));
-        let first = plan_at(&job, 0, 25_000);
-        assert_eq!(first.missed.map(|span| span.count), Some(10_000));
-        assert_eq!((first.fires.len(), first.next), (0, Some(at(10_000))));
-        let last = plan_at(&job, 20_000, 25_000);
-        assert_eq!(instants(&last), (24_994..=25_005).collect::<Vec<_>>());
+    fn a_long_outage_of_a_plain_schedule_is_one_span_however_long() {
+        for schedule in [json!({"every": "1s"}), json!({"cron": "* * * * * ?"})] {
+            let table = job(&schedule, &json!({"policy": "once"}));
+            let planned = plan_at(&table, 0, 3_000_000);
+            assert_eq!(instants(&planned), (2_999_994..=3_000_005).collect::<Vec<_>>());
+            let span = planned.missed.unwrap();
+            assert_eq!((span.first, span.last, span.count), (at(0), at(2_999_993), 2_999_994));
+        }
+    }
+
+    #[test]
+    fn several_schedules_are_walked_through_in_bounded_steps() {
+        let both = json!([{"every": "1s"}, {"every": "2s"}]);
+        let first = plan_at(&job(&both, &json!({"policy": "once"})), 0, 125_000);
+        assert_eq!(first.missed.map(|span| span.count), Some(100_000));
+        assert_eq!((first.fires.len(), first.next), (0, Some(at(100_000))));
+        let last = plan_at(&job(&both, &json!({"policy": "once"})), 120_000, 125_000);
+        assert_eq!(instants(&last), (124_994..=125_005).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_oldest_can_be_kept_instead() {
+        let every = json!({"every": "10s"});
+        for schedule in [every.clone(), json!([every, {"every": "20s"}])] {
+            let policy = json!({"policy": "all", "max": 2, "keep": "oldest"});
+            let planned = plan_at(&job(&schedule, &policy), 100, 157);
+            assert_eq!(instants(&planned), [100, 110, 160]);
+            let span = planned.missed.unwrap();
+            assert_eq!((span.first, span.last, span.count), (at(120), at(150), 4));
+        }
+    }
+
+    #[test]
+    fn a_delay_has_one_fire_and_no_next_before_its_end() {
+        let policy = |policy| job(&json!({"delay": "20s"}), &json!({"policy": policy}));
+        let ahead = plan_at(&policy("skip"), 103, 100);
+        assert_eq!((instants(&ahead), ahead.next), (vec![103], None));
+        let skipped = plan_at(&policy("skip"), 100, 157);
+        assert_eq!((skipped.fires.len(), skipped.missed.map(|span| span.count)), (0, Some(1)));
+        assert_eq!(skipped.next, Some(at(177)));
+        let late = plan_at(&policy("once"), 100, 157);
+        assert_eq!((late.fires[0].fire_at, late.fires[0].due_at, late.next), (at(100), at(157), None));
+    }
+
+    #[test]
+    fn jitter_delays_the_start_and_not_the_plan() {
+        let jittered = json!({"every": "10s", "jitter": {"max": "8s"}});
+        let planned = plan_at(&job(&jittered, &json!({})), 100, 100);
+        let late = planned.fires[0].due_at.since(planned.fires[0].fire_at);
+        assert!(planned.fires[0].fire_at == at(100) && late.as_secs() <= 8, "{late:?}");
     }
 
     #[test]

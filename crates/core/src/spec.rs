@@ -3,11 +3,13 @@
 //! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each complaint names the field by
 //! a JSON pointer, the value, and what would be right.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::calendar::Calendar;
 use crate::cron::{DstRule, Gap, Overlap as DstOverlap};
 use crate::job::Job;
 use crate::run::words;
@@ -21,7 +23,7 @@ use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 ///         "schedule": {"cron": "0 30 2 * * ?", "time_zone": "Asia/Shanghai"}}"#,
 /// )?;
 /// let job = spec.compile().expect("a valid definition");
-/// assert_eq!(job.schedules.len(), 1);
+/// assert_eq!(job.timetable.schedules.len(), 1);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,15 +44,34 @@ pub struct JobSpec {
     /// When it fires: nothing (manual only), one schedule, or a list of them.
     #[serde(default)]
     pub schedule: Option<OneOrMany>,
+    /// The calendar that removes or moves its fires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<CalendarUse>,
     /// Which executor gets a run.
     #[serde(default)]
     pub route: Route,
+    /// Which executors of the app may get a run at all.
+    #[serde(default, skip_serializing_if = "SelectSpec::is_any")]
+    pub select: SelectSpec,
+    /// How many shards a fire has, dealt over the executors; nothing for an unsharded job. A broadcast has one for each
+    /// executor instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<u32>,
     /// What happens to fires that were missed.
     #[serde(default)]
     pub misfire: MisfireSpec,
     /// What happens when a run is due and an earlier one is not over.
     #[serde(default)]
     pub overlap: OverlapSpec,
+    /// How many runs with the same key, of this job and others, may be with executors at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<ConcurrencySpec>,
+    /// How many runs may start in a length of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateSpec>,
+    /// Who goes first of the runs that wait for an executor: 0 (last) to 9 (first).
+    #[serde(default = "default_priority")]
+    pub priority: u8,
     /// What happens to a run whose executor is lost.
     #[serde(default)]
     pub delivery: Delivery,
@@ -63,9 +84,19 @@ pub struct JobSpec {
     /// What happens after a failed attempt.
     #[serde(default)]
     pub retry: RetrySpec,
+    /// When a run counts as over: with its own end, or when the runs that follow from it are over too.
+    #[serde(default)]
+    pub over: Over,
     /// Whether its schedule fires; it can be triggered by hand either way.
     #[serde(default = "enabled")]
     pub enabled: bool,
+}
+
+/// The priority of a job that does not say.
+pub const PRIORITY_DEFAULT: u8 = 5;
+
+const fn default_priority() -> u8 {
+    PRIORITY_DEFAULT
 }
 
 const fn enabled() -> bool {
@@ -108,9 +139,172 @@ pub struct ScheduleSpec {
     /// Once, at an instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// After these jobs.
+    /// What is done about an `at` that lies in the past when the definition is saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_past: Option<IfPast>,
+    /// After these jobs: once all of them that belong to the same fire have ended as `on` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Vec<String>>,
+    /// How the jobs of `after` must have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<AfterWhat>,
+    /// Nothing fires before this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<String>,
+    /// Nothing fires after this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_at: Option<String>,
+    /// Runs start a little later than planned, so that many jobs of one instant do not start together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<JitterSpec>,
+}
+
+/// How much later than planned runs start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JitterSpec {
+    /// At most so much later.
+    #[serde(with = "duration_text")]
+    pub max: Duration,
+    /// What the length is drawn by.
+    #[serde(default)]
+    pub by: JitterBy,
+}
+
+words! {
+    /// What a jitter is drawn by.
+    JitterBy {
+        /// The job: the same for each of its fires, so that the period stays.
+        Job = "job",
+        /// The fire: another one for each.
+        Fire = "fire",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for JitterBy {
+    fn default() -> Self {
+        Self::Job
+    }
+}
+
+words! {
+    /// What is done about an `at` in the past.
+    IfPast {
+        /// The definition is refused.
+        Refuse = "refuse",
+        /// It runs at once.
+        Run = "run",
+    }
+}
+
+words! {
+    /// How a parent must have ended for its children to run.
+    AfterWhat {
+        /// It succeeded.
+        Success = "success",
+        /// It failed, timed out, or its outcome is unknown.
+        Failure = "failure",
+        /// Either.
+        Either = "either",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for AfterWhat {
+    fn default() -> Self {
+        Self::Success
+    }
+}
+
+words! {
+    /// When a run counts as over.
+    Over {
+        /// With its own end.
+        Run = "run",
+        /// When the runs that follow from it are over too: until then it is `running`, and its verdict is folded from
+        /// theirs.
+        Children = "children",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Over {
+    fn default() -> Self {
+        Self::Run
+    }
+}
+
+/// What a calendar does to a job's fires. Its days and times are read in the zone of the schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalendarUse {
+    /// The calendar, of the same namespace.
+    pub name: String,
+    /// What it does.
+    #[serde(default)]
+    pub rule: CalendarRule,
+}
+
+words! {
+    /// What a calendar does to a job's fires.
+    CalendarRule {
+        /// Only the fires that are in the calendar are kept.
+        Only = "only",
+        /// The fires that are in the calendar are removed.
+        Except = "except",
+        /// A fire on a day that is not in the calendar moves to the next one that is, at the same time of day.
+        Next = "next",
+        /// A fire on a day that is not in the calendar moves to the last one before that is, at the same time of day.
+        Previous = "previous",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for CalendarRule {
+    fn default() -> Self {
+        Self::Only
+    }
+}
+
+/// Which executors of the app may get a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SelectSpec {
+    /// Conditions on labels, all of which must hold: `zone=eu`, `gpu!=none`, `ssd` (it has the label), `!old` (it has not).
+    pub labels: Vec<String>,
+    /// Stable names; empty for any.
+    pub executors: Vec<String>,
+}
+
+impl SelectSpec {
+    fn is_any(&self) -> bool {
+        self.labels.is_empty() && self.executors.is_empty()
+    }
+}
+
+/// A limit that several jobs share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConcurrencySpec {
+    /// Jobs of a namespace with the same key share the limit.
+    pub key: String,
+    /// How many of their runs may be with executors at the same time.
+    pub max: u32,
+}
+
+/// A limit on starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateSpec {
+    /// Jobs of a namespace with the same key share the limit; nothing for this job alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How many runs may start …
+    pub max: u32,
+    /// … in any span of this length.
+    #[serde(with = "duration_text")]
+    pub per: Duration,
 }
 
 /// The DST rule of a cron schedule.
@@ -150,6 +344,10 @@ words! {
         Failover = "failover",
         /// The first by name that is free for this job.
         Busyover = "busyover",
+        /// By chance, in proportion to the weights that they declare.
+        Weight = "weight",
+        /// The one with the fewest runs in hand.
+        LeastActive = "least_active",
         /// All of them, each with its index and the total.
         Broadcast = "broadcast",
     }
@@ -168,8 +366,10 @@ impl Default for Route {
 pub struct MisfireSpec {
     /// What to do.
     pub policy: MisfirePolicy,
-    /// For `all`: how many of the newest missed fires run.
+    /// For `all`: how many of the missed fires run.
     pub max: u32,
+    /// For `all`: which of them.
+    pub keep: MisfireKeep,
     /// A fire that is later than this was missed.
     #[serde(with = "duration_text")]
     pub tolerance: Duration,
@@ -177,7 +377,7 @@ pub struct MisfireSpec {
 
 impl Default for MisfireSpec {
     fn default() -> Self {
-        Self { policy: MisfirePolicy::Skip, max: 100, tolerance: Duration::from_secs(5) }
+        Self { policy: MisfirePolicy::Skip, max: 100, keep: MisfireKeep::Newest, tolerance: Duration::from_secs(5) }
     }
 }
 
@@ -188,8 +388,18 @@ words! {
         Skip = "skip",
         /// Run the newest of them, pass over the others.
         Once = "once",
-        /// Run the newest `max` of them in order, pass over the others.
+        /// Run up to `max` of them in order, pass over the others.
         All = "all",
+    }
+}
+
+words! {
+    /// Which of the missed fires run, where not all of them do.
+    MisfireKeep {
+        /// The newest.
+        Newest = "newest",
+        /// The oldest.
+        Oldest = "oldest",
     }
 }
 
@@ -315,7 +525,15 @@ impl JobSpec {
     /// # Errors
     /// Every complaint, in the order of the fields.
     pub fn compile(&self) -> Result<Job, Vec<FieldError>> {
-        Job::compile(self)
+        Job::compile(self, None)
+    }
+
+    /// The same with the calendar that the definition names. A job that is compiled without it fires as if it had none.
+    ///
+    /// # Errors
+    /// As for [`compile`](Self::compile), and where the calendar does not go with the definition's rule.
+    pub fn compile_with(&self, calendar: Option<Arc<Calendar>>) -> Result<Job, Vec<FieldError>> {
+        Job::compile(self, calendar)
     }
 
     /// The schedules, however they were written, with the pointer to each.
@@ -336,6 +554,20 @@ impl JobSpec {
             Some((format!("{pointer}/at"), spec.at.as_deref()?.parse().ok()?))
         };
         self.schedules().into_iter().filter_map(at).collect()
+    }
+
+    /// Moves each `at` in the past that is to run at once to `now`.
+    pub fn run_past_at(&mut self, now: Timestamp) {
+        let schedules = match &mut self.schedule {
+            None => &mut [],
+            Some(OneOrMany::One(one)) => std::slice::from_mut(one.as_mut()),
+            Some(OneOrMany::Many(many)) => many.as_mut_slice(),
+        };
+        for schedule in schedules.iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
+            if schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok()).is_some_and(|at| at < now) {
+                schedule.at = Some(now.to_string());
+            }
+        }
     }
 }
 

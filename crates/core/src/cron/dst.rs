@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Pace;
-use super::search::{Fields, Local};
+use super::search::{DAY, Fields, Local};
 use super::spans::{self, Span, Utc};
 use super::zone::Tz;
 use crate::time::Timestamp;
@@ -140,6 +140,26 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: Resolved, before: Tim
         let earlier = index.checked_sub(1)?;
         index = if view.starts_in_fold { earlier } else { spans.index_at(found? + FAR).min(earlier) };
     }
+}
+
+/// How many fires lie after `after` and up to `until`. A day that the zone's clock goes through without a change, and
+/// that lies wholly between, is counted at once.
+pub(super) fn count_between(fields: &Fields, zone: Tz, rule: Resolved, after: Timestamp, until: Timestamp) -> u64 {
+    let spans = spans::of(zone);
+    let mut count = 0;
+    let mut cursor = after;
+    while let Some(fire) = next_after(fields, zone, rule, cursor).filter(|fire| *fire <= until) {
+        let view = View::new(spans.all(), spans.index_at(fire.second()), rule);
+        let local = fire.second() + view.offset;
+        let midnight = local - local.rem_euclid(DAY);
+        let day_ends = Timestamp::from_secs(midnight + DAY - view.offset - 1);
+        let is_whole = view.first <= midnight
+            && midnight + DAY <= view.end
+            && local == midnight + fields.first_second_of_day()
+            && day_ends <= until;
+        (count, cursor) = if is_whole { (count + fields.times_per_day(), day_ends) } else { (count + 1, fire) };
+    }
+    count
 }
 
 /// A span as a rule sees it.

@@ -205,6 +205,12 @@ impl CronExpr {
             .take(max)
             .collect()
     }
+
+    /// How many fires lie after `from_exclusive` and up to `to_inclusive`. Whole days are counted, not walked through.
+    #[must_use]
+    pub fn count_between(&self, zone: Tz, dst: DstRule, from_exclusive: Timestamp, to_inclusive: Timestamp) -> u64 {
+        dst::count_between(&self.fields, zone, dst.resolve(self.pace), from_exclusive, to_inclusive)
+    }
 }
 
 impl fmt::Display for CronExpr {

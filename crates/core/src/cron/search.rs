@@ -9,7 +9,7 @@ use super::{FIRST_YEAR, LAST_YEAR};
 /// A wall-clock time: the seconds that a clock has shown since it showed the start of 1970.
 pub(super) type Local = i64;
 
-const DAY: i64 = 86_400;
+pub(super) const DAY: i64 = 86_400;
 
 /// A compiled expression. The sets of seconds, minutes, hours and months are never empty.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +60,16 @@ impl Fields {
             }
         }
         self.last_before_month(month)
+    }
+
+    /// How many times a day that matches has.
+    pub(super) fn times_per_day(&self) -> u64 {
+        [self.hours, self.minutes, self.seconds].into_iter().map(|set| u64::from(set.count_ones())).product()
+    }
+
+    /// The first of them, in seconds after midnight.
+    pub(super) fn first_second_of_day(&self) -> i64 {
+        seconds(self.first_time())
     }
 
     fn first_after_month(&self, mut month: (i32, u32)) -> Option<Local> {

@@ -40,7 +40,14 @@ pub fn pick(route: Route, candidates: &[Candidate<'_>], memory: &mut Memory, dra
         Route::Random => Some(remainder(draw, candidates.len())),
         Route::Round => Some(round::pick(&mut memory.turn, candidates.len(), draw)),
         // Refused when the job is saved; broadcast is expanded before it comes here.
-        Route::ConsistentHash | Route::Lfu | Route::Lru | Route::Failover | Route::Busyover | Route::Broadcast => None,
+        Route::ConsistentHash
+        | Route::Lfu
+        | Route::Lru
+        | Route::Failover
+        | Route::Busyover
+        | Route::Weight
+        | Route::LeastActive
+        | Route::Broadcast => None,
     }
 }
 

@@ -1,0 +1,396 @@
+//! Business calendars: named sets of days and times of day, made of dates, weekdays and one another.
+//!
+//! A calendar knows no zone: its days and times are read in the zone of the schedule that it is applied to, so that one
+//! list of holidays serves offices in several zones.
+
+use std::collections::BTreeMap;
+
+use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
+use serde::{Deserialize, Serialize};
+
+use crate::name;
+use crate::run::words;
+use crate::spec::FieldError;
+
+/// The most days that one calendar lists, with those of the calendars that it is made of.
+pub const DAY_COUNT_MAX: usize = 20_000;
+/// The most rules that one calendar is made of.
+pub const RULE_COUNT_MAX: usize = 500;
+/// The most times of day that one calendar lists.
+pub const TIME_COUNT_MAX: usize = 24;
+/// How deep rules and calendars may be nested.
+pub const DEPTH_MAX: usize = 16;
+const DESCRIPTION_LEN_MAX: usize = 1000;
+const DAY_NAME_LEN_MAX: usize = 200;
+
+/// A calendar as people write it.
+///
+/// ```
+/// use rondel_core::calendar::{Calendar, CalendarSpec};
+///
+/// let spec: CalendarSpec = serde_json::from_str(
+///     r#"{"name": "cn-workdays", "rule": {"any": [
+///         {"days": ["2026-10-10"]},
+///         {"all": [{"weekdays": ["mon", "tue", "wed", "thu", "fri"]}, {"not": {"days": ["2026-10-01..2026-10-07"]}}]}
+///     ]}}"#,
+/// )?;
+/// let calendar = Calendar::compile(&spec, |_| None).expect("a valid calendar");
+/// let day = |text: &str| text.parse().expect("a date");
+/// assert!(calendar.has_day(day("2026-10-10")) && calendar.has_day(day("2026-10-08")));
+/// assert!(!calendar.has_day(day("2026-10-02")) && !calendar.has_day(day("2026-10-11")));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalendarSpec {
+    /// Unique in its namespace.
+    pub name: String,
+    /// For people.
+    #[serde(default)]
+    pub description: String,
+    /// What is in it.
+    pub rule: Rule,
+}
+
+/// What is in a calendar: one of these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// These days.
+    Days(Vec<Day>),
+    /// These days of each week.
+    Weekdays(Vec<Weekday>),
+    /// These spans of each day: `"22:00-06:00"`, the end not included.
+    Times(Vec<String>),
+    /// What is in another calendar of the namespace.
+    Calendar(String),
+    /// What is in all of these.
+    All(Vec<Rule>),
+    /// What is in any of these.
+    Any(Vec<Rule>),
+    /// What is not in this.
+    Not(Box<Rule>),
+}
+
+/// A day or a span of days, `"2026-10-01"` or `"2026-10-01..2026-10-07"`, with a name or without.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Day {
+    /// Only the date.
+    Date(String),
+    /// A date with what it is called.
+    Named {
+        /// The date or the span.
+        date: String,
+        /// What it is called.
+        name: String,
+    },
+}
+
+words! {
+    /// A day of the week.
+    Weekday {
+        /// Monday.
+        Mon = "mon",
+        /// Tuesday.
+        Tue = "tue",
+        /// Wednesday.
+        Wed = "wed",
+        /// Thursday.
+        Thu = "thu",
+        /// Friday.
+        Fri = "fri",
+        /// Saturday.
+        Sat = "sat",
+        /// Sunday.
+        Sun = "sun",
+    }
+}
+
+/// A calendar, checked and ready to be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calendar {
+    name: String,
+    node: Node,
+    has_times: bool,
+    /// Minutes of the day at which membership can change, midnight among them, in order.
+    edges: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    Days(BTreeMap<NaiveDate, Option<String>>),
+    /// One bit per weekday, Monday first.
+    Weekdays(u8),
+    /// Minutes of the day, from and up to.
+    Times(Vec<(u32, u32)>),
+    All(Vec<Node>),
+    Any(Vec<Node>),
+    Not(Box<Node>),
+}
+
+impl Calendar {
+    /// Checks a calendar and puts in those that it is made of, which `find` answers by name.
+    ///
+    /// # Errors
+    /// Every complaint, with a pointer into the document.
+    pub fn compile(spec: &CalendarSpec, find: impl Fn(&str) -> Option<CalendarSpec>) -> Result<Self, Vec<FieldError>> {
+        let mut compiler =
+            Compiler { find: &find, path: vec![spec.name.clone()], days: 0, rules: 0, times: 0, errors: Vec::new() };
+        if let Err(message) = name::check(&spec.name) {
+            compiler.errors.push(FieldError::new("/name", message));
+        }
+        if spec.description.len() > DESCRIPTION_LEN_MAX {
+            let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are kept", spec.description.len());
+            compiler.errors.push(FieldError::new("/description", message));
+        }
+        let node = compiler.node(&spec.rule, "/rule", 1);
+        if !compiler.errors.is_empty() {
+            return Err(compiler.errors);
+        }
+        let mut edges = vec![0];
+        node.edges(&mut edges);
+        edges.sort_unstable();
+        edges.dedup();
+        Ok(Self { name: spec.name.clone(), has_times: node.has_times(), node, edges })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a time is in it.
+    #[must_use]
+    pub fn has(&self, local: NaiveDateTime) -> bool {
+        self.node.has(local)
+    }
+
+    /// Whether a day is in it; asked at its first minute, for calendars that know only days.
+    #[must_use]
+    pub fn has_day(&self, day: NaiveDate) -> bool {
+        self.node.has(day.and_time(NaiveTime::MIN))
+    }
+
+    /// Whether it tells times of one day apart.
+    #[must_use]
+    pub const fn has_times(&self) -> bool {
+        self.has_times
+    }
+
+    /// What the day is called, where a rule gives it a name.
+    #[must_use]
+    pub fn day_name(&self, day: NaiveDate) -> Option<&str> {
+        self.node.day_name(day)
+    }
+
+    /// The first time after `local` at which membership can change.
+    #[must_use]
+    pub fn next_edge(&self, local: NaiveDateTime) -> NaiveDateTime {
+        let minute = local.hour() * 60 + local.minute();
+        let at = |day: NaiveDate, minute: u32| {
+            NaiveTime::from_hms_opt(minute / 60, minute % 60, 0).map(|time| day.and_time(time))
+        };
+        let next = self.edges.iter().find(|edge| **edge > minute).and_then(|edge| at(local.date(), *edge));
+        let midnight = local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN);
+        next.unwrap_or(midnight)
+    }
+}
+
+impl CalendarSpec {
+    /// The calendars that its rules name.
+    #[must_use]
+    pub fn parts(&self) -> Vec<&str> {
+        fn collect<'a>(rule: &'a Rule, parts: &mut Vec<&'a str>) {
+            match rule {
+                Rule::Calendar(name) => parts.push(name),
+                Rule::All(rules) | Rule::Any(rules) => rules.iter().for_each(|rule| collect(rule, parts)),
+                Rule::Not(rule) => collect(rule, parts),
+                Rule::Days(_) | Rule::Weekdays(_) | Rule::Times(_) => {}
+            }
+        }
+        let mut parts = Vec::new();
+        collect(&self.rule, &mut parts);
+        parts.sort_unstable();
+        parts.dedup();
+        parts
+    }
+}
+
+struct Compiler<'f> {
+    find: &'f dyn Fn(&str) -> Option<CalendarSpec>,
+    /// The calendars that are being put into one another.
+    path: Vec<String>,
+    days: usize,
+    rules: usize,
+    times: usize,
+    errors: Vec<FieldError>,
+}
+
+impl Compiler<'_> {
+    fn refuse(&mut self, pointer: impl Into<String>, message: impl Into<String>) -> Node {
+        self.errors.push(FieldError::new(pointer, message));
+        Node::Days(BTreeMap::new())
+    }
+
+    fn node(&mut self, rule: &Rule, pointer: &str, depth: usize) -> Node {
+        self.rules += 1;
+        if depth > DEPTH_MAX {
+            return self.refuse(pointer, format!("is nested more than {DEPTH_MAX} deep"));
+        }
+        if self.rules > RULE_COUNT_MAX {
+            return self.refuse(pointer, format!("is one of more than {RULE_COUNT_MAX} rules"));
+        }
+        match rule {
+            Rule::Days(days) => self.days(days, pointer),
+            Rule::Weekdays(days) => Node::Weekdays(days.iter().fold(0, |bits, day| bits | 1 << *day as u8)),
+            Rule::Times(times) => self.times(times, pointer),
+            Rule::Calendar(name) => self.part(name, pointer, depth),
+            Rule::All(rules) => Node::All(self.nodes(rules, &format!("{pointer}/all"), depth)),
+            Rule::Any(rules) => Node::Any(self.nodes(rules, &format!("{pointer}/any"), depth)),
+            Rule::Not(rule) => Node::Not(Box::new(self.node(rule, &format!("{pointer}/not"), depth + 1))),
+        }
+    }
+
+    fn nodes(&mut self, rules: &[Rule], pointer: &str, depth: usize) -> Vec<Node> {
+        let mut nodes = Vec::with_capacity(rules.len().min(RULE_COUNT_MAX));
+        for (index, rule) in rules.iter().enumerate().take(RULE_COUNT_MAX + 1) {
+            nodes.push(self.node(rule, &format!("{pointer}/{index}"), depth + 1));
+        }
+        nodes
+    }
+
+    fn part(&mut self, name: &str, pointer: &str, depth: usize) -> Node {
+        let pointer = format!("{pointer}/calendar");
+        if self.path.iter().any(|part| part == name) {
+            let path = format!("{} -> {name}", self.path.join(" -> "));
+            return self.refuse(pointer, format!("makes a circle: {path}"));
+        }
+        let Some(part) = (self.find)(name) else {
+            return self.refuse(pointer, format!("there is no calendar {name:?} in this namespace"));
+        };
+        self.path.push(name.to_owned());
+        let before = self.errors.len();
+        let node = self.node(&part.rule, &pointer, depth + 1);
+        for error in &mut self.errors[before..] {
+            error.pointer.clone_from(&pointer);
+        }
+        self.path.pop();
+        node
+    }
+
+    fn days(&mut self, days: &[Day], pointer: &str) -> Node {
+        let mut set = BTreeMap::new();
+        for (index, day) in days.iter().enumerate() {
+            let (date, name) = match day {
+                Day::Date(date) => (date, None),
+                Day::Named { date, name } => (date, Some(name)),
+            };
+            let pointer = format!("{pointer}/days/{index}");
+            if name.is_some_and(|name| name.len() > DAY_NAME_LEN_MAX) {
+                return self.refuse(pointer, format!("has a name of more than {DAY_NAME_LEN_MAX} bytes"));
+            }
+            let Some((first, last)) = span_of_days(date) else {
+                let message =
+                    format!("{date:?} is neither a date such as 2026-10-01 nor a span 2026-10-01..2026-10-07");
+                return self.refuse(pointer, message);
+            };
+            for day in first.iter_days().take_while(|day| *day <= last) {
+                self.days += 1;
+                if self.days > DAY_COUNT_MAX {
+                    return self.refuse(pointer, format!("more than {DAY_COUNT_MAX} days are listed"));
+                }
+                set.insert(day, name.cloned());
+            }
+        }
+        Node::Days(set)
+    }
+
+    fn times(&mut self, times: &[String], pointer: &str) -> Node {
+        let mut spans = Vec::new();
+        for (index, text) in times.iter().enumerate() {
+            let pointer = format!("{pointer}/times/{index}");
+            self.times += 1;
+            if self.times > TIME_COUNT_MAX {
+                return self.refuse(pointer, format!("more than {TIME_COUNT_MAX} times of day are listed"));
+            }
+            let span = text.split_once('-').and_then(|(from, to)| Some((minute_of(from)?, minute_of(to)?)));
+            match span {
+                Some((from, to)) if from < to => spans.push((from, to)),
+                Some((from, to)) if from > to && from < 1440 => spans.extend([(from, 1440), (0, to)]),
+                Some(_) | None => {
+                    let message = format!("{text:?} is not a span of the day such as 22:00-06:00");
+                    return self.refuse(pointer, message);
+                }
+            }
+        }
+        Node::Times(spans)
+    }
+}
+
+/// The first and the last day of `2026-10-01` or `2026-10-01..2026-10-07`.
+fn span_of_days(text: &str) -> Option<(NaiveDate, NaiveDate)> {
+    let date = |text: &str| {
+        let date: NaiveDate = text.trim().parse().ok()?;
+        (1970..=2199).contains(&date.year()).then_some(date)
+    };
+    match text.split_once("..") {
+        Some((first, last)) => {
+            let (first, last) = (date(first)?, date(last)?);
+            (first <= last).then_some((first, last))
+        }
+        None => date(text).map(|date| (date, date)),
+    }
+}
+
+/// `HH:MM` as minutes of the day; 24:00 is the end of the day.
+fn minute_of(text: &str) -> Option<u32> {
+    let (hour, minute) = text.trim().split_once(':')?;
+    let number = |text: &str| (text.len() == 2).then(|| text.parse::<u32>().ok()).flatten();
+    let (hour, minute) = (number(hour)?, number(minute)?);
+    (minute < 60 && hour * 60 + minute <= 1440).then_some(hour * 60 + minute)
+}
+
+impl Node {
+    fn has(&self, local: NaiveDateTime) -> bool {
+        match self {
+            Self::Days(days) => days.contains_key(&local.date()),
+            Self::Weekdays(days) => days & (1 << local.weekday().num_days_from_monday()) != 0,
+            Self::Times(spans) => {
+                let minute = local.hour() * 60 + local.minute();
+                spans.iter().any(|(from, to)| (*from..*to).contains(&minute))
+            }
+            Self::All(nodes) => nodes.iter().all(|node| node.has(local)),
+            Self::Any(nodes) => nodes.iter().any(|node| node.has(local)),
+            Self::Not(node) => !node.has(local),
+        }
+    }
+
+    fn has_times(&self) -> bool {
+        match self {
+            Self::Times(_) => true,
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter().any(Self::has_times),
+            Self::Not(node) => node.has_times(),
+            Self::Days(_) | Self::Weekdays(_) => false,
+        }
+    }
+
+    fn day_name(&self, day: NaiveDate) -> Option<&str> {
+        match self {
+            Self::Days(days) => days.get(&day)?.as_deref(),
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter().find_map(|node| node.day_name(day)),
+            Self::Not(node) => node.day_name(day),
+            Self::Weekdays(_) | Self::Times(_) => None,
+        }
+    }
+
+    fn edges(&self, edges: &mut Vec<u32>) {
+        match self {
+            Self::Times(spans) => edges.extend(spans.iter().flat_map(|(from, to)| [*from, *to % 1440])),
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter().for_each(|node| node.edges(edges)),
+            Self::Not(node) => node.edges(edges),
+            Self::Days(_) | Self::Weekdays(_) => {}
+        }
+    }
+}

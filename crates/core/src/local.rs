@@ -1,0 +1,29 @@
+//! Between instants and what a zone's clock shows, for days and times of day; cron has its own, faster way.
+
+use chrono::{Duration, LocalResult, NaiveDateTime, TimeZone};
+
+use crate::cron::Tz;
+use crate::time::Timestamp;
+
+/// What the zone's clock shows at an instant.
+pub(crate) fn shown(zone: Tz, at: Timestamp) -> NaiveDateTime {
+    let utc = at.to_utc().map(|at| at.naive_utc()).unwrap_or_default();
+    zone.from_utc_datetime(&utc).naive_local()
+}
+
+/// The instant at which the zone's clock shows `local`: the first one where it does so twice, and the first one after
+/// the gap where it never does.
+pub(crate) fn instant(zone: Tz, local: NaiveDateTime) -> Timestamp {
+    let at = |local: NaiveDateTime| match zone.from_local_datetime(&local) {
+        LocalResult::Single(at) | LocalResult::Ambiguous(at, _) => Some(Timestamp::from_millis(at.timestamp_millis())),
+        LocalResult::None => None,
+    };
+    if let Some(at) = at(local) {
+        return at;
+    }
+    // A gap ends on a whole minute, and none is longer than a day.
+    let minute = local - Duration::nanoseconds(local.and_utc().timestamp_nanos_opt().unwrap_or(0) % 60_000_000_000);
+    (1..=1_440)
+        .find_map(|minutes| at(minute + Duration::minutes(minutes)))
+        .unwrap_or_else(|| Timestamp::from(local.and_utc()))
+}

@@ -1,0 +1,141 @@
+//! Which executors of an app may get a job's runs: conditions on their labels and names.
+
+use std::collections::BTreeMap;
+
+use crate::name;
+use crate::spec::{FieldError, SelectSpec};
+
+/// The most conditions, and the most names.
+pub const CONDITION_COUNT_MAX: usize = 50;
+const PART_LEN_MAX: usize = 100;
+
+/// The conditions of one job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Select {
+    labels: Vec<Condition>,
+    executors: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Condition {
+    key: String,
+    test: Test,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Test {
+    Is(String),
+    IsNot(String),
+    Has,
+    HasNot,
+}
+
+impl Select {
+    pub(crate) fn compile(spec: &SelectSpec, errors: &mut Vec<FieldError>) -> Self {
+        for (pointer, count) in [("/select/labels", spec.labels.len()), ("/select/executors", spec.executors.len())] {
+            if count > CONDITION_COUNT_MAX {
+                errors.push(FieldError::new(pointer, format!("{count} entries; at most {CONDITION_COUNT_MAX}")));
+                return Self::default();
+            }
+        }
+        let mut labels = Vec::with_capacity(spec.labels.len());
+        for (index, text) in spec.labels.iter().enumerate() {
+            match condition(text) {
+                Some(condition) => labels.push(condition),
+                None => {
+                    let message = format!("{text:?} is not a condition such as zone=eu, gpu!=none, ssd or !old");
+                    errors.push(FieldError::new(format!("/select/labels/{index}"), message));
+                }
+            }
+        }
+        for (index, executor) in spec.executors.iter().enumerate() {
+            if let Err(message) = name::check(executor) {
+                errors.push(FieldError::new(format!("/select/executors/{index}"), message));
+            }
+        }
+        Self { labels, executors: spec.executors.clone() }
+    }
+
+    /// Whether an executor may get the job's runs.
+    #[must_use]
+    pub fn admits(&self, executor: &str, labels: &BTreeMap<String, String>) -> bool {
+        (self.executors.is_empty() || self.executors.iter().any(|name| name == executor))
+            && self.labels.iter().all(|condition| condition.holds(labels))
+    }
+
+    /// Whether any executor may.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.labels.is_empty() && self.executors.is_empty()
+    }
+}
+
+impl Condition {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        match &self.test {
+            Test::Is(wanted) => value == Some(wanted),
+            Test::IsNot(unwanted) => value != Some(unwanted),
+            Test::Has => value.is_some(),
+            Test::HasNot => value.is_none(),
+        }
+    }
+}
+
+fn condition(text: &str) -> Option<Condition> {
+    let part = |text: &str| {
+        let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+        let fits = !text.is_empty() && text.len() <= PART_LEN_MAX && text.chars().all(body);
+        fits.then(|| text.to_owned())
+    };
+    if let Some((key, value)) = text.split_once("!=") {
+        return Some(Condition { key: part(key)?, test: Test::IsNot(part(value)?) });
+    }
+    if let Some((key, value)) = text.split_once('=') {
+        return Some(Condition { key: part(key)?, test: Test::Is(part(value)?) });
+    }
+    match text.strip_prefix('!') {
+        Some(key) => Some(Condition { key: part(key)?, test: Test::HasNot }),
+        None => Some(Condition { key: part(text)?, test: Test::Has }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admits(labels: &[&str], executors: &[&str], name: &str) -> bool {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let mut errors = Vec::new();
+        let select = Select::compile(&SelectSpec { labels: owned(labels), executors: owned(executors) }, &mut errors);
+        assert_eq!(errors, []);
+        let has = BTreeMap::from([("zone".to_owned(), "eu".to_owned()), ("ssd".to_owned(), String::new())]);
+        select.admits(name, &has)
+    }
+
+    #[test]
+    fn conditions() {
+        for (labels, executors, expected) in [
+            (&[][..], &[][..], true),
+            (&["zone=eu"], &[], true),
+            (&["zone=us"], &[], false),
+            (&["zone!=us", "gpu!=a100"], &[], true),
+            (&["ssd", "!old"], &[], true),
+            (&["!ssd"], &[], false),
+            (&["zone=eu"], &["a", "b"], true),
+            (&["zone=eu"], &["b"], false),
+        ] {
+            assert_eq!(admits(labels, executors, "a"), expected, "{labels:?} {executors:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_condition_is_named() {
+        for text in ["", "=eu", "zone=", "!", "zone==eu", "a b", "zone=é"] {
+            let mut errors = Vec::new();
+            Select::compile(&SelectSpec { labels: vec![text.to_owned()], executors: Vec::new() }, &mut errors);
+            assert_eq!(errors.len(), 1, "{text:?}");
+            assert_eq!(errors[0].pointer, "/select/labels/0");
+        }
+    }
+}

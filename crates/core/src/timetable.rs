@@ -1,0 +1,321 @@
+//! All of a job's schedules together, with the calendar that removes or moves their fires: when the job is due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
+
+use crate::calendar::Calendar;
+use crate::local;
+use crate::run::Trigger;
+use crate::schedule::{After, Jitter, Kind, Schedule, just_before};
+use crate::spec::CalendarRule;
+use crate::time::Timestamp;
+
+/// How far a search goes that a calendar keeps from finding anything.
+const SEARCH_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+/// How many days a fire is shifted at most.
+const SHIFT_DAYS_MAX: usize = 366;
+
+/// When a job is due.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timetable {
+    /// Empty for a job that is only triggered.
+    pub schedules: Vec<Schedule>,
+    /// What removes or moves their fires.
+    pub calendar: Option<Applied>,
+}
+
+/// A calendar, and what it does to fires.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    /// The calendar.
+    pub calendar: Arc<Calendar>,
+    /// What it does.
+    pub rule: CalendarRule,
+}
+
+/// A planned fire.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fire {
+    /// The planned instant.
+    pub at: Timestamp,
+    /// Why it exists.
+    pub trigger: Trigger,
+    /// How much later its run may start.
+    pub jitter: Option<Jitter>,
+}
+
+impl Timetable {
+    /// The first fire after `after`: the earliest of all schedules, and of two at the same instant that of the first in
+    /// the list. `None` where the job never fires again.
+    #[must_use]
+    pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Fire> {
+        let next = |schedule: &Schedule| self.next_of(schedule, anchor, after).map(|at| fire(schedule, at));
+        self.schedules.iter().filter_map(next).min_by_key(|fire| fire.at)
+    }
+
+    /// The fire at exactly this instant.
+    #[must_use]
+    pub fn fire_at(&self, anchor: Timestamp, at: Timestamp) -> Option<Fire> {
+        self.next_after(anchor, just_before(at)).filter(|fire| fire.at == at)
+    }
+
+    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first.
+    pub fn fires(
+        &self,
+        anchor: Timestamp,
+        from_exclusive: Timestamp,
+        to_inclusive: Timestamp,
+    ) -> impl Iterator<Item = Fire> + '_ {
+        let next = move |after| self.next_after(anchor, after).filter(|fire| fire.at <= to_inclusive);
+        std::iter::successors(next(from_exclusive), move |fire| next(fire.at))
+    }
+
+    /// The instants after `from_exclusive` and up to `to_inclusive` at which the schedules alone would fire and the
+    /// calendar does not let them, oldest first.
+    pub fn removed(
+        &self,
+        anchor: Timestamp,
+        from_exclusive: Timestamp,
+        to_inclusive: Timestamp,
+    ) -> impl Iterator<Item = Fire> + '_ {
+        let raw = move |after| {
+            let next = |schedule: &Schedule| schedule.next_after(anchor, after).map(|at| fire(schedule, at));
+            let first = self.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
+            first.filter(|fire| fire.at <= to_inclusive && self.calendar.is_some())
+        };
+        std::iter::successors(raw(from_exclusive), move |fire| raw(fire.at))
+            .filter(move |fire| self.fire_at(anchor, fire.at).is_none())
+    }
+
+    /// The length of a job that fires so long after the end of its run before. Such a schedule stands alone.
+    #[must_use]
+    pub fn delay(&self) -> Option<Duration> {
+        self.schedules.iter().find_map(|schedule| match schedule.kind {
+            Kind::Delay(delay) => Some(delay),
+            Kind::Cron { .. } | Kind::Every(_) | Kind::At(_) | Kind::After(_) => None,
+        })
+    }
+
+    /// The first fire of a delay that begins to count now, or at its start where that is ahead.
+    #[must_use]
+    pub fn first_delayed(&self, now: Timestamp) -> Option<Timestamp> {
+        let schedule = self.schedules.iter().find(|schedule| matches!(schedule.kind, Kind::Delay(_)))?;
+        let first = (now + self.delay()?).max(schedule.start.unwrap_or(now));
+        schedule.end.is_none_or(|end| first <= end).then_some(first)
+    }
+
+    /// The jobs whose ends make this one run.
+    pub fn parents(&self) -> impl Iterator<Item = &After> {
+        self.schedules.iter().filter_map(|schedule| match &schedule.kind {
+            Kind::After(after) => Some(after),
+            Kind::Cron { .. } | Kind::Every(_) | Kind::At(_) | Kind::Delay(_) => None,
+        })
+    }
+
+    /// The most that a run starts later than planned.
+    #[must_use]
+    pub fn jitter_max(&self) -> Duration {
+        let max = self.schedules.iter().filter_map(|schedule| schedule.jitter).map(Jitter::max).max();
+        max.unwrap_or_default()
+    }
+
+    /// The one schedule whose fires are this job's, untouched: what can be counted without walking.
+    pub(crate) fn plain(&self) -> Option<&Schedule> {
+        match self.schedules.as_slice() {
+            [one] if self.calendar.is_none() => Some(one),
+            _ => None,
+        }
+    }
+
+    fn next_of(&self, schedule: &Schedule, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
+        let Some(Applied { calendar, rule }) = &self.calendar else { return schedule.next_after(anchor, after) };
+        match rule {
+            CalendarRule::Only => next_where(schedule, anchor, after, calendar, true),
+            CalendarRule::Except => next_where(schedule, anchor, after, calendar, false),
+            CalendarRule::Next => next_shifted(schedule, anchor, after, calendar, Direction::Later),
+            CalendarRule::Previous => next_shifted(schedule, anchor, after, calendar, Direction::Earlier),
+        }
+    }
+}
+
+const fn fire(schedule: &Schedule, at: Timestamp) -> Fire {
+    Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter }
+}
+
+/// The first fire whose local time is in the calendar, or is not. A stretch that is closed is passed over as a whole.
+fn next_where(
+    schedule: &Schedule,
+    anchor: Timestamp,
+    after: Timestamp,
+    calendar: &Calendar,
+    wanted: bool,
+) -> Option<Timestamp> {
+    let until = after.saturating_add(SEARCH_MAX);
+    let mut cursor = after;
+    loop {
+        let at = schedule.next_after(anchor, cursor).filter(|at| *at <= until)?;
+        let local = local::shown(schedule.zone, at);
+        if calendar.has(local) == wanted {
+            return Some(at);
+        }
+        let edge = local::instant(schedule.zone, calendar.next_edge(local));
+        cursor = just_before(edge).max(at);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    Later,
+    Earlier,
+}
+
+/// The first fire where those on days outside the calendar move to the nearest day inside, at the same time of day.
+fn next_shifted(
+    schedule: &Schedule,
+    anchor: Timestamp,
+    after: Timestamp,
+    calendar: &Calendar,
+    direction: Direction,
+) -> Option<Timestamp> {
+    let until = after.saturating_add(SEARCH_MAX);
+    let first_day = local::shown(schedule.zone, after).date();
+    let mut day = first_day;
+    loop {
+        if calendar.has_day(day) {
+            let next = closed_beside(calendar, day, direction)
+                .filter_map(|from| moved(schedule, anchor, after, (from, day)))
+                .filter(|at| *at > after)
+                .min();
+            if next.is_some() {
+                return next.filter(|at| schedule.end.is_none_or(|end| *at <= end));
+            }
+        }
+        day = day.succ_opt()?;
+        if local::instant(schedule.zone, day.and_time(NaiveTime::MIN)) > until || is_over(schedule, anchor, day) {
+            return None;
+        }
+    }
+}
+
+/// Whether the schedule has no fire from which a shift could come to this day or a later one.
+fn is_over(schedule: &Schedule, anchor: Timestamp, day: NaiveDate) -> bool {
+    let reach = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));
+    let from = day.checked_sub_days(reach).unwrap_or(NaiveDate::MIN).and_time(NaiveTime::MIN);
+    schedule.next_after(anchor, just_before(local::instant(schedule.zone, from))).is_none()
+}
+
+/// A day of the calendar and the closed days whose fires move to it.
+fn closed_beside(calendar: &Calendar, day: NaiveDate, direction: Direction) -> impl Iterator<Item = NaiveDate> + '_ {
+    let step = move |day: &NaiveDate| match direction {
+        Direction::Later => day.pred_opt(),
+        Direction::Earlier => day.succ_opt(),
+    };
+    let closed = std::iter::successors(step(&day), step).take_while(|day| !calendar.has_day(*day)).take(SHIFT_DAYS_MAX);
+    std::iter::once(day).chain(closed)
+}
+
+/// The first fire of the day `from`, moved to the day `to`, that is after `after`.
+fn moved(
+    schedule: &Schedule,
+    anchor: Timestamp,
+    after: Timestamp,
+    (from, to): (NaiveDate, NaiveDate),
+) -> Option<Timestamp> {
+    let shown = local::shown(schedule.zone, after);
+    let start = if shown.date() < to { NaiveTime::MIN } else { shown.time() };
+    let at = |local: NaiveDateTime| local::instant(schedule.zone, local);
+    let mut cursor = just_before(at(from.and_time(start)));
+    loop {
+        let found = schedule.next_after(anchor, cursor)?;
+        let local = local::shown(schedule.zone, found);
+        if local.date() != from {
+            return None;
+        }
+        let moved = if from == to { found } else { at(to.and_time(local.time())) };
+        if moved > after {
+            return Some(moved);
+        }
+        cursor = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::calendar::CalendarSpec;
+    use crate::spec::JobSpec;
+
+    /// The holidays of autumn 2026 in China, with their make-up Saturday and Sunday.
+    fn workdays() -> Value {
+        json!({"any": [
+            {"days": ["2026-09-20", "2026-10-10"]},
+            {"all": [{"weekdays": ["mon", "tue", "wed", "thu", "fri"]}, {"not": {"days": ["2026-10-01..2026-10-07"]}}]},
+        ]})
+    }
+
+    fn timetable(schedule: &Value, rule: &str, calendar: &Value) -> Timetable {
+        let spec: CalendarSpec = serde_json::from_value(json!({"name": "c", "rule": calendar})).unwrap();
+        let calendar = Arc::new(Calendar::compile(&spec, |_| None).unwrap());
+        let job: JobSpec = serde_json::from_value(json!({
+            "name": "a", "app": "b", "handler": "c", "schedule": schedule, "calendar": {"name": "c", "rule": rule},
+        }))
+        .unwrap();
+        job.compile_with(Some(calendar)).unwrap().timetable
+    }
+
+    fn local_fires(timetable: &Timetable, from: &str, count: usize) -> Vec<String> {
+        let from: Timestamp = from.parse().unwrap();
+        let zone = timetable.schedules[0].zone;
+        timetable
+            .fires(Timestamp::EPOCH, from, Timestamp::MAX)
+            .take(count)
+            .map(|fire| local::shown(zone, fire.at).format("%a %m-%d %H:%M").to_string())
+            .collect()
+    }
+
+    #[test]
+    fn each_working_day_shifted_to_the_next() {
+        let daily = json!({"cron": "0 0 9 * * ?", "time_zone": "Asia/Shanghai"});
+        for rule in ["next", "only"] {
+            let fires = local_fires(&timetable(&daily, rule, &workdays()), "2026-09-29T12:00:00Z", 5);
+            let expected =
+                ["Wed 09-30 09:00", "Thu 10-08 09:00", "Fri 10-09 09:00", "Sat 10-10 09:00", "Mon 10-12 09:00"];
+            assert_eq!(fires, expected, "{rule}");
+        }
+        let monthly = json!({"cron": "0 0 9 1 * ?", "time_zone": "Asia/Shanghai"});
+        let next = local_fires(&timetable(&monthly, "next", &workdays()), "2026-09-15T00:00:00Z", 2);
+        assert_eq!(next, ["Thu 10-08 09:00", "Mon 11-02 09:00"]);
+        let previous = local_fires(&timetable(&monthly, "previous", &workdays()), "2026-09-15T00:00:00Z", 2);
+        assert_eq!(previous, ["Wed 09-30 09:00", "Fri 10-30 09:00"]);
+    }
+
+    #[test]
+    fn times_of_several_days_are_put_in_order_on_the_day_that_they_move_to() {
+        let twice = json!([{"cron": "0 0 9,18 ? * SAT"}, {"cron": "0 0 12 ? * SUN"}]);
+        let table = timetable(&twice, "next", &json!({"weekdays": ["mon", "tue", "wed", "thu", "fri"]}));
+        let fires = local_fires(&table, "2026-11-20T23:00:00Z", 4);
+        assert_eq!(fires, ["Mon 11-23 09:00", "Mon 11-23 12:00", "Mon 11-23 18:00", "Mon 11-30 09:00"]);
+    }
+
+    #[test]
+    fn a_blackout_removes_what_falls_into_it() {
+        let table = timetable(&json!({"cron": "0 0/30 * * * ?"}), "except", &json!({"times": ["22:00-06:00"]}));
+        let fires = local_fires(&table, "2026-11-20T20:45:00Z", 4);
+        assert_eq!(fires, ["Fri 11-20 21:00", "Fri 11-20 21:30", "Sat 11-21 06:00", "Sat 11-21 06:30"]);
+        let (from, to) = ("2026-11-20T21:45:00Z".parse().unwrap(), "2026-11-20T23:00:00Z".parse().unwrap());
+        let removed: Vec<String> = table.removed(Timestamp::EPOCH, from, to).map(|fire| fire.at.to_string()).collect();
+        assert_eq!(removed, ["2026-11-20T22:00:00Z", "2026-11-20T22:30:00Z", "2026-11-20T23:00:00Z"]);
+    }
+
+    #[test]
+    fn a_calendar_that_lets_nothing_through_ends_the_search() {
+        for rule in ["only", "next", "previous"] {
+            let table = timetable(&json!({"every": "1s"}), rule, &json!({"any": []}));
+            assert_eq!(table.next_after(Timestamp::EPOCH, Timestamp::from_secs(1_800_000_000)), None, "{rule}");
+        }
+    }
+}
