@@ -62,8 +62,17 @@ CREATE TABLE IF NOT EXISTS job (
     updated_at_ms BIGINT NOT NULL,
     -- 0, or its own id once it is deleted: so its name is free again.
     retired BIGINT NOT NULL DEFAULT 0,
+    -- The calendar that its newest definition uses, if it uses one.
+    calendar_id BIGINT,
+    -- The definition that code declared last, as JSON; NULL for a job that no code declares.
+    declared MEDIUMTEXT,
+    -- When an executor last declared something new of it.
+    declared_at_ms BIGINT,
+    -- Since when no code of the app declares it any more; NULL while some does.
+    undeclared_at_ms BIGINT,
     PRIMARY KEY (id),
     CONSTRAINT job_key UNIQUE (namespace_id, name, retired),
+    KEY job_calendar (calendar_id),
     FOREIGN KEY (namespace_id) REFERENCES namespace (id),
     FOREIGN KEY (app_id) REFERENCES app (id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -76,6 +85,10 @@ CREATE TABLE IF NOT EXISTS job_version (
     version BIGINT NOT NULL,
     -- The app that this definition names.
     app_id BIGINT NOT NULL,
+    -- The calendar that it uses, if it uses one.
+    calendar_id BIGINT,
+    -- Which version of that.
+    calendar_version BIGINT,
     -- The definition, as JSON.
     spec MEDIUMTEXT NOT NULL,
     -- Who saved it.
@@ -94,13 +107,24 @@ CREATE TABLE IF NOT EXISTS job_due (
     next_fire_at_ms BIGINT,
     -- The definition that the next fire comes from.
     version BIGINT NOT NULL,
+    -- 1 where next_fire_at_ms is rightly NULL: the definition fires no more, or not by itself, or not before its open
+    -- run ends. What is NULL without it is healed.
+    is_over SMALLINT NOT NULL DEFAULT 0
+        CHECK (is_over IN (0, 1)),
+    -- The length of a fixed delay, while the job is enabled.
+    delay_ms BIGINT,
+    -- The open run whose end gives the next fire of a fixed delay.
+    follows_run_id BIGINT,
     -- The node that owns the open runs of the job; 0 for none yet.
     home BIGINT NOT NULL DEFAULT 0,
     -- Rises at each change of home: the first half of the fencing token.
     term BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (job_id),
     FOREIGN KEY (job_id) REFERENCES job (id),
-    KEY job_due_next (home, next_fire_at_ms)
+    KEY job_due_next (home, next_fire_at_ms),
+    -- What is to be healed: rows of which this is 1, all others NULL.
+    is_stuck SMALLINT AS (CASE WHEN next_fire_at_ms IS NULL AND is_over = 0 THEN 1 END) VIRTUAL,
+    KEY job_due_stuck (is_stuck)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The admin servers of the cluster, with their leases.
@@ -150,6 +174,8 @@ CREATE TABLE IF NOT EXISTS executor (
     weight BIGINT NOT NULL,
     -- How many runs it takes at the same time.
     slots BIGINT NOT NULL,
+    -- What its handlers say of their parameters, as a JSON object from names to schemas.
+    schemas MEDIUMTEXT NOT NULL,
     -- Names of its handlers, as a JSON array.
     handlers MEDIUMTEXT NOT NULL,
     -- When it was first seen.
@@ -210,7 +236,7 @@ CREATE TABLE IF NOT EXISTS run (
     reason VARCHAR(16)
         CHECK (reason IN (
             'misfire', 'overlap', 'calendar', 'paused', 'changed', 'deleted', 'no_executor', 'expired', 'retry',
-            'executor_lost', 'not_received', 'refused', 'requested')),
+            'executor_lost', 'not_received', 'refused', 'requested', 'parent', 'covered', 'handler', 'stopped')),
     -- Counts from 1.
     attempt INTEGER NOT NULL,
     -- When it may start: fire_at_ms, or later by jitter, backoff or queueing.
@@ -237,10 +263,14 @@ CREATE TABLE IF NOT EXISTS run (
     result MEDIUMTEXT,
     -- How often an executor was lost with it: counted apart from retries.
     lost_count INTEGER NOT NULL DEFAULT 0,
-    -- Shards that have no verdict yet; only on the row that stands for a broadcast.
+    -- Shards that have no verdict yet; only on the row that stands for all shards.
     open_shards INTEGER,
-    -- The run that this one follows from: the row of its broadcast, a parent, a run retried by hand.
+    -- Runs that follow from it and have no verdict yet; only where the job is over with its children.
+    open_children INTEGER,
+    -- The run that this one follows from: the row of its shards, a parent, a run retried by hand.
     parent_id BIGINT,
+    -- How it came to its executor, in a short form for people: who could have had it, who refused, what it waited for.
+    trace TEXT,
     -- Who asked to cancel it.
     cancel_by VARCHAR(255),
     -- For a row that stands for a span of skipped fires: the last of them.
@@ -269,7 +299,7 @@ CREATE TABLE IF NOT EXISTS run_attempt (
     reason VARCHAR(16)
         CHECK (reason IN (
             'misfire', 'overlap', 'calendar', 'paused', 'changed', 'deleted', 'no_executor', 'expired', 'retry',
-            'executor_lost', 'not_received', 'refused', 'requested')),
+            'executor_lost', 'not_received', 'refused', 'requested', 'parent', 'covered', 'handler', 'stopped')),
     -- Stable name of the executor that had it.
     executor VARCHAR(255),
     -- Incarnation of that executor.

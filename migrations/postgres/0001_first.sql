@@ -59,9 +59,20 @@ CREATE TABLE job (
     updated_at_ms BIGINT NOT NULL,
     -- 0, or its own id once it is deleted: so its name is free again.
     retired BIGINT NOT NULL DEFAULT 0,
+    -- The calendar that its newest definition uses, if it uses one.
+    calendar_id BIGINT,
+    -- The definition that code declared last, as JSON; NULL for a job that no code declares.
+    declared TEXT,
+    -- When an executor last declared something new of it.
+    declared_at_ms BIGINT,
+    -- Since when no code of the app declares it any more; NULL while some does.
+    undeclared_at_ms BIGINT,
     PRIMARY KEY (id),
     CONSTRAINT job_key UNIQUE (namespace_id, name, retired)
 );
+
+CREATE INDEX job_calendar ON job (calendar_id)
+    WHERE calendar_id IS NOT NULL;
 
 -- Every definition that a job ever had.
 CREATE TABLE job_version (
@@ -71,6 +82,10 @@ CREATE TABLE job_version (
     version BIGINT NOT NULL,
     -- The app that this definition names.
     app_id BIGINT NOT NULL,
+    -- The calendar that it uses, if it uses one.
+    calendar_id BIGINT,
+    -- Which version of that.
+    calendar_version BIGINT,
     -- The definition, as JSON.
     spec TEXT NOT NULL,
     -- Who saved it.
@@ -88,6 +103,14 @@ CREATE TABLE job_due (
     next_fire_at_ms BIGINT,
     -- The definition that the next fire comes from.
     version BIGINT NOT NULL,
+    -- 1 where next_fire_at_ms is rightly NULL: the definition fires no more, or not by itself, or not before its open
+    -- run ends. What is NULL without it is healed.
+    is_over SMALLINT NOT NULL DEFAULT 0
+        CHECK (is_over IN (0, 1)),
+    -- The length of a fixed delay, while the job is enabled.
+    delay_ms BIGINT,
+    -- The open run whose end gives the next fire of a fixed delay.
+    follows_run_id BIGINT,
     -- The node that owns the open runs of the job; 0 for none yet.
     home BIGINT NOT NULL DEFAULT 0,
     -- Rises at each change of home: the first half of the fencing token.
@@ -97,6 +120,9 @@ CREATE TABLE job_due (
 
 CREATE INDEX job_due_next ON job_due (home, next_fire_at_ms)
     WHERE next_fire_at_ms IS NOT NULL;
+
+CREATE INDEX job_due_stuck ON job_due (job_id)
+    WHERE next_fire_at_ms IS NULL AND is_over = 0;
 
 -- The admin servers of the cluster, with their leases.
 CREATE TABLE node (
@@ -145,6 +171,8 @@ CREATE TABLE executor (
     weight BIGINT NOT NULL,
     -- How many runs it takes at the same time.
     slots BIGINT NOT NULL,
+    -- What its handlers say of their parameters, as a JSON object from names to schemas.
+    schemas TEXT NOT NULL,
     -- Names of its handlers, as a JSON array.
     handlers TEXT NOT NULL,
     -- When it was first seen.
@@ -206,7 +234,7 @@ CREATE TABLE run (
     reason VARCHAR(16) COLLATE "C"
         CHECK (reason IN (
             'misfire', 'overlap', 'calendar', 'paused', 'changed', 'deleted', 'no_executor', 'expired', 'retry',
-            'executor_lost', 'not_received', 'refused', 'requested')),
+            'executor_lost', 'not_received', 'refused', 'requested', 'parent', 'covered', 'handler', 'stopped')),
     -- Counts from 1.
     attempt INTEGER NOT NULL,
     -- When it may start: fire_at_ms, or later by jitter, backoff or queueing.
@@ -233,10 +261,14 @@ CREATE TABLE run (
     result TEXT,
     -- How often an executor was lost with it: counted apart from retries.
     lost_count INTEGER NOT NULL DEFAULT 0,
-    -- Shards that have no verdict yet; only on the row that stands for a broadcast.
+    -- Shards that have no verdict yet; only on the row that stands for all shards.
     open_shards INTEGER,
-    -- The run that this one follows from: the row of its broadcast, a parent, a run retried by hand.
+    -- Runs that follow from it and have no verdict yet; only where the job is over with its children.
+    open_children INTEGER,
+    -- The run that this one follows from: the row of its shards, a parent, a run retried by hand.
     parent_id BIGINT,
+    -- How it came to its executor, in a short form for people: who could have had it, who refused, what it waited for.
+    trace TEXT,
     -- Who asked to cancel it.
     cancel_by VARCHAR(255) COLLATE "C",
     -- For a row that stands for a span of skipped fires: the last of them.
@@ -270,7 +302,7 @@ CREATE TABLE run_attempt (
     reason VARCHAR(16) COLLATE "C"
         CHECK (reason IN (
             'misfire', 'overlap', 'calendar', 'paused', 'changed', 'deleted', 'no_executor', 'expired', 'retry',
-            'executor_lost', 'not_received', 'refused', 'requested')),
+            'executor_lost', 'not_received', 'refused', 'requested', 'parent', 'covered', 'handler', 'stopped')),
     -- Stable name of the executor that had it.
     executor VARCHAR(255) COLLATE "C",
     -- Incarnation of that executor.

@@ -1,7 +1,6 @@
 //! The life of a job's definition: created, changed, paused, deleted; and runs that somebody asks for.
 
 use rondel_core::run::BROADCAST;
-use rondel_core::schedule::next_of_all;
 use rondel_core::{
     AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Route, Run, RunId, RunStatus, Timestamp, Trigger,
 };
@@ -63,6 +62,9 @@ impl Engine {
             namespace,
             app,
             next_fire_at: first_fire(&job, anchor, now),
+            delay: job.timetable.delay().filter(|_| job.enabled),
+            calendar: None,
+            declared: None,
             spec,
             anchor,
             author: author.to_owned(),
@@ -87,7 +89,18 @@ impl Engine {
         let now = self.now();
         let job = self.check(&spec, now, Some(&record.spec))?;
         let app = self.app_of(record.namespace, &spec, now).await?;
-        let change = JobChange { id: record.id, expected_version, spec: &spec, job: &job, app, author, now };
+        let before = record.spec.compile().map_err(JobError::Invalid)?;
+        let change = JobChange {
+            id: record.id,
+            expected_version,
+            spec: &spec,
+            job: &job,
+            before: &before,
+            calendar: None,
+            app,
+            author,
+            now,
+        };
         match self.store().change_job(change).await? {
             Changed::Saved(record, reopened) => {
                 self.inject(reopened);
@@ -96,6 +109,7 @@ impl Engine {
             }
             Changed::Conflict(version) => Err(JobError::Conflict { version }),
             Changed::NameTaken => Err(JobError::NameTaken),
+            Changed::NoCalendar => Err(JobError::NotFound),
             Changed::NotFound => Err(JobError::NotFound),
         }
     }
@@ -158,6 +172,8 @@ impl Engine {
             lost_count: 0,
             open_shards: None,
             parent: request.parent,
+            open_children: None,
+            trace: None,
             cancel_by: None,
             span_end_at: None,
             span_count: 1,
@@ -205,6 +221,8 @@ impl Engine {
 }
 
 fn first_fire(job: &Job, anchor: Timestamp, now: Timestamp) -> Option<Timestamp> {
-    let schedules = if job.enabled { job.schedules.as_slice() } else { &[] };
-    next_of_all(schedules, anchor, now).map(|(at, _)| at)
+    if !job.enabled {
+        return None;
+    }
+    job.timetable.next_after(anchor, now).map(|fire| fire.at).or_else(|| job.timetable.first_delayed(now))
 }

@@ -67,6 +67,9 @@ pub(crate) async fn create(
             let now = clock::now();
             let (spec, at) = definition(prefix, number, fires)?;
             jobs.push(NewJob {
+                delay: None,
+                calendar: None,
+                declared: None,
                 id: JobId::new(ids.next(now)),
                 namespace,
                 app,
@@ -117,7 +120,7 @@ mod tests {
             let (spec, next) = definition("x", 9, fires).unwrap();
             let job = spec.compile().unwrap();
             let from = Timestamp::from_millis(first.unwrap_or(at).as_millis() - 1);
-            let planned = rondel_core::schedule::next_of_all(&job.schedules, first.unwrap_or(at), from);
+            let planned = job.timetable.next_after(first.unwrap_or(at), from).map(|fire| (fire.at, fire.trigger));
             assert_eq!((planned.map(|(at, _)| at), next), (first, first));
         }
     }

@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
-use rondel_store::catalog::{App, Changed, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenRecord};
+use rondel_core::{AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
+use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
+use rondel_store::catalog::{
+    App, Changed, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenRecord, VersionRecord,
+};
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
 use rondel_store::ledger::{
     Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
 };
 use rondel_store::logs::LogChunk;
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
-use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, Logs, Outbox, Result, SqlStore, Upkeep};
+use rondel_store::upkeep::StuckJob;
+use rondel_store::{Calendars, Catalog, Cluster, LeaseToken, Ledger, Logs, Outbox, Result, SqlStore, Upkeep};
 use tokio::time::Instant;
 
 use crate::clock;
@@ -152,6 +156,7 @@ pass_on!(Catalog {
     fn definitions(keys: &[(JobId, i64)]) -> Vec<Definition>;
     fn change_job(change: JobChange<'_>) -> Changed;
     fn delete_job(id: JobId, expected_version: Option<i64>, now: Timestamp) -> std::result::Result<bool, i64>;
+    fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;
     fn add_token(token: &TokenRecord) -> ();
     fn token(hash: &str) -> Option<TokenRecord>;
     fn has_admin_token() -> bool;
@@ -172,6 +177,7 @@ pass_on!(Ledger {
     fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
     fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
     fn attempts(run: RunId) -> Vec<Attempt>;
+    fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
 } also {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
@@ -225,7 +231,19 @@ pass_on!(Outbox {
     fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
 } also {});
 
+pass_on!(Calendars {
+    fn calendar(namespace: NamespaceId, name: &str) -> Option<CalendarRecord>;
+    fn calendars(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<CalendarRecord>;
+    fn save_calendar(change: CalendarChange<'_>) -> CalendarSaved;
+    fn delete_calendar(id: CalendarId, expected_version: Option<i64>) -> CalendarDeleted;
+    fn jobs_behind(limit: u32) -> Vec<JobRecord>;
+    fn calendar_users(id: CalendarId, after_name: Option<&str>, limit: u32) -> Vec<String>;
+} also {});
+
 pass_on!(Upkeep {
+    fn stuck_jobs(limit: u32) -> Vec<StuckJob>;
+    fn heal_job(seen: StuckJob, next_fire_at: Option<Timestamp>) -> bool;
+    fn free_homeless(nodes: &[NodeId], limit: u32) -> u64;
     fn begin_pass(task: &str, period: Duration) -> bool;
     fn purge(finished_before: Timestamp, limit: u32) -> u64;
     fn forget_executors(seen_before: Timestamp, limit: u32) -> u64;

@@ -146,7 +146,7 @@ impl Lane {
             ..template.clone()
         };
         let next = (!is_last).then(|| due.next_fire_at + Duration::from_secs(1));
-        ClaimJob { seen: due, next_fire_at: next, runs: vec![run] }
+        ClaimJob { seen: due, next_fire_at: next, runs: vec![run], follows: None }
     }
 }
 
@@ -179,6 +179,8 @@ fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token:
         lost_count: 0,
         open_shards: None,
         parent: None,
+        open_children: None,
+        trace: None,
         cancel_by: None,
         span_end_at: None,
         span_count: 1,
@@ -197,6 +199,7 @@ fn finish(run: &Run) -> Finish {
             backoff: Duration::from_secs(10),
             backoff_max: Duration::from_secs(60),
             at_least_once: true,
+            delays: false,
         },
         executor: Some((ExecutorId::new(7), "bench-0".to_owned())),
         started_at: Some(later(3)),

@@ -155,6 +155,15 @@ impl Calendar {
         Ok(Self { name: spec.name.clone(), has_times: node.has_times(), node, edges })
     }
 
+    /// A calendar from a rule that was checked when it was saved, with the calendars that it names put in.
+    ///
+    /// # Errors
+    /// As for [`compile`](Self::compile): only where it was saved by a later version.
+    pub fn of_rule(name: &str, rule: &Rule) -> Result<Self, Vec<FieldError>> {
+        let spec = CalendarSpec { name: name.to_owned(), description: String::new(), rule: rule.clone() };
+        Self::compile(&spec, |_| None)
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -199,6 +208,25 @@ impl Calendar {
 }
 
 impl CalendarSpec {
+    /// Its rule with the calendars that it names put in; of one that [`Calendar::compile`] takes.
+    #[must_use]
+    pub fn expanded(&self, find: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
+        fn expand(rule: &Rule, find: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
+            let all = |rules: &[Rule]| rules.iter().map(|rule| expand(rule, find, depth + 1)).collect();
+            match rule {
+                _ if depth > DEPTH_MAX => Rule::Any(Vec::new()),
+                Rule::Calendar(name) => {
+                    find(name).map_or(Rule::Any(Vec::new()), |part| expand(&part.rule, find, depth + 1))
+                }
+                Rule::All(rules) => Rule::All(all(rules)),
+                Rule::Any(rules) => Rule::Any(all(rules)),
+                Rule::Not(rule) => Rule::Not(Box::new(expand(rule, find, depth + 1))),
+                Rule::Days(_) | Rule::Weekdays(_) | Rule::Times(_) => rule.clone(),
+            }
+        }
+        expand(&self.rule, &find, 1)
+    }
+
     /// The calendars that its rules name.
     #[must_use]
     pub fn parts(&self) -> Vec<&str> {

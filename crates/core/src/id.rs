@@ -67,6 +67,8 @@ ids! {
     ExecutorId,
     /// An API token.
     TokenId,
+    /// A business calendar.
+    CalendarId,
     /// A row of the outbox.
     OutboxId,
 }

@@ -96,6 +96,7 @@ impl Job {
         if !errors.is_empty() {
             return Err(errors);
         }
+        let timetable_delays = timetable.delay().is_some();
         Ok(Self {
             name: spec.name.clone(),
             app: spec.app.clone(),
@@ -119,6 +120,7 @@ impl Job {
                 backoff: waits.0,
                 backoff_max: waits.1,
                 at_least_once: spec.delivery == Delivery::AtLeastOnce,
+                delays: timetable_delays,
             },
             enabled: spec.enabled,
         })

@@ -22,7 +22,7 @@ pub mod spec;
 pub mod time;
 pub mod timetable;
 
-pub use id::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, TokenId};
+pub use id::{AppId, CalendarId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, TokenId};
 pub use job::Job;
 pub use run::{Reason, Run, RunStatus, Trigger};
 pub use spec::{FieldError, JobSpec, Route};

@@ -41,6 +41,8 @@ pub struct AfterPolicy {
     pub backoff_max: Duration,
     /// Whether a lost attempt may be followed by another.
     pub at_least_once: bool,
+    /// Whether the end of the run gives the next fire of its job.
+    pub delays: bool,
 }
 
 /// The facts about the attempt that ended.
@@ -89,6 +91,7 @@ pub enum After {
 ///     backoff: Duration::from_secs(10),
 ///     backoff_max: Duration::from_secs(60),
 ///     at_least_once: true,
+///     delays: false,
 /// };
 /// let now = Timestamp::from_secs(0);
 /// let first = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };
@@ -165,6 +168,7 @@ mod tests {
         backoff: Duration::from_secs(10),
         backoff_max: Duration::from_secs(15),
         at_least_once: true,
+        delays: false,
     };
     const NOW: Timestamp = Timestamp::from_secs(1000);
     const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };

@@ -125,6 +125,14 @@ words! {
         Refused = "refused",
         /// Somebody asked for it.
         Requested = "requested",
+        /// A job that it follows from did not end as its definition wants.
+        Parent = "parent",
+        /// A later run of the job took its place.
+        Covered = "covered",
+        /// The handler itself passed it over.
+        Handler = "handler",
+        /// Its app, or its node, is stopped.
+        Stopped = "stopped",
     }
 }
 
@@ -186,8 +194,12 @@ pub struct Run {
     pub lost_count: i32,
     /// Shards that have no verdict yet; only on the row that stands for a broadcast.
     pub open_shards: Option<i32>,
-    /// The run that this one follows from: the broadcast's row, a parent, a run retried by hand.
+    /// Runs that follow from it and have no verdict yet; only where the job is over with its children.
+    pub open_children: Option<i32>,
+    /// The run that this one follows from: the row of its shards, a parent, a run retried by hand.
     pub parent: Option<RunId>,
+    /// How it came to its executor, in a short form for people: who could have had it, who refused, what it waited for.
+    pub trace: Option<String>,
     /// Somebody asked to cancel it: who.
     pub cancel_by: Option<String>,
     /// For a row that stands for a span of skipped fires: the last of them …

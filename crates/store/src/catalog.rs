@@ -1,7 +1,10 @@
 //! Namespaces, apps, jobs with their versions, API tokens.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use rondel_core::{AppId, Job, JobId, JobSpec, NamespaceId, Run, Timestamp, TokenId};
+use rondel_core::calendar::Rule;
+use rondel_core::{AppId, CalendarId, Job, JobId, JobSpec, NamespaceId, Run, Timestamp, TokenId};
 
 use crate::Result;
 
@@ -42,10 +45,49 @@ pub struct JobRecord {
     pub anchor: Timestamp,
     /// The first fire that has no row yet; `None` where it will not fire.
     pub next_fire_at: Option<Timestamp>,
+    /// The calendar that the definition uses, and the version that it is planned by.
+    pub calendar: Option<PinnedCalendar>,
+    /// What code declares of it; `None` for a job that no code ever declared.
+    pub declared: Option<Declared>,
     /// When the first definition was saved.
     pub created_at: Timestamp,
     /// When this definition was saved.
     pub updated_at: Timestamp,
+}
+
+/// One version of a calendar, as a definition is planned by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinnedCalendar {
+    /// The calendar.
+    pub id: CalendarId,
+    /// Which version of it.
+    pub version: i64,
+}
+
+/// What the code of an app declares of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Declared {
+    /// The definition in the code.
+    pub spec: JobSpec,
+    /// When code last declared something new.
+    pub declared_at: Timestamp,
+    /// Since when no code of the app declares it any more; `None` while some does.
+    pub undeclared_at: Option<Timestamp>,
+}
+
+/// One of a job's definitions, from the newest back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VersionRecord {
+    /// Counted from 1.
+    pub version: i64,
+    /// The definition.
+    pub spec: JobSpec,
+    /// The rule of the calendar version that it was planned by, with the calendars that it names put in.
+    pub calendar: Option<Rule>,
+    /// Who saved it.
+    pub author: String,
+    /// When: from then on it holds.
+    pub created_at: Timestamp,
 }
 
 /// A definition as the engine needs it, whatever its age: even a deleted job's.
@@ -65,6 +107,8 @@ pub struct Definition {
     pub spec: JobSpec,
     /// What fixed rates count from.
     pub anchor: Timestamp,
+    /// The rule of the calendar version that it is planned by, with the calendars that it names put in.
+    pub calendar: Option<Rule>,
 }
 
 /// A job to be created.
@@ -82,6 +126,12 @@ pub struct NewJob {
     pub anchor: Timestamp,
     /// Its first fire.
     pub next_fire_at: Option<Timestamp>,
+    /// The length of its fixed delay, while it is enabled.
+    pub delay: Option<Duration>,
+    /// The calendar that it uses.
+    pub calendar: Option<PinnedCalendar>,
+    /// What code declares of it.
+    pub declared: Option<JobSpec>,
     /// Who creates it.
     pub author: String,
     /// The present.
@@ -97,8 +147,12 @@ pub struct JobChange<'a> {
     pub expected_version: Option<i64>,
     /// The new definition; its name may differ.
     pub spec: &'a JobSpec,
-    /// The same, compiled.
+    /// The same, compiled, with its calendar.
     pub job: &'a Job,
+    /// The definition that the author saw, compiled with its calendar.
+    pub before: &'a Job,
+    /// The calendar that the new definition uses.
+    pub calendar: Option<PinnedCalendar>,
     /// Its app, which exists.
     pub app: AppId,
     /// Who changes it.
@@ -116,6 +170,8 @@ pub enum Changed {
     Conflict(i64),
     /// Another job of the namespace has the new name.
     NameTaken,
+    /// The calendar that it is to use is gone.
+    NoCalendar,
     /// There is no such job.
     NotFound,
 }
@@ -206,6 +262,9 @@ pub trait Catalog {
         expected_version: Option<i64>,
         now: Timestamp,
     ) -> Result<std::result::Result<bool, i64>>;
+
+    /// Definitions of a job that held at some instant from `from` to `to`, the newest first, at most `limit`.
+    async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>>;
 
     /// Remembers a token; does nothing where its hash is known.
     async fn add_token(&self, token: &TokenRecord) -> Result<()>;

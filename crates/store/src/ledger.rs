@@ -43,6 +43,8 @@ pub struct ClaimJob {
     pub next_fire_at: Option<Timestamp>,
     /// The rows of its fires, verdicts of missed spans among them.
     pub runs: Vec<Run>,
+    /// The run among them whose end gives the next fire: only of a job with a fixed delay.
+    pub follows: Option<RunId>,
 }
 
 /// What a claim won.
@@ -230,6 +232,10 @@ pub trait Ledger {
 
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
+
+    /// The rows of a job's own schedule (cause 0; not its shards) whose planned instants lie from `from` to `to`, in order,
+    /// at most `limit`; before them the last row with an earlier instant, where it stands for a span that reaches `from`.
+    async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// The attempts of a run that are over, by number.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;

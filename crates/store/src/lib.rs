@@ -1,6 +1,7 @@
-//! What Rondel remembers: one trait in six parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
+//! What Rondel remembers: one trait in seven parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
 //!
 //! - [`Catalog`]: namespaces, apps, jobs with their versions, API tokens;
+//! - [`Calendars`]: business calendars with their versions;
 //! - [`Ledger`]: due jobs and runs, from claim to verdict;
 //! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
@@ -9,6 +10,7 @@
 //! Every transition states its old state and says who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
 
+pub mod calendars;
 pub mod catalog;
 pub mod cluster;
 pub mod conformance;
@@ -23,6 +25,7 @@ mod settle;
 mod sql;
 pub mod upkeep;
 
+pub use calendars::Calendars;
 pub use catalog::Catalog;
 pub use cluster::{Cluster, LeaseToken};
 pub use error::{OpenError, StoreError};
@@ -34,9 +37,15 @@ pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use upkeep::Upkeep;
 
 /// Everything that is remembered.
-pub trait Store: Catalog + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static {}
+pub trait Store:
+    Catalog + Calendars + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static
+{
+}
 
-impl<T: Catalog + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static> Store for T {}
+impl<T: Catalog + Calendars + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static> Store
+    for T
+{
+}
 
 /// What the methods of the store's traits answer.
 pub type Result<T> = std::result::Result<T, StoreError>;

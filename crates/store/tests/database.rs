@@ -211,7 +211,19 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     let spec: JobSpec =
         serde_json::from_value(serde_json::json!({"name": "job", "app": "app", "handler": "h"})).unwrap();
     let id = JobId::new(1);
-    let new = NewJob { id, namespace, app, spec, anchor: now, next_fire_at: Some(now), author: "t".to_owned(), now };
+    let new = NewJob {
+        id,
+        namespace,
+        app,
+        spec,
+        anchor: now,
+        next_fire_at: Some(now),
+        delay: None,
+        calendar: None,
+        declared: None,
+        author: "t".to_owned(),
+        now,
+    };
     store.create_job(new).await.unwrap().unwrap();
     let run = |number: i64| Run {
         id: RunId::new(100 + number),
@@ -241,6 +253,8 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         lost_count: 0,
         open_shards: None,
         parent: None,
+        open_children: None,
+        trace: None,
         cancel_by: None,
         span_end_at: None,
         span_count: 1,
@@ -248,7 +262,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     let runs: Vec<Run> = (0..count).map(run).collect();
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
     let seen = store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
-    let claims = [ClaimJob { seen, next_fire_at: None, runs: runs.clone() }];
+    let claims = [ClaimJob { seen, next_fire_at: None, runs: runs.clone(), follows: None }];
     assert_eq!(store.claim(token, &claims).await.unwrap().jobs.len(), 1);
     (token, runs)
 }
@@ -282,6 +296,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
                 backoff: Duration::from_secs(1),
                 backoff_max: Duration::from_secs(1),
                 at_least_once: true,
+                delays: false,
             },
             executor: Some((ExecutorId::new(1), "executor".to_owned())),
             started_at: None,
@@ -315,7 +330,7 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
         // An id that another run has: the fire must not get lost over it.
         let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
-        let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![twin] }];
+        let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![twin], follows: None }];
         assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
         store.close().await;

@@ -41,6 +41,8 @@ pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
         lost_count: 0,
         open_shards: None,
         parent: None,
+        open_children: None,
+        trace: None,
         cancel_by: None,
         span_end_at: None,
         span_count: 1,

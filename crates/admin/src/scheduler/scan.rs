@@ -116,7 +116,7 @@ impl ScanLoop {
         for seen in due {
             // A definition that cannot be read was complained about when it was loaded.
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            let planned = plan(&definition.job, definition.anchor, seen.next_fire_at, window);
+            let planned = plan(&definition.job, definition.id, definition.anchor, seen.next_fire_at, window);
             let lane = seen.job.lane(lanes.len());
             lanes[lane].push(claim_job(held, seen, definition, &planned, now));
         }
@@ -171,7 +171,10 @@ fn batches(jobs: Vec<ClaimJob>) -> Vec<Vec<ClaimJob>> {
 fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, now: Timestamp) -> ClaimJob {
     let missed = planned.missed.map(|span| missed_row(held, definition, span, now));
     let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, now));
-    ClaimJob { seen, next_fire_at: planned.next, runs: missed.into_iter().chain(fires).collect() }
+    let runs: Vec<Run> = missed.into_iter().chain(fires).collect();
+    let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
+    let follows = open.filter(|_| definition.job.timetable.delay().is_some());
+    ClaimJob { seen, next_fire_at: planned.next, runs, follows }
 }
 
 fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, now: Timestamp) -> Run {
@@ -204,6 +207,8 @@ fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, now: Timesta
         lost_count: 0,
         open_shards: None,
         parent: None,
+        open_children: None,
+        trace: None,
         cancel_by: None,
         span_end_at: None,
         span_count: 1,

@@ -78,6 +78,9 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
         spec: first.spec.clone(),
         anchor: now,
         next_fire_at: None,
+        delay: None,
+        calendar: None,
+        declared: None,
         author: "conformance".to_owned(),
         now,
     };

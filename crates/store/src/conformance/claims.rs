@@ -51,6 +51,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         seen,
         next_fire_at: Some(at + Duration::from_secs(2)),
         runs: vec![run(&job, token, at), run(&job, token, at + Duration::from_secs(1))],
+        follows: None,
     };
     let (claim_a, claim_b) = (claim_of(a), claim_of(b));
     let (won_a, won_b) =
@@ -68,14 +69,19 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
 
     // What was seen is over for the winner too; a home that stays keeps its term, another one raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
-    let again = |seen| ClaimJob { seen, next_fire_at: Some(at + Duration::from_secs(3)), runs: vec![] };
+    let again = |seen| ClaimJob { seen, next_fire_at: Some(at + Duration::from_secs(3)), runs: vec![], follows: None };
     assert_eq!(store.claim(winner, &[again(now)]).await.unwrap().jobs, [(job.id, 1)]);
     let other = if winner == a { b } else { a };
     let now = due(store, &job, &[winner.node]).await.unwrap();
     assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
     let last = due(store, &job, &[other.node]).await.unwrap();
     assert_eq!(
-        store.claim(other, &[ClaimJob { seen: last, next_fire_at: None, runs: vec![] }]).await.unwrap().jobs.len(),
+        store
+            .claim(other, &[ClaimJob { seen: last, next_fire_at: None, runs: vec![], follows: None }])
+            .await
+            .unwrap()
+            .jobs
+            .len(),
         1
     );
     assert_eq!(due(store, &job, &[other.node]).await, None);
@@ -88,7 +94,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let seen = due(store, &job, &[NOBODY]).await.unwrap();
     let row = run(&job, token, at);
-    let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![row.clone()] }];
+    let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![row.clone()], follows: None }];
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
     assert_eq!(store.claim(old, &claims).await.unwrap(), Claimed::default());
     store.release(token).await.unwrap();

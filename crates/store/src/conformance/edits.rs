@@ -16,8 +16,17 @@ async fn change(
     expected_version: Option<i64>,
     now: Timestamp,
 ) -> Changed {
-    let change =
-        JobChange { id, expected_version, spec, job: &compile(spec), app: app(store).await, author: "editor", now };
+    let change = JobChange {
+        id,
+        expected_version,
+        spec,
+        job: &compile(spec),
+        before: &compile(spec),
+        calendar: None,
+        app: app(store).await,
+        author: "editor",
+        now,
+    };
     store.change_job(change).await.unwrap()
 }
 

@@ -166,6 +166,9 @@ async fn job_with(store: &dyn Store, spec: JobSpec, next_fire_at: Option<Timesta
         spec,
         anchor: now.ceil_second(),
         next_fire_at,
+        delay: None,
+        calendar: None,
+        declared: None,
         author: "conformance".to_owned(),
         now,
     };
@@ -202,6 +205,8 @@ fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
         lost_count: 0,
         open_shards: None,
         parent: None,
+        open_children: None,
+        trace: None,
         cancel_by: None,
         span_end_at: None,
         span_count: 1,
@@ -223,7 +228,7 @@ async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<Due
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
     let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
     let next_fire_at = Some(seen.next_fire_at + Duration::from_secs(60));
-    store.claim(token, &[ClaimJob { seen, next_fire_at, runs }]).await.unwrap()
+    store.claim(token, &[ClaimJob { seen, next_fire_at, runs, follows: None }]).await.unwrap()
 }
 
 /// A run of a job of its own, pending in the hands of `token`.
@@ -244,6 +249,7 @@ const POLICY: AfterPolicy = AfterPolicy {
     backoff: Duration::from_secs(10),
     backoff_max: Duration::from_secs(10),
     at_least_once: true,
+    delays: false,
 };
 
 fn finish(run: &Run, outcome: Outcome) -> Finish {

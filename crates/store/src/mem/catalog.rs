@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use rondel_core::edit::{FutureRow, plan_edit};
+use rondel_core::edit::{FutureRow, Standing, plan_edit};
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, Job, JobId, NamespaceId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -58,6 +58,8 @@ impl Catalog for MemStore {
             spec: job.spec,
             anchor: job.anchor,
             next_fire_at: job.next_fire_at,
+            calendar: job.calendar,
+            declared: None,
             created_at: job.now,
             updated_at: job.now,
         };
@@ -108,6 +110,7 @@ impl Catalog for MemStore {
                 app: *app,
                 spec: spec.clone(),
                 anchor: stored.record.anchor,
+                calendar: None,
             })
         };
         Ok(keys.into_iter().filter_map(definition).collect())
@@ -136,13 +139,23 @@ impl Catalog for MemStore {
         if expected_version.is_some_and(|version| version != record.version) {
             return Ok(Err(record.version));
         }
-        let plan = plan_edit(None, record.anchor, now, &state.future(id, now));
+        let plan = plan_edit(None, standing(&record, now, &state.future(id, now), None));
         state.settle(&plan.settle, plan.reason, now);
         state.due.remove(&id);
         if let Some(stored) = state.jobs.get_mut(&id) {
             stored.is_deleted = true;
         }
         Ok(Ok(true))
+    }
+
+    async fn versions(
+        &self,
+        _job: JobId,
+        _from: Timestamp,
+        _to: Timestamp,
+        _limit: u32,
+    ) -> Result<Vec<crate::catalog::VersionRecord>> {
+        Ok(Vec::new())
     }
 
     async fn add_token(&self, token: &TokenRecord) -> Result<()> {
@@ -207,7 +220,10 @@ impl State {
     fn change(&mut self, record: &JobRecord, change: &JobChange<'_>) -> Changed {
         let job: &Job = change.job;
         let version = record.version + 1;
-        let plan = plan_edit(Some(job), record.anchor, change.now, &self.future(change.id, change.now));
+        let plan = plan_edit(
+            Some(job),
+            standing(record, change.now, &self.future(change.id, change.now), Some(change.before)),
+        );
         self.settle(&plan.settle, plan.reason, change.now);
         for id in plan.keep.iter().chain(&plan.reopen) {
             let Some(run) = self.runs.get_mut(id) else { continue };
@@ -245,4 +261,13 @@ impl State {
         }
         Changed::Saved(Box::new(saved), reopened)
     }
+}
+
+const fn standing<'a>(
+    record: &JobRecord,
+    now: Timestamp,
+    rows: &'a [FutureRow],
+    before: Option<&'a Job>,
+) -> Standing<'a> {
+    Standing { anchor: record.anchor, now, rows, before, next_fire_at: record.next_fire_at, follows: None }
 }

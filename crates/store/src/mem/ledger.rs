@@ -200,6 +200,16 @@ impl Ledger for MemStore {
         Ok(self.state().page(namespace, query))
     }
 
+    async fn planned_rows(
+        &self,
+        _job: rondel_core::JobId,
+        _from: Timestamp,
+        _to: Timestamp,
+        _limit: u32,
+    ) -> Result<Vec<Run>> {
+        Ok(Vec::new())
+    }
+
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
         let state = self.state();
         Ok(state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).map(|(_, attempt)| attempt.clone()).collect())

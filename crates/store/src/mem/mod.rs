@@ -2,6 +2,7 @@
 //!
 //! Simple rather than fast: every call looks at everything under one lock.
 
+mod calendars;
 mod catalog;
 mod cluster;
 mod ledger;

@@ -12,6 +12,18 @@ use crate::{Result, Upkeep};
 
 #[async_trait]
 impl Upkeep for MemStore {
+    async fn stuck_jobs(&self, _limit: u32) -> Result<Vec<crate::upkeep::StuckJob>> {
+        Ok(Vec::new())
+    }
+
+    async fn heal_job(&self, _seen: crate::upkeep::StuckJob, _next_fire_at: Option<Timestamp>) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn free_homeless(&self, _nodes: &[rondel_core::NodeId], _limit: u32) -> Result<u64> {
+        Ok(0)
+    }
+
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {
         let now = self.now();
         let mut state = self.state();

@@ -201,6 +201,16 @@ impl Catalog for SqlStore {
         self.retire_job(id, expected_version, now).await
     }
 
+    async fn versions(
+        &self,
+        _job: JobId,
+        _from: Timestamp,
+        _to: Timestamp,
+        _limit: u32,
+    ) -> Result<Vec<crate::catalog::VersionRecord>> {
+        Ok(Vec::new())
+    }
+
     async fn add_token(&self, token: &TokenRecord) -> Result<()> {
         let kind = match token.kind {
             TokenKind::Admin => "admin",
@@ -279,6 +289,8 @@ fn job(row: &AnyRow) -> Result<JobRecord> {
         spec: spec(&mut columns)?,
         anchor: columns.at("anchor_at_ms")?,
         next_fire_at: columns.opt_at("next_fire_at_ms")?,
+        calendar: None,
+        declared: None,
         created_at: columns.at("created_at_ms")?,
         updated_at: columns.at("updated_at_ms")?,
     })
@@ -294,6 +306,7 @@ fn definition(row: &AnyRow) -> Result<Definition> {
         app: AppId::new(columns.int("app_id")?),
         spec: spec(&mut columns)?,
         anchor: columns.at("anchor_at_ms")?,
+        calendar: None,
     })
 }
 

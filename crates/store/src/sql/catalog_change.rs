@@ -1,6 +1,6 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
-use rondel_core::edit::{EditPlan, FutureRow, plan_edit};
+use rondel_core::edit::{EditPlan, FutureRow, Standing, plan_edit};
 use rondel_core::{Job, JobId, Reason, Run, RunId, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -76,7 +76,7 @@ impl SqlStore {
             if expected_version.is_some_and(|version| version != record.version) {
                 return Ok(Err(record.version));
             }
-            let plan = tx.plan(id, None, record.anchor, now).await?;
+            let plan = tx.plan(&record, None, now).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
@@ -122,7 +122,7 @@ impl Tx<'_> {
         self.execute_all(update, 1).await?;
         self.insert_version(change.id, version, change.app, change.spec, (change.author, change.now)).await?;
 
-        let plan = self.plan(change.id, Some(change.job), record.anchor, change.now).await?;
+        let plan = self.plan(&record, Some((change.job, change.before)), change.now).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
         self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
         self.follow(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
@@ -139,14 +139,22 @@ impl Tx<'_> {
     }
 
     /// Locks the rows that an edit is about, and plans it.
-    async fn plan(&mut self, id: JobId, job: Option<&Job>, anchor: Timestamp, now: Timestamp) -> Result<EditPlan> {
+    async fn plan(&mut self, record: &JobRecord, jobs: Option<(&Job, &Job)>, now: Timestamp) -> Result<EditPlan> {
         let mut future = Vec::new();
-        for row in self.rows(Query::new(&LOCK_FUTURE).int(id.get()).at(now)).await? {
+        for row in self.rows(Query::new(&LOCK_FUTURE).int(record.id.get()).at(now)).await? {
             let mut columns = Reader::new(&row, "run");
             let (id, fire_at) = (RunId::new(columns.int("id")?), columns.at("fire_at_ms")?);
             future.push(FutureRow { id, fire_at, status: columns.word("status")? });
         }
-        Ok(plan_edit(job, anchor, now, &future))
+        let standing = Standing {
+            anchor: record.anchor,
+            now,
+            rows: &future,
+            before: jobs.map(|(_, before)| before),
+            next_fire_at: record.next_fire_at,
+            follows: None,
+        };
+        Ok(plan_edit(jobs.map(|(job, _)| job), standing))
     }
 
     async fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {

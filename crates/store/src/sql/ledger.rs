@@ -80,6 +80,16 @@ impl Ledger for SqlStore {
         self.read_page(namespace, query).await
     }
 
+    async fn planned_rows(
+        &self,
+        _job: rondel_core::JobId,
+        _from: Timestamp,
+        _to: Timestamp,
+        _limit: u32,
+    ) -> Result<Vec<Run>> {
+        Ok(Vec::new())
+    }
+
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
         self.read_attempts(run).await
     }

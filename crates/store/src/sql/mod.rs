@@ -4,6 +4,7 @@
 //! not share. [`Tx`] is the one place where a statement of a transaction is sent, `transact!` the one where a
 //! transaction begins, ends, and is tried again.
 
+mod calendars;
 mod catalog;
 mod catalog_bulk;
 mod catalog_change;

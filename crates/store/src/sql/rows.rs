@@ -13,7 +13,7 @@ macro_rules! run_columns {
          run.shard_index, run.shard_total, run.trigger_kind, run.status, run.reason, run.attempt, run.due_at_ms, \
          run.node_id, run.node_epoch, run.params, run.executor, run.executor_id, run.marked_at_ms, \
          run.started_at_ms, run.finished_at_ms, run.message, run.result, run.lost_count, run.open_shards, \
-         run.parent_id, run.cancel_by, run.span_end_at_ms, run.span_count"
+         run.open_children, run.parent_id, run.trace, run.cancel_by, run.span_end_at_ms, run.span_count"
     };
 }
 pub(super) use run_columns;
@@ -39,8 +39,8 @@ pub(super) const INSERT_RUNS: Statement = Statement {
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \
            shard_total, trigger_kind, status, attempt, due_at_ms, node_id, node_epoch, params, parent_id, span_count, \
            reason, executor, executor_id, marked_at_ms, started_at_ms, finished_at_ms, message, result, lost_count, \
-           open_shards, cancel_by, span_end_at_ms) \
-           {values:iiiiiiiiittiiiitiittiiiittiiti} {or_ignore}",
+           open_shards, cancel_by, span_end_at_ms, open_children, trace) \
+           {values:iiiiiiiiittiiiitiittiiiittiitiit} {or_ignore}",
 };
 
 /// Whether [`INSERT_FRESH_RUNS`] says everything about this run.
@@ -57,6 +57,8 @@ pub(super) fn is_fresh(run: &Run) -> bool {
         && run.open_shards.is_none()
         && run.cancel_by.is_none()
         && run.span_end_at.is_none()
+        && run.open_children.is_none()
+        && run.trace.is_none()
 }
 
 pub(super) fn add_fresh_run(query: Query, run: &Run) -> Query {
@@ -95,6 +97,8 @@ pub(super) fn add_run(query: Query, run: &Run) -> Query {
         .opt_int(run.open_shards.map(i64::from))
         .opt_text(run.cancel_by.as_deref())
         .opt_at(run.span_end_at)
+        .opt_int(run.open_children.map(i64::from))
+        .opt_text(run.trace.as_deref())
 }
 
 /// Reads the columns of [`run_columns`].
@@ -127,7 +131,9 @@ pub(super) fn run(row: &AnyRow) -> Result<Run> {
         result: columns.opt_text("result")?,
         lost_count: columns.small("lost_count")?,
         open_shards: columns.opt_small("open_shards")?,
+        open_children: columns.opt_small("open_children")?,
         parent: columns.opt_int("parent_id")?.map(RunId::new),
+        trace: columns.opt_text("trace")?,
         cancel_by: columns.opt_text("cancel_by")?,
         span_end_at: columns.opt_at("span_end_at_ms")?,
         span_count: columns.int("span_count")?,

@@ -73,6 +73,18 @@ const DELETE_OLD_EXECUTORS: Statement = Statement {
 
 #[async_trait]
 impl Upkeep for SqlStore {
+    async fn stuck_jobs(&self, _limit: u32) -> Result<Vec<crate::upkeep::StuckJob>> {
+        Ok(Vec::new())
+    }
+
+    async fn heal_job(&self, _seen: crate::upkeep::StuckJob, _next_fire_at: Option<Timestamp>) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn free_homeless(&self, _nodes: &[rondel_core::NodeId], _limit: u32) -> Result<u64> {
+        Ok(0)
+    }
+
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {
         let Some(row) = self.row(Query::new(&READ_PASS).text(task)).await? else {
             return Ok(self.execute(Query::new(&INSERT_PASS).text(task)).await? == 1);

@@ -4,7 +4,6 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::JobError;
-use rondel_core::schedule::next_of_all;
 use rondel_core::{JobSpec, Timestamp};
 use serde_json::json;
 
@@ -120,7 +119,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     let part = match compiled {
         Ok((spec, job)) => {
             let anchor = now.ceil_second();
-            let next = |after: &Timestamp| next_of_all(&job.schedules, anchor, *after).map(|(at, _)| at);
+            let next = |after: &Timestamp| job.timetable.next_after(anchor, *after).map(|fire| fire.at);
             let fires = std::iter::successors(next(&now), next).take(FIRE_COUNT);
             let words = schedule_text::of_job(&spec, t).into_iter().next().map(|text| text.words);
             PreviewPart { t, words, fires: fires.map(|at| Moment::new(at, now, t)).collect(), error: None }

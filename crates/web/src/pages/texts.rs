@@ -120,6 +120,10 @@ impl Texts {
             Reason::NotReceived => self.reason_not_received,
             Reason::Refused => self.reason_refused,
             Reason::Requested => self.reason_requested,
+            Reason::Parent => self.reason_parent,
+            Reason::Covered => self.reason_covered,
+            Reason::Handler => self.reason_handler,
+            Reason::Stopped => self.reason_stopped,
         }
     }
 

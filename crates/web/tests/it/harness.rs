@@ -138,6 +138,7 @@ impl Server {
                 backoff: Duration::ZERO,
                 backoff_max: Duration::ZERO,
                 at_least_once: true,
+                delays: false,
             },
             executor: None,
             started_at: Some(self.engine.now()),
