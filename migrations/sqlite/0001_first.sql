@@ -175,7 +175,7 @@ CREATE TABLE executor (
     -- How many runs it takes at the same time.
     slots BIGINT NOT NULL,
     -- What its handlers say of their parameters, as a JSON object from names to schemas.
-    schemas TEXT NOT NULL,
+    params_schemas TEXT NOT NULL,
     -- Names of its handlers, as a JSON array.
     handlers TEXT NOT NULL,
     -- When it was first seen.

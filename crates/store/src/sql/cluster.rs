@@ -45,7 +45,7 @@ const END_LEASE: Statement = Statement {
 const INSERT_EXECUTOR: Statement = Statement {
     name: "insert_executor",
     text: "INSERT {ignore} INTO executor (id, namespace_id, app_id, name, predecessor_id, sdk_version, labels, weight, \
-           slots, handlers, first_seen_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+           slots, handlers, first_seen_at_ms, params_schemas) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const UPDATE_EXECUTOR: Statement = Statement {
     name: "update_executor",
@@ -268,6 +268,8 @@ fn insert_executor(executor: &ExecutorRecord) -> Query {
         .int(executor.slots.into())
         .text(&executor.handlers)
         .at(executor.first_seen_at)
+        // What handlers say of their parameters: nothing yet.
+        .text("{}")
 }
 
 fn update_executor(executor: &ExecutorRecord) -> Query {
