@@ -2,9 +2,10 @@
 //! ever stale.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rondel_core::{AppId, Job, JobId, NamespaceId, Timestamp};
+use rondel_core::calendar::Calendar;
+use rondel_core::{AppId, FieldError, Job, JobId, NamespaceId, Timestamp};
 use rondel_store::catalog::Definition;
 use rondel_store::{Store, StoreError};
 
@@ -29,6 +30,7 @@ pub(crate) struct Compiled {
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     halves: Mutex<Halves>,
+    calendars: Mutex<HashMap<String, Vec<Weak<Calendar>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +61,7 @@ impl Definitions {
         missing.dedup();
         for chunk in missing.chunks(500) {
             for definition in store.definitions(chunk).await? {
-                if let Some(compiled) = compile(definition) {
+                if let Some(compiled) = self.compile(definition) {
                     let key = (compiled.id, compiled.version);
                     self.put(key, Arc::clone(&compiled));
                     found.insert(key, compiled);
@@ -86,24 +88,104 @@ impl Definitions {
         }
         halves.young.insert(key, compiled);
     }
+
+    fn compile(&self, definition: Definition) -> Option<Arc<Compiled>> {
+        match self.job(&definition) {
+            Ok(job) => Some(Arc::new(Compiled {
+                id: definition.job,
+                version: definition.version,
+                namespace: definition.namespace,
+                namespace_name: definition.namespace_name,
+                app: definition.app,
+                anchor: definition.anchor,
+                job,
+            })),
+            Err(errors) => {
+                // Saved by a newer server, perhaps: this one cannot run it and must not pretend to.
+                let error = errors.first().map(ToString::to_string).unwrap_or_default();
+                tracing::error!(job = %definition.spec.name, job_id = %definition.job, error, "unreadable definition of job");
+                None
+            }
+        }
+    }
+
+    fn job(&self, definition: &Definition) -> Result<Job, Vec<FieldError>> {
+        let calendar = match (&definition.spec.calendar, &definition.calendar) {
+            (None, _) => None,
+            (Some(used), Some(rule)) => Some(self.shared(Calendar::of_rule(&used.name, rule)?)),
+            // Without it the job would fire on the very days that it must not.
+            (Some(used), None) => {
+                let message = format!("the calendar {:?} did not come with the definition", used.name);
+                return Err(vec![FieldError::new("/calendar", message)]);
+            }
+        };
+        definition.spec.compile_with(calendar)
+    }
+
+    /// One copy of a calendar for all definitions that are planned by it: it may list thousands of days.
+    fn shared(&self, calendar: Calendar) -> Arc<Calendar> {
+        let mut calendars = self.calendars.lock().unwrap_or_else(PoisonError::into_inner);
+        if !calendars.contains_key(calendar.name()) {
+            calendars.retain(|_, copies| copies.iter().any(|copy| copy.strong_count() > 0));
+        }
+        let copies = calendars.entry(calendar.name().to_owned()).or_default();
+        copies.retain(|copy| copy.strong_count() > 0);
+        if let Some(same) = copies.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar) {
+            return same;
+        }
+        let calendar = Arc::new(calendar);
+        copies.push(Arc::downgrade(&calendar));
+        calendar
+    }
 }
 
-fn compile(definition: Definition) -> Option<Arc<Compiled>> {
-    match definition.spec.compile() {
-        Ok(job) => Some(Arc::new(Compiled {
-            id: definition.job,
-            version: definition.version,
-            namespace: definition.namespace,
-            namespace_name: definition.namespace_name,
-            app: definition.app,
-            anchor: definition.anchor,
-            job,
-        })),
-        Err(errors) => {
-            // Saved by a newer server, perhaps: this one cannot run it and must not pretend to.
-            let error = errors.first().map(ToString::to_string).unwrap_or_default();
-            tracing::error!(job = %definition.spec.name, job_id = %definition.job, error, "unreadable definition of job");
-            None
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn definition(id: i64, days: Option<&Value>) -> Definition {
+        let spec = json!({
+            "name": "j", "app": "a", "handler": "h", "schedule": {"cron": "0 0 9 * * ?"},
+            "calendar": {"name": "holidays", "rule": "except"},
+        });
+        Definition {
+            job: JobId::new(id),
+            version: 1,
+            namespace: NamespaceId::new(1),
+            namespace_name: "default".to_owned(),
+            app: AppId::new(1),
+            spec: serde_json::from_value(spec).unwrap(),
+            anchor: Timestamp::EPOCH,
+            calendar: days.map(|days| serde_json::from_value(json!({ "days": days })).unwrap()),
         }
+    }
+
+    #[test]
+    fn a_job_is_planned_by_its_calendar() {
+        let compiled = Definitions::default().compile(definition(1, Some(&json!(["2026-10-02"])))).unwrap();
+        let after = "2026-10-01T10:00:00Z".parse().unwrap();
+        let next = compiled.job.timetable.next_after(compiled.anchor, after).map(|fire| fire.at.to_string());
+        assert_eq!(next.as_deref(), Some("2026-10-03T09:00:00Z"));
+    }
+
+    #[test]
+    fn a_job_whose_calendar_did_not_come_does_not_fire_as_if_it_had_none() {
+        assert!(Definitions::default().compile(definition(1, None)).is_none());
+    }
+
+    #[test]
+    fn equal_calendars_are_kept_once_and_not_for_ever() {
+        let definitions = Definitions::default();
+        let calendar = |id, day: &str| {
+            let compiled = definitions.compile(definition(id, Some(&json!([day])))).unwrap();
+            Arc::clone(&compiled.job.timetable.calendar.as_ref().unwrap().calendar)
+        };
+        let (first, same, other) = (calendar(1, "2026-10-02"), calendar(2, "2026-10-02"), calendar(3, "2026-10-03"));
+        assert!(Arc::ptr_eq(&first, &same) && !Arc::ptr_eq(&first, &other));
+        drop((first, same, other));
+        let kept = calendar(4, "2026-10-04");
+        assert_eq!(definitions.calendars.lock().unwrap()["holidays"].len(), 1, "{}", kept.name());
     }
 }

@@ -1,5 +1,6 @@
 //! The engine: its loops put together, and the handle that the edges hold.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::alert::AlertLoop;
 use crate::clock::Clock;
 use crate::cluster::{AdoptLoop, BeatLoop, Membership, join};
 use crate::config::EngineConfig;
-use crate::definitions::Definitions;
+use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::{DispatchLoop, Event};
@@ -225,6 +226,14 @@ impl Engine {
     #[must_use]
     pub fn gateway(&self) -> Service {
         self.gateway.clone().into_service()
+    }
+
+    /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.
+    pub(crate) async fn definitions(
+        &self,
+        keys: impl IntoIterator<Item = Key>,
+    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        self.shared.definitions.load(self.store(), keys).await
     }
 
     /// Makes the scan look now.

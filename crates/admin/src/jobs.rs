@@ -1,5 +1,7 @@
 //! The life of a job's definition: created, changed, paused, deleted; and runs that somebody asks for.
 
+mod checks;
+
 use rondel_core::run::BROADCAST;
 use rondel_core::{
     AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Route, Run, RunId, RunStatus, Timestamp, Trigger,
@@ -9,6 +11,7 @@ use rondel_store::catalog::{Changed, JobChange, JobRecord, NewJob};
 use rondel_store::ledger::CancelAsked;
 
 use crate::engine::Engine;
+use crate::jobs::checks::Checked;
 
 /// Why a change of a job was refused.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +54,7 @@ impl Engine {
     /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
     pub async fn create_job(&self, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
         let now = self.now();
-        let job = self.check(&spec, now, None)?;
+        let Checked { spec, job, calendar } = self.check(namespace, spec, now, None).await?;
         if self.store().job(namespace, &spec.name).await?.is_some() {
             return Err(JobError::NameTaken);
         }
@@ -63,7 +66,7 @@ impl Engine {
             app,
             next_fire_at: first_fire(&job, anchor, now),
             delay: job.timetable.delay().filter(|_| job.enabled),
-            calendar: None,
+            calendar,
             declared: None,
             spec,
             anchor,
@@ -87,16 +90,16 @@ impl Engine {
         author: &str,
     ) -> Result<JobRecord, JobError> {
         let now = self.now();
-        let job = self.check(&spec, now, Some(&record.spec))?;
+        let Checked { spec, job, calendar } = self.check(record.namespace, spec, now, Some(&record.spec)).await?;
         let app = self.app_of(record.namespace, &spec, now).await?;
-        let before = record.spec.compile().map_err(JobError::Invalid)?;
+        let before = self.compiled(record).await?;
         let change = JobChange {
             id: record.id,
             expected_version,
             spec: &spec,
             job: &job,
             before: &before,
-            calendar: None,
+            calendar,
             app,
             author,
             now,
@@ -109,7 +112,7 @@ impl Engine {
             }
             Changed::Conflict(version) => Err(JobError::Conflict { version }),
             Changed::NameTaken => Err(JobError::NameTaken),
-            Changed::NoCalendar => Err(JobError::NotFound),
+            Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&spec)])),
             Changed::NotFound => Err(JobError::NotFound),
         }
     }
@@ -198,26 +201,31 @@ impl Engine {
         Ok(asked)
     }
 
-    /// When a job fires next, claimed already or not; `None` where it does not fire any more.
-    #[must_use]
-    pub fn next_fire(&self, record: &JobRecord) -> Option<Timestamp> {
-        first_fire(&record.spec.compile().ok()?, record.anchor, self.now())
-    }
-
-    fn check(&self, spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> Result<Job, JobError> {
-        let job = spec.compile().map_err(JobError::Invalid)?;
-        let known = before.map(JobSpec::once_instants).unwrap_or_default();
-        let past = |(pointer, at): (String, Timestamp)| {
-            (at < now && !known.iter().any(|(_, before)| *before == at))
-                .then(|| FieldError::new(pointer, format!("{at} is in the past; trigger the job to run it now")))
+    /// When these jobs fire next, claimed already or not; `None` for one that does not fire any more, and for one whose
+    /// next fire follows from a run that is not over.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn next_fires(&self, records: &[JobRecord]) -> Result<Vec<Option<Timestamp>>, StoreError> {
+        let found = self.definitions(records.iter().map(|record| (record.id, record.version))).await?;
+        let now = self.now();
+        let next = |record: &JobRecord| {
+            let job = &found.get(&(record.id, record.version))?.job;
+            match job.timetable.delay() {
+                Some(_) => record.next_fire_at,
+                None => first_fire(job, record.anchor, now),
+            }
         };
-        let errors: Vec<FieldError> = spec.once_instants().into_iter().filter_map(past).collect();
-        if errors.is_empty() { Ok(job) } else { Err(JobError::Invalid(errors)) }
+        Ok(records.iter().map(next).collect())
     }
 
     async fn app_of(&self, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, StoreError> {
         Ok(self.store().ensure_app(AppId::new(self.new_id()), namespace, &spec.app, now).await?.id)
     }
+}
+
+fn no_calendar(spec: &JobSpec) -> FieldError {
+    checks::no_calendar(spec.calendar.as_ref().map_or("", |used| &used.name))
 }
 
 fn first_fire(job: &Job, anchor: Timestamp, now: Timestamp) -> Option<Timestamp> {

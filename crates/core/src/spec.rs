@@ -550,21 +550,33 @@ impl JobSpec {
     /// The instants at which a once-schedule fires, for the check against the present that only the server can make.
     #[must_use]
     pub fn once_instants(&self) -> Vec<(String, Timestamp)> {
-        let at = |(pointer, spec): (String, &ScheduleSpec)| {
-            Some((format!("{pointer}/at"), spec.at.as_deref()?.parse().ok()?))
-        };
-        self.schedules().into_iter().filter_map(at).collect()
+        self.instants("at", |spec| spec.at.as_deref())
     }
 
-    /// Moves each `at` in the past that is to run at once to `now`.
-    pub fn run_past_at(&mut self, now: Timestamp) {
+    /// The instants after which its schedules do not fire any more, for the same check.
+    #[must_use]
+    pub fn end_instants(&self) -> Vec<(String, Timestamp)> {
+        self.instants("end_at", |spec| spec.end_at.as_deref())
+    }
+
+    fn instants(&self, field: &str, text: impl Fn(&ScheduleSpec) -> Option<&str>) -> Vec<(String, Timestamp)> {
+        let instant =
+            |(pointer, spec): (String, &ScheduleSpec)| Some((format!("{pointer}/{field}"), text(spec)?.parse().ok()?));
+        self.schedules().into_iter().filter_map(instant).collect()
+    }
+
+    /// Moves each `at` in the past that is to run at once to `now`; one of `before`, the definition that this one
+    /// replaces, ran already and stays.
+    pub fn run_past_at(&mut self, now: Timestamp, before: Option<&Self>) {
+        let known = before.map(Self::once_instants).unwrap_or_default();
         let schedules = match &mut self.schedule {
             None => &mut [],
             Some(OneOrMany::One(one)) => std::slice::from_mut(one.as_mut()),
             Some(OneOrMany::Many(many)) => many.as_mut_slice(),
         };
         for schedule in schedules.iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
-            if schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok()).is_some_and(|at| at < now) {
+            let at = schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
+            if at.is_some_and(|at| at < now && !known.iter().any(|(_, before)| *before == at)) {
                 schedule.at = Some(now.to_string());
             }
         }

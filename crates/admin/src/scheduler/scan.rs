@@ -118,7 +118,7 @@ impl ScanLoop {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
             let planned = plan(&definition.job, definition.id, definition.anchor, seen.next_fire_at, window);
             let lane = seen.job.lane(lanes.len());
-            lanes[lane].push(claim_job(held, seen, definition, &planned, now));
+            lanes[lane].push(claim_job(held, seen, definition, &planned, window));
         }
         let claims = lanes.into_iter().map(|jobs| self.claim_lane(held, jobs));
         join_all(claims).await.into_iter().sum()
@@ -132,8 +132,9 @@ impl ScanLoop {
             let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
             let all_won = claimed.jobs.len() == batch.len();
             let runs = batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs);
-            let is_open = |run: &Run| !run.status.is_terminal() && !claimed.existing.contains(&run.id);
-            self.shared.put(runs.filter(is_open).collect()).await;
+            // What waits for its jitter is found again when it comes due.
+            let is_next = |run: &Run| run.status == RunStatus::Pending && !claimed.existing.contains(&run.id);
+            self.shared.put(runs.filter(is_next).collect()).await;
         }
         Ok(won)
     }
@@ -168,19 +169,19 @@ fn batches(jobs: Vec<ClaimJob>) -> Vec<Vec<ClaimJob>> {
     batches
 }
 
-fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, now: Timestamp) -> ClaimJob {
-    let missed = planned.missed.map(|span| missed_row(held, definition, span, now));
-    let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, now));
+fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, window: Window) -> ClaimJob {
+    let missed = planned.missed.map(|span| missed_row(held, definition, span, window));
+    let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, window));
     let runs: Vec<Run> = missed.into_iter().chain(fires).collect();
     let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
     let follows = open.filter(|_| definition.job.timetable.delay().is_some());
     ClaimJob { seen, next_fire_at: planned.next, runs, follows }
 }
 
-fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, now: Timestamp) -> Run {
+fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {
     let broadcast = definition.job.route == Route::Broadcast;
     Run {
-        id: RunId::new(held.ids.next(now)),
+        id: RunId::new(held.ids.next(window.now)),
         namespace: definition.namespace,
         job: definition.id,
         job_version: definition.version,
@@ -190,7 +191,8 @@ fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, now: Timesta
         shard_index: if broadcast { BROADCAST } else { 0 },
         shard_total: if broadcast { None } else { Some(1) },
         trigger: fire.trigger,
-        status: RunStatus::Pending,
+        // The ring reaches as far as the look-ahead; what starts later (jitter) waits in the store.
+        status: if fire.due_at > window.end { RunStatus::Waiting } else { RunStatus::Pending },
         reason: None,
         attempt: 1,
         due_at: fire.due_at,
@@ -216,14 +218,14 @@ fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, now: Timesta
 }
 
 /// One row of the ledger for all missed fires that the policy passes over.
-fn missed_row(held: &Held, definition: &Compiled, span: MissedSpan, now: Timestamp) -> Run {
+fn missed_row(held: &Held, definition: &Compiled, span: MissedSpan, window: Window) -> Run {
     let fire = PlannedFire { fire_at: span.first, due_at: span.first, trigger: span.trigger };
     Run {
         status: RunStatus::Skipped,
         reason: Some(Reason::Misfire),
-        finished_at: Some(now),
+        finished_at: Some(window.now),
         span_end_at: (span.count > 1).then_some(span.last),
         span_count: span.count,
-        ..fire_row(held, definition, &fire, now)
+        ..fire_row(held, definition, &fire, window)
     }
 }

@@ -105,7 +105,7 @@ impl<'a> JobJson<'a> {
 pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
     let spec = job_body::parse(&body)?;
     let record = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await?;
-    let mut response = answer(&call, StatusCode::CREATED, &record, None)?;
+    let mut response = answer(&call, StatusCode::CREATED, &record, None).await?;
     let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
@@ -134,17 +134,16 @@ pub(super) async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     records.truncate(limit);
     let last = records.last().filter(|_| has_more);
     let next_cursor = last.map(|record| listing.cursor(&record.spec.name));
-    let items = records
-        .iter()
-        .map(|record| JobJson::new(record, &call.namespace.name, call.engine().next_fire(record)))
-        .collect();
+    let fires = call.engine().next_fires(&records).await?;
+    let items = records.iter().zip(fires);
+    let items = items.map(|(record, next)| JobJson::new(record, &call.namespace.name, next)).collect();
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
 pub(super) async fn get(call: Call, JobName(name): JobName) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let last = last_run(&call, &record).await?;
-    answer(&call, StatusCode::OK, &record, Some(last))
+    answer(&call, StatusCode::OK, &record, Some(last)).await
 }
 
 pub(super) async fn replace(
@@ -157,7 +156,7 @@ pub(super) async fn replace(
     let expected = if_match.against(record.version)?;
     let spec = job_body::parse_named(&body, &name)?;
     let changed = call.engine().change_job(&record, spec, expected, call.caller.name()).await;
-    answer(&call, StatusCode::OK, &changed.map_err(refused)?, None)
+    answer(&call, StatusCode::OK, &changed.map_err(refused)?, None).await
 }
 
 pub(super) async fn patch(
@@ -203,10 +202,10 @@ async fn change(
         if_match.against(record.version)?;
         let spec = edit(&record)?;
         if spec == record.spec {
-            return answer(call, StatusCode::OK, &record, None);
+            return answer(call, StatusCode::OK, &record, None).await;
         }
         match call.engine().change_job(&record, spec, Some(record.version), call.caller.name()).await {
-            Ok(changed) => return answer(call, StatusCode::OK, &changed, None),
+            Ok(changed) => return answer(call, StatusCode::OK, &changed, None).await,
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(refused(error)),
         }
@@ -241,13 +240,14 @@ fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
     Problem::new(Code::JobNotFound, detail)
 }
 
-fn answer(
+async fn answer(
     call: &Call,
     status: StatusCode,
     record: &JobRecord,
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
-    let body = JobJson { last_run, ..JobJson::new(record, &call.namespace.name, call.engine().next_fire(record)) };
+    let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
+    let body = JobJson { last_run, ..JobJson::new(record, &call.namespace.name, next) };
     let mut response = json(status, &body)?;
     response.headers_mut().insert(ETAG, tag(record.version));
     Ok(response)

@@ -1,0 +1,139 @@
+//! What only the server can check of a definition: its instants against the present, and the calendar that it names.
+
+use std::sync::Arc;
+
+use rondel_core::calendar::Calendar;
+use rondel_core::{FieldError, Job, JobSpec, NamespaceId, Timestamp, name};
+use rondel_store::StoreError;
+use rondel_store::catalog::{JobRecord, PinnedCalendar};
+
+use super::JobError;
+use crate::engine::Engine;
+
+/// A definition as it is saved.
+pub(super) struct Checked {
+    pub(super) spec: JobSpec,
+    pub(super) job: Job,
+    pub(super) calendar: Option<PinnedCalendar>,
+}
+
+impl Engine {
+    /// A calendar of a namespace as it stands, and the version of it that this is; `None` where there is none.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn calendar(
+        &self,
+        namespace: NamespaceId,
+        wanted: &str,
+    ) -> Result<Option<(PinnedCalendar, Arc<Calendar>)>, StoreError> {
+        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+        let is_name = name::check(wanted).is_ok();
+        let found = if is_name { self.store().calendar(namespace, wanted).await? } else { None };
+        let Some(record) = found else { return Ok(None) };
+        let calendar = Calendar::of_rule(wanted, &record.expanded).map_err(|errors| StoreError::Corrupt {
+            table: "calendar_version",
+            column: "expanded",
+            id: record.id.get(),
+            message: errors.first().map(ToString::to_string).unwrap_or_default(),
+        })?;
+        Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
+    }
+
+    /// Checks a definition that is to be saved in the place of `before`.
+    pub(super) async fn check(
+        &self,
+        namespace: NamespaceId,
+        mut spec: JobSpec,
+        now: Timestamp,
+        before: Option<&JobSpec>,
+    ) -> Result<Checked, JobError> {
+        // The first fire lies after the instant of saving.
+        spec.run_past_at(Timestamp::from_millis(now.as_millis() + 1), before);
+        let found = match &spec.calendar {
+            Some(used) => self.calendar(namespace, &used.name).await?,
+            None => None,
+        };
+        let (pin, calendar) = found.unzip();
+        let compiled = spec.compile_with(calendar);
+        let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
+        if let Some(used) = spec.calendar.as_ref().filter(|_| pin.is_none())
+            && !errors.iter().any(|error| error.pointer == "/calendar/name")
+        {
+            errors.push(no_calendar(&used.name));
+        }
+        errors.extend(past(&spec, now, before));
+        match compiled {
+            Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: pin }),
+            _ => Err(JobError::Invalid(errors)),
+        }
+    }
+
+    /// A job's newest definition, compiled; without its calendar where it cannot be had, so that it can be mended.
+    pub(super) async fn compiled(&self, record: &JobRecord) -> Result<Job, JobError> {
+        let key = (record.id, record.version);
+        let found = self.definitions([key]).await?;
+        match found.get(&key) {
+            Some(definition) => Ok(definition.job.clone()),
+            None => record.spec.compile().map_err(JobError::Invalid),
+        }
+    }
+}
+
+/// The complaint about a calendar that is not there.
+pub(super) fn no_calendar(name: &str) -> FieldError {
+    FieldError::new("/calendar/name", format!("there is no calendar {name:?} in this namespace"))
+}
+
+/// Instants that are over when they are said. What `before` said already is history and stays as it is.
+fn past(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
+    let once = before.map(JobSpec::once_instants).unwrap_or_default();
+    let ends = before.map(JobSpec::end_instants).unwrap_or_default();
+    let is_new = move |known: &[(String, Timestamp)], at| at < now && !known.iter().any(|(_, before)| *before == at);
+    let at = spec.once_instants().into_iter().filter(move |(_, at)| is_new(&once, *at)).map(|(pointer, at)| {
+        let hint = "trigger the job to run it now, or let if_past be run";
+        FieldError::new(pointer, format!("{at} is in the past; {hint}"))
+    });
+    let end = spec.end_instants().into_iter().filter(move |(_, end)| is_new(&ends, *end));
+    at.chain(end.map(|(pointer, end)| FieldError::new(pointer, format!("{end} is in the past: it would never fire"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(schedule: &serde_json::Value) -> JobSpec {
+        let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule});
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn what_is_over_is_refused_unless_it_was_said_before() {
+        let now = "2026-11-20T12:00:00Z".parse().unwrap();
+        let refused = |schedule, before: Option<&JobSpec>| -> Vec<String> {
+            past(&spec(&schedule), now, before).map(|error| error.pointer).collect()
+        };
+        let old = json!([{"at": "2026-11-20T11:59:59Z"}, {"every": "5s", "end_at": "2026-11-20T11:00:00Z"}]);
+        assert_eq!(refused(old.clone(), None), ["/schedule/0/at", "/schedule/1/end_at"]);
+        assert!(refused(old.clone(), Some(&spec(&old))).is_empty());
+        let other = spec(&json!({"every": "5s", "end_at": "2026-11-20T10:00:00Z"}));
+        assert_eq!(
+            refused(json!({"every": "5s", "end_at": "2026-11-20T11:00:00Z"}), Some(&other)),
+            ["/schedule/end_at"]
+        );
+        assert!(refused(json!({"every": "5s", "end_at": "2026-11-20T12:00:01Z"}), None).is_empty());
+    }
+
+    #[test]
+    fn a_past_instant_that_runs_at_once_does_so_once() {
+        let now: Timestamp = "2026-11-20T12:00:00Z".parse().unwrap();
+        let mut saved = spec(&json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}));
+        saved.run_past_at(now, None);
+        assert_eq!(saved.once_instants(), [("/schedule/at".to_owned(), now)]);
+        let mut again = saved.clone();
+        again.run_past_at(now + std::time::Duration::from_secs(60), Some(&saved));
+        assert_eq!(again, saved);
+    }
+}
