@@ -75,6 +75,13 @@ impl Shared {
         }
     }
 
+    /// The same of runs some of which may be another home's: that one finds them.
+    pub(crate) async fn put_own(&self, runs: Vec<Run>) {
+        let token = self.membership.token();
+        self.put(runs.into_iter().filter(|run| (run.node, run.node_epoch) == (token.node, token.epoch)).collect())
+            .await;
+    }
+
     pub(crate) fn lane_count(&self) -> usize {
         if self.store.is_single_server() { 1 } else { self.config.lanes.max(1) }
     }

@@ -14,7 +14,8 @@ use rondel_store::catalog::{
 };
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
 use rondel_store::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher, InHand, RunCheck,
+    RunQuery,
 };
 use rondel_store::logs::LogChunk;
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
@@ -185,10 +186,10 @@ pass_on!(Ledger {
         Ok(claimed)
     }
 
-    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
-        let finished = self.time("finish", batch.len(), self.inner.finish(batch)).await?;
-        self.note_finished(batch, &finished);
-        Ok(finished)
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+        let ends = self.time("finish", batch.len(), self.inner.finish(finisher, batch)).await?;
+        self.note_finished(batch, &ends.answers);
+        Ok(ends)
     }
 
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {

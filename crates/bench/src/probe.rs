@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{ClaimJob, DueJob, Finish};
+use rondel_store::ledger::{ClaimJob, DueJob, Finish, Finisher};
 use rondel_store::{Cluster, LeaseToken, Ledger, SqlStore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -107,6 +107,7 @@ async fn with_lanes(
 /// Batch after batch until the time is over; the last one takes the jobs off the calendar.
 async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done, BenchError> {
     let mut done = Done::default();
+    let ids = IdGen::new(0);
     loop {
         let is_last = Instant::now() >= until;
         let claims: Vec<ClaimJob> = lane.due.iter().map(|due| lane.claim(*due, &template, is_last)).collect();
@@ -127,7 +128,7 @@ async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done,
         }
         let results: Vec<Finish> = claims.iter().flat_map(|claim| &claim.runs).map(finish).collect();
         let start = Instant::now();
-        lane.store.finish(&results).await?;
+        lane.store.finish(Finisher { token: lane.token, ids: &ids }, &results).await?;
         done.finish += start.elapsed();
         done.batches += 1;
         if is_last {
@@ -200,6 +201,7 @@ fn finish(run: &Run) -> Finish {
             backoff_max: Duration::from_secs(60),
             at_least_once: true,
             delays: false,
+            awaits_children: false,
         },
         executor: Some((ExecutorId::new(7), "bench-0".to_owned())),
         started_at: Some(later(3)),

@@ -121,6 +121,7 @@ impl Job {
                 backoff_max: waits.1,
                 at_least_once: spec.delivery == Delivery::AtLeastOnce,
                 delays: timetable_delays,
+                awaits_children: spec.over == Over::Children,
             },
             enabled: spec.enabled,
         })

@@ -43,6 +43,8 @@ pub struct AfterPolicy {
     pub at_least_once: bool,
     /// Whether the end of the run gives the next fire of its job.
     pub delays: bool,
+    /// Whether a run that succeeded is over only when the runs that follow from it are.
+    pub awaits_children: bool,
 }
 
 /// The facts about the attempt that ended.
@@ -92,6 +94,7 @@ pub enum After {
 ///     backoff_max: Duration::from_secs(60),
 ///     at_least_once: true,
 ///     delays: false,
+///     awaits_children: false,
 /// };
 /// let now = Timestamp::from_secs(0);
 /// let first = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };
@@ -169,6 +172,7 @@ mod tests {
         backoff_max: Duration::from_secs(15),
         at_least_once: true,
         delays: false,
+        awaits_children: false,
     };
     const NOW: Timestamp = Timestamp::from_secs(1000);
     const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::outcome::{After, AfterPolicy, Outcome};
 use rondel_core::run::Attempt;
-use rondel_core::{ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, IdGen, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::Result;
 use crate::cluster::LeaseToken;
@@ -148,6 +148,24 @@ pub enum Finished {
     Unwritable,
 }
 
+/// In whose name a batch of ends is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Finisher<'a> {
+    /// The node, whose runs those are that follow from the ends where their job has no living home.
+    pub token: LeaseToken,
+    /// Makes the ids of the runs that follow.
+    pub ids: &'a IdGen,
+}
+
+/// What a batch of ends did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ends {
+    /// What became of each, in order.
+    pub answers: Vec<Finished>,
+    /// Open runs that follow from them: children that were released. Their homes must hear of them.
+    pub released: Vec<Run>,
+}
+
 /// What became of a request to cancel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CancelAsked {
@@ -221,8 +239,8 @@ pub trait Ledger {
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool>;
 
     /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the
-    /// attempts), the broadcast's count and verdict, the outbox. Answers one [`Finished`] for each, in order.
-    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>>;
+    /// attempts), the broadcast's count and verdict, the runs of the children, the outbox.
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends>;
 
     /// Notes that somebody wants an open run cancelled.
     async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked>;

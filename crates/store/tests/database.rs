@@ -7,10 +7,12 @@ mod support;
 use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::{AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::{
+    AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
+};
 use rondel_store::catalog::NewJob;
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished};
+use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher};
 use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, SqlStore, StoreConfig};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};
@@ -284,7 +286,7 @@ async fn refuse(place: &Place, column: &str) {
 async fn a_result_that_cannot_be_written_stands_alone() {
     for place in Place::all().await {
         let store = SqlStore::open(&place.config).await.unwrap();
-        let (_, runs) = pending(&store, 40).await;
+        let (token, runs) = pending(&store, 40).await;
         refuse(&place, "message").await;
         let finish = |run: &Run| Finish {
             run: run.id,
@@ -297,6 +299,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
                 backoff_max: Duration::from_secs(1),
                 at_least_once: true,
                 delays: false,
+                awaits_children: false,
             },
             executor: Some((ExecutorId::new(1), "executor".to_owned())),
             started_at: None,
@@ -306,7 +309,8 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             jitter: 0.0,
         };
         let batch: Vec<Finish> = runs.iter().map(finish).collect();
-        let answers = store.finish(&batch).await.unwrap();
+        let ids = IdGen::new(1023);
+        let answers = store.finish(Finisher { token, ids: &ids }, &batch).await.unwrap().answers;
         for (number, answer) in answers.iter().enumerate() {
             let is_unwritable = [13, 30].contains(&number);
             assert_eq!(*answer == Finished::Unwritable, is_unwritable, "{number}: {answer:?}");

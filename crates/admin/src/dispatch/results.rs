@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_core::outcome::AfterPolicy;
 use rondel_core::{ExecutorId, JobId, RunId};
 use rondel_proto::v1;
-use rondel_store::ledger::{Finish, Finished};
+use rondel_store::ledger::{Ends, Finish, Finished, Finisher};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -122,7 +122,8 @@ impl ResultLoop {
     async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
         let (finishes, replies): (Vec<Finish>, Vec<Option<SessionHandle>>) =
             batch.into_iter().map(|item| (item.finish, item.reply_to)).unzip();
-        let Some(finished) = self.finish(&finishes, stop).await else { return };
+        let Some(Ends { answers: finished, released }) = self.finish(&finishes, stop).await else { return };
+        self.shared.put_own(released).await;
         let mut acks: HashMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = HashMap::new();
         for ((finish, reply), finished) in finishes.iter().zip(replies).zip(&finished) {
             if let Some(session) = reply {
@@ -144,12 +145,13 @@ impl ResultLoop {
     }
 
     /// Tries until the database takes the batch; `None` where the process ends first.
-    async fn finish(&self, batch: &[Finish], stop: &CancellationToken) -> Option<Vec<Finished>> {
+    async fn finish(&self, batch: &[Finish], stop: &CancellationToken) -> Option<Ends> {
         let mut delay = Duration::from_millis(50);
         let mut complained = false;
         loop {
-            match self.shared.store.finish(batch).await {
-                Ok(finished) => return Some(finished),
+            let held = self.shared.membership.latest();
+            match self.shared.store.finish(Finisher { token: held.token, ids: &held.ids }, batch).await {
+                Ok(ends) => return Some(ends),
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
                         tracing::warn!(count = batch.len(), error = %chain(&error), "results wait for the database");

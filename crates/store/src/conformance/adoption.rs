@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{Run, RunStatus, Timestamp};
 
-use super::{LEASE, claim, due, finish, job, join, read, run};
+use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
 use crate::{LeaseToken, Store};
 
@@ -19,7 +19,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let mut rows: Vec<Run> = (0..4).map(|offset| row(dead, offset)).collect();
     rows[2].status = RunStatus::Waiting;
     claim(store, dead, &job, rows.clone()).await;
-    store.finish(&[finish(&rows[3], Outcome::Succeeded)]).await.unwrap();
+    finish_all(store, &[finish(&rows[3], Outcome::Succeeded)]).await;
     let other = super::pending(store, living).await;
 
     let nodes = [dead.node, living.node];

@@ -6,7 +6,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus};
 
-use super::{FAILED, claim, finish, finish_one, job, join, next_id, read, run};
+use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read, run};
 use crate::ledger::{Finished, RunQuery};
 use crate::{LeaseToken, Store};
 
@@ -68,11 +68,11 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let mut retried = finish(&shards[1], FAILED);
     retried.policy.retry_max = 1;
     let batch = [finish(&shards[0], FAILED), retried.clone(), finish(&shards[0], FAILED)];
-    store.finish(&batch).await.unwrap();
+    finish_all(store, &batch).await;
     let row = read(store, whole.id).await;
     assert_eq!((row.status, row.open_shards), (RunStatus::Running, Some(2)));
     retried.attempt = 2;
-    store.finish(&[finish(&shards[2], Outcome::Succeeded), retried]).await.unwrap();
+    finish_all(store, &[finish(&shards[2], Outcome::Succeeded), retried]).await;
     let row = read(store, whole.id).await;
     assert_eq!((row.status, row.open_shards), (RunStatus::Failed, Some(0)));
     assert_eq!(row.message.as_deref(), Some("2 of 3 shards failed"));
@@ -81,7 +81,7 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
 
     let (whole, shards) = expanded(store, token, 2).await;
     let batch: Vec<_> = shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect();
-    store.finish(&batch).await.unwrap();
+    finish_all(store, &batch).await;
     let row = read(store, whole.id).await;
     assert_eq!((row.status, row.message, row.open_shards), (RunStatus::Succeeded, None, Some(0)));
 
@@ -102,7 +102,7 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
         )
         .await
         .unwrap();
-    store.finish(&[lost]).await.unwrap();
+    finish_all(store, &[lost]).await;
     assert_eq!(read(store, whole.id).await.status, RunStatus::Unknown);
     assert_eq!(finish_one(store, finish(&shards[0], Outcome::Succeeded)).await, Finished::Late);
     assert_eq!(read(store, whole.id).await.status, RunStatus::Succeeded);
@@ -115,13 +115,13 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
         let (whole, shards) = expanded(store, token, 4).await;
         let ends: Vec<_> = shards.iter().map(|shard| [finish(shard, Outcome::Succeeded)]).collect();
         let (a, b, c, d) = tokio::join!(
-            store.finish(&ends[0]),
-            store.finish(&ends[1]),
-            store.finish(&ends[2]),
-            store.finish(&ends[3])
+            store.finish(finisher(token), &ends[0]),
+            store.finish(finisher(token), &ends[1]),
+            store.finish(finisher(token), &ends[2]),
+            store.finish(finisher(token), &ends[3])
         );
         for answers in [a, b, c, d] {
-            assert_eq!(answers.unwrap(), [super::verdict(RunStatus::Succeeded)]);
+            assert_eq!(answers.unwrap().answers, [super::verdict(RunStatus::Succeeded)]);
         }
         let row = read(store, whole.id).await;
         assert_eq!((row.status, row.open_shards), (RunStatus::Succeeded, Some(0)));
@@ -135,8 +135,8 @@ pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     let id = RunId::new(next_id());
     let again = Run { id, cause: id.get(), parent: Some(whole.id), ..shards[1].clone() };
     let again = store.request_run(token, again, whole.due_at).await.unwrap();
-    store.finish(&[finish(&again, Outcome::Succeeded)]).await.unwrap();
+    finish_all(store, &[finish(&again, Outcome::Succeeded)]).await;
     assert_eq!(read(store, whole.id).await.open_shards, Some(2));
-    store.finish(&[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await.unwrap();
+    finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;
     assert_eq!(read(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
 }

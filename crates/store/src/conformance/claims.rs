@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 
-use super::{claim, due, finish, job, join, read, requested, run, verdict};
+use super::{claim, due, finish, finish_all, job, join, read, requested, run, verdict};
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
 use crate::{LeaseToken, Store};
 
@@ -142,12 +142,12 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     // Not in the order of their ids, and one of them twice.
     let mut batch: Vec<_> = runs.iter().rev().map(|run| finish(run, Outcome::Succeeded)).collect();
     batch.push(batch[0].clone());
-    let mut answers = store.finish(&batch).await.unwrap();
+    let mut answers = finish_all(store, &batch).await;
     assert_eq!(answers.pop(), Some(crate::ledger::Finished::Duplicate));
     assert_eq!(answers, vec![verdict(RunStatus::Succeeded); 2_000]);
     let found = store.runs(&ids).await.unwrap();
     assert!(found.iter().all(|run| run.status == RunStatus::Succeeded && run.finished_at.is_some()));
-    assert_eq!(store.finish(&[]).await.unwrap(), []);
+    assert_eq!(finish_all(store, &[]).await, []);
 }
 
 /// The living home has it; where there is none, the asker becomes the home.

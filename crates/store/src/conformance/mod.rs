@@ -24,12 +24,12 @@ use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{
-    AppId, ExecutorId, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
+    AppId, ExecutorId, IdGen, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 
 use crate::catalog::{JobRecord, NewJob};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, Finish, Finished};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, Finisher};
 use crate::{LeaseToken, Store};
 
 pub use self::adoption::*;
@@ -250,6 +250,7 @@ const POLICY: AfterPolicy = AfterPolicy {
     backoff_max: Duration::from_secs(10),
     at_least_once: true,
     delays: false,
+    awaits_children: false,
 };
 
 fn finish(run: &Run, outcome: Outcome) -> Finish {
@@ -268,8 +269,21 @@ fn finish(run: &Run, outcome: Outcome) -> Finish {
     }
 }
 
+fn finisher(token: LeaseToken) -> Finisher<'static> {
+    static IDS: IdGen = IdGen::new(1023);
+    Finisher { token, ids: &IDS }
+}
+
+/// Ends that nothing follows from.
+async fn finish_all(store: &dyn Store, batch: &[Finish]) -> Vec<Finished> {
+    let nobody = LeaseToken { node: NodeId::new(0), epoch: 0 };
+    let ends = store.finish(finisher(nobody), batch).await.unwrap();
+    assert_eq!(ends.released, []);
+    ends.answers
+}
+
 async fn finish_one(store: &dyn Store, finish: Finish) -> Finished {
-    let mut answers = store.finish(&[finish]).await.unwrap();
+    let mut answers = finish_all(store, &[finish]).await;
     assert_eq!(answers.len(), 1);
     answers.pop().unwrap()
 }

@@ -6,7 +6,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{OutboxId, Reason, Run, RunId, Timestamp};
 
 use super::broadcasts::expanded;
-use super::{DEFAULT, FAILED, finish, finish_one, join, next_id, pending};
+use super::{DEFAULT, FAILED, finish, finish_all, finish_one, join, next_id, pending};
 use crate::Store;
 use crate::ledger::Finish;
 use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED};
@@ -65,7 +65,7 @@ pub async fn a_failed_run_is_told_once(store: &dyn Store) {
         unknown,
         failed,
     ];
-    store.finish(&batch).await.unwrap();
+    finish_all(store, &batch).await;
     let (_, shards) = expanded(store, token, 2).await;
     let whole = shards[0].parent.unwrap();
     for shard in &shards {

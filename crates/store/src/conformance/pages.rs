@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{NamespaceId, Run, RunId, RunStatus};
 
-use super::{FAILED, claim, finish, job, join, run};
+use super::{FAILED, claim, finish, finish_all, job, join, run};
 use crate::Store;
 use crate::catalog::JobRecord;
 use crate::ledger::RunQuery;
@@ -17,7 +17,7 @@ async fn runs(store: &dyn Store) -> (JobRecord, Vec<Run>) {
     let job = job(store, Some(at)).await;
     let rows: Vec<Run> = (0..25).map(|offset| run(&job, token, at + Duration::from_secs(offset))).collect();
     claim(store, token, &job, rows.clone()).await;
-    store.finish(&[finish(&rows[3], Outcome::Succeeded), finish(&rows[20], FAILED)]).await.unwrap();
+    finish_all(store, &[finish(&rows[3], Outcome::Succeeded), finish(&rows[20], FAILED)]).await;
     (job, rows)
 }
 

@@ -6,7 +6,7 @@ use rondel_core::outcome::{After, Outcome};
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
-use super::{FAILED, finish, finish_one, join, next_id, pending, read, verdict};
+use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
 use crate::Store;
 use crate::ledger::{Finish, Finished, InHand};
 
@@ -21,7 +21,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     };
     let unknown = Finish { run: RunId::new(next_id()), ..first.clone() };
     let ahead = Finish { attempt: 2, ..first.clone() };
-    let answers = store.finish(&[unknown, ahead, first.clone()]).await.unwrap();
+    let answers = finish_all(store, &[unknown, ahead, first.clone()]).await;
     assert_eq!(answers, [Finished::NoSuchRun, Finished::NoSuchRun, verdict(RunStatus::Succeeded)]);
     let stored = read(store, run.id).await;
     let expected = Run {
@@ -72,7 +72,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     };
     assert_eq!(store.attempts(run.id).await.unwrap(), [attempt(RunStatus::Unknown, None, None)]);
     let late = finish(&run, Outcome::Succeeded);
-    assert_eq!(store.finish(&[late.clone(), late.clone()]).await.unwrap(), vec![Finished::Superseded; 2]);
+    assert_eq!(finish_all(store, &[late.clone(), late.clone()]).await, vec![Finished::Superseded; 2]);
     let expected = attempt(RunStatus::Succeeded, Some("executor-a"), late.started_at);
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
     assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Superseded);
@@ -98,7 +98,7 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
     assert_eq!(finish_one(store, lost).await, Finished::Duplicate, "nobody can tell, still");
     let late = Finish { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
-    assert_eq!(store.finish(&[late.clone(), late]).await.unwrap(), [Finished::Late, Finished::Duplicate]);
+    assert_eq!(finish_all(store, &[late.clone(), late]).await, [Finished::Late, Finished::Duplicate]);
     let stored = read(store, run.id).await;
     assert_eq!((stored.status, stored.reason), (RunStatus::Failed, None));
     assert_eq!(stored.message.as_deref(), Some("it failed"));
@@ -143,7 +143,7 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     failed.policy.retry_max = 3;
     let second = Finish { attempt: 2, ..finish(&run, Outcome::Succeeded) };
     let batch = [failed.clone(), finish(&other, Outcome::Succeeded), failed, second.clone(), second];
-    let answers = store.finish(&batch).await.unwrap();
+    let answers = finish_all(store, &batch).await;
     assert!(matches!(&answers[0], Finished::Stored(After::Again { .. }, Some(run)) if run.attempt == 2), "{answers:?}");
     let done = verdict(RunStatus::Succeeded);
     assert_eq!(answers[1..], [done.clone(), Finished::Superseded, done, Finished::Duplicate]);
@@ -159,8 +159,8 @@ pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store
         batch.push(finish(&pending(store, token).await, Outcome::Succeeded));
     }
     let reversed: Vec<_> = batch.iter().rev().cloned().collect();
-    let (a, b) = tokio::join!(store.finish(&batch), store.finish(&reversed));
-    let (a, mut b) = (a.unwrap(), b.unwrap());
+    let (a, b) = tokio::join!(store.finish(finisher(token), &batch), store.finish(finisher(token), &reversed));
+    let (a, mut b) = (a.unwrap().answers, b.unwrap().answers);
     b.reverse();
     for pair in a.into_iter().zip(b) {
         let done = verdict(RunStatus::Succeeded);
@@ -184,7 +184,7 @@ pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
         },
         finish(&third, Outcome::Succeeded),
     ];
-    assert_eq!(store.finish(&batch).await.unwrap(), vec![verdict(RunStatus::Succeeded); 3]);
+    assert_eq!(finish_all(store, &batch).await, vec![verdict(RunStatus::Succeeded); 3]);
     assert_eq!(read(store, first.id).await.message.as_deref(), Some("a\u{fffd}b \u{1f980} 'quoted' ? $1"));
     let long = read(store, second.id).await;
     let (message, result) = (long.message.unwrap(), long.result.unwrap());

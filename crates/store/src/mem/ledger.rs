@@ -6,7 +6,7 @@ use rondel_core::{NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{MemStore, State, key, size};
 use crate::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, RunCheck, RunQuery,
     may_have_been_sent,
 };
 use crate::settle::clean_name;
@@ -171,10 +171,11 @@ impl Ledger for MemStore {
         Ok(true)
     }
 
-    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
+    async fn finish(&self, _finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
         let now = self.now();
         let mut state = self.state();
-        Ok(batch.iter().map(|finish| state.finish(finish, now)).collect())
+        let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
+        Ok(Ends { answers, released: Vec::new() })
     }
 
     async fn ask_cancel(&self, run: RunId, by: &str, _now: Timestamp) -> Result<CancelAsked> {

@@ -6,7 +6,7 @@ use rondel_core::{NamespaceId, NodeId, Run, RunId, Timestamp};
 
 use super::SqlStore;
 use crate::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, InHand, RunCheck, RunQuery,
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, RunCheck, RunQuery,
 };
 use crate::{LeaseToken, Ledger, Result};
 
@@ -64,8 +64,8 @@ impl Ledger for SqlStore {
         self.expand_broadcast(token, run, shards).await
     }
 
-    async fn finish(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
-        self.finish_batch(batch).await
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+        self.finish_batch(finisher, batch).await
     }
 
     async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {

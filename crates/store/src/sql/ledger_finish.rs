@@ -12,7 +12,7 @@ use super::failure::{self, Failure};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, transact};
-use crate::ledger::{Finish, Finished};
+use crate::ledger::{Ends, Finish, Finished, Finisher};
 use crate::outbox::is_failure;
 use crate::settle::{self, CleanFinish, Judgement, Standing};
 use crate::{Result, StoreError};
@@ -76,7 +76,7 @@ const COUNT_SHARDS: Statement = Statement {
 
 impl SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
-    pub(super) async fn finish_batch(&self, batch: &[Finish]) -> Result<Vec<Finished>> {
+    pub(super) async fn finish_batch(&self, _finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut answers = Vec::with_capacity(batch.len());
         let mut parts = vec![&clean[..]];
@@ -96,7 +96,7 @@ impl SqlStore {
                 }
             }
         }
-        Ok(answers)
+        Ok(Ends { answers, released: Vec::new() })
     }
 
     /// Ends a run whose result the database refuses, without anything of what was refused.

@@ -10,9 +10,9 @@ use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::clock::boot_micros;
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
 use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::{JobId, RunId, Timestamp, TokenId};
+use rondel_core::{IdGen, JobId, RunId, Timestamp, TokenId};
 use rondel_store::catalog::{TokenKind, TokenRecord};
-use rondel_store::ledger::Finish;
+use rondel_store::ledger::{Finish, Finisher};
 use rondel_store::{MemStore, Store};
 use rondel_web::{WebConfig, app};
 use serde_json::{Value, json};
@@ -139,6 +139,7 @@ impl Server {
                 backoff_max: Duration::ZERO,
                 at_least_once: true,
                 delays: false,
+                awaits_children: false,
             },
             executor: None,
             started_at: Some(self.engine.now()),
@@ -147,6 +148,8 @@ impl Server {
             result: Some("{\"n\": 1.50}".to_owned()),
             jitter: 0.0,
         };
-        self.engine.store().finish(&[finish]).await.unwrap();
+        let ids = IdGen::new(1023);
+        let finisher = Finisher { token: self.engine.token(), ids: &ids };
+        self.engine.store().finish(finisher, &[finish]).await.unwrap();
     }
 }
