@@ -89,6 +89,12 @@ impl Timetable {
             .filter(move |fire| self.fire_at(anchor, fire.at).is_none())
     }
 
+    /// The first instant after `after` at which the schedules alone would fire, and which of them does.
+    pub(crate) fn uncalendared_after(&self, anchor: Timestamp, after: Timestamp) -> Option<(Timestamp, &Schedule)> {
+        let next = |schedule| Schedule::next_after(schedule, anchor, after).map(|at| (at, schedule));
+        self.schedules.iter().filter_map(next).min_by_key(|(at, _)| *at)
+    }
+
     /// The length of a job that fires so long after the end of its run before. Such a schedule stands alone.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {

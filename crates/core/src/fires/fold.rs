@@ -1,0 +1,82 @@
+//! Verdicts in order, put together: a long stretch of one verdict is one entry.
+
+use super::{Account, Entry, FOLD_ABOVE, Verdict};
+use crate::time::Timestamp;
+
+/// Fires with one verdict that are next to each other.
+pub(super) struct Stretch {
+    pub(super) first: Timestamp,
+    pub(super) last: Timestamp,
+    pub(super) count: u64,
+    pub(super) verdict: Verdict,
+}
+
+/// Entries up to a limit.
+pub(super) struct Fold {
+    entries: Vec<Entry>,
+    limit: usize,
+    next: Option<Timestamp>,
+    open: Option<Open>,
+}
+
+/// A stretch that may go on.
+struct Open {
+    stretch: Stretch,
+    /// Each instant, while they are few.
+    listed: Vec<Timestamp>,
+}
+
+impl Fold {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { entries: Vec::new(), limit, next: None, open: None }
+    }
+
+    /// Adds a stretch that begins after everything before it; `instants` are its fires.
+    pub(super) fn push(&mut self, stretch: Stretch, instants: impl Iterator<Item = Timestamp>) {
+        if self.open.as_ref().is_some_and(|open| open.stretch.verdict != stretch.verdict) {
+            self.close();
+        }
+        let open = self.open.get_or_insert_with(|| Open {
+            stretch: Stretch { count: 0, verdict: stretch.verdict.clone(), ..stretch },
+            listed: Vec::new(),
+        });
+        open.stretch.last = stretch.last;
+        open.stretch.count += stretch.count;
+        if open.stretch.count <= FOLD_ABOVE {
+            open.listed.extend(instants);
+        }
+    }
+
+    /// Whether there is no room for more.
+    pub(super) fn is_full(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// The account, which ends where the range does, or at `stopped` where the walk was given up.
+    pub(super) fn finish(mut self, stopped: Option<Timestamp>) -> Account {
+        self.close();
+        Account { entries: self.entries, next: self.next.or(stopped) }
+    }
+
+    fn close(&mut self) {
+        let Some(Open { stretch, listed }) = self.open.take() else { return };
+        let shares_a_row = matches!(stretch.verdict, Verdict::Span { .. });
+        if shares_a_row || stretch.count > FOLD_ABOVE {
+            return self.add(stretch);
+        }
+        for at in listed {
+            self.add(Stretch { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
+        }
+    }
+
+    fn add(&mut self, Stretch { first, last, count, verdict }: Stretch) {
+        if self.next.is_some() {
+            return;
+        }
+        if self.entries.len() == self.limit {
+            self.next = Some(first);
+            return;
+        }
+        self.entries.push(Entry { first, last, count, verdict });
+    }
+}

@@ -1,0 +1,417 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::calendar::{Calendar, CalendarSpec};
+use crate::id::{AppId, JobId, NamespaceId, NodeId};
+use crate::run::Trigger;
+use crate::words::Lang;
+
+fn at(text: &str) -> Timestamp {
+    format!("2026-{text}Z").parse().unwrap()
+}
+
+fn secs(seconds: i64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+fn job(change: Value) -> Job {
+    let mut spec = json!({"name": "a", "app": "b", "handler": "c"});
+    spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    let spec: crate::JobSpec = serde_json::from_value(spec).unwrap();
+    spec.compile_with(spec.calendar.is_some().then(workdays)).unwrap()
+}
+
+/// The first week of October 2026 in China, and the Saturday that is worked instead.
+fn workdays() -> Arc<Calendar> {
+    let spec: CalendarSpec = serde_json::from_value(json!({"name": "cn", "rule": {"any": [
+        {"days": ["2026-10-10"]},
+        {"all": [
+            {"weekdays": ["mon", "tue", "wed", "thu", "fri"]},
+            {"not": {"days": [{"date": "2026-10-01..2026-10-07", "name": "National Day"}]}},
+        ]},
+    ]}}))
+    .unwrap();
+    Arc::new(Calendar::compile(&spec, |_| None).unwrap())
+}
+
+fn row(id: i64, fire_at: Timestamp, status: RunStatus, reason: Option<Reason>) -> Run {
+    Run {
+        id: RunId::new(id),
+        namespace: NamespaceId::new(1),
+        job: JobId::new(1),
+        job_version: 1,
+        app: AppId::new(1),
+        fire_at,
+        cause: 0,
+        shard_index: 0,
+        shard_total: None,
+        trigger: Trigger::Cron,
+        status,
+        reason,
+        attempt: 1,
+        due_at: fire_at,
+        node: NodeId::new(1),
+        node_epoch: 1,
+        params: None,
+        executor: None,
+        executor_id: None,
+        marked_at: None,
+        started_at: None,
+        finished_at: None,
+        message: None,
+        result: None,
+        lost_count: 0,
+        open_shards: None,
+        open_children: None,
+        parent: None,
+        trace: None,
+        cancel_by: None,
+        span_end_at: None,
+        span_count: 1,
+    }
+}
+
+fn done(id: i64, fire_at: Timestamp) -> Run {
+    let started_at = Some(fire_at + Duration::from_millis(4));
+    Run { executor: Some("w-1".to_owned()), started_at, ..row(id, fire_at, RunStatus::Succeeded, None) }
+}
+
+fn span(id: i64, first: Timestamp, last: Timestamp, count: i64) -> Run {
+    Run { span_end_at: Some(last), span_count: count, ..row(id, first, RunStatus::Skipped, Some(Reason::Misfire)) }
+}
+
+fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> Facts<'a> {
+    Facts {
+        definitions,
+        anchor: Timestamp::EPOCH,
+        deleted_at: None,
+        rows,
+        next_fire_at: None,
+        now: secs(1_000_000),
+        kept_from: Timestamp::EPOCH,
+    }
+}
+
+fn told(facts: &Facts<'_>, from: Timestamp, to: Timestamp) -> Vec<String> {
+    let Account { entries, next } = account(facts, Range { from, to, limit: ENTRY_COUNT_MAX });
+    assert_eq!(next, None);
+    let tell = |entry: &Entry| {
+        let Entry { first, last, count, verdict } = entry;
+        let first = first.to_string().replace("2026-", "").replace("1970-01-01T", "");
+        let more = if *count == 1 { String::new() } else { format!("+{}x{count}", last.since(entry.first).as_secs()) };
+        let detail = match verdict {
+            Verdict::Row { run, planned, .. } => format!(" #{run}{}", if *planned { "" } else { " unplanned" }),
+            Verdict::Span { run, .. } => format!(" #{run}"),
+            Verdict::Calendar { day, moved_to, .. } => {
+                let moved = moved_to.map(|to| format!(" to {to}").replace("2026-", "")).unwrap_or_default();
+                format!(" {}{moved}", day.as_deref().unwrap_or("-"))
+            }
+            _ => String::new(),
+        };
+        format!("{first}{more} {}{detail}", verdict.code())
+    };
+    entries.iter().map(tell).collect()
+}
+
+#[test]
+fn each_state_of_a_fire_is_told() {
+    let held = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"every": "10s"}})) }];
+    let rows = [
+        done(1, secs(30)),
+        row(2, secs(40), RunStatus::Failed, None),
+        span(3, secs(50), secs(70), 3),
+        Run { cause: 9, ..done(8, secs(85)) },
+        row(4, secs(105), RunStatus::Skipped, Some(Reason::Changed)),
+        row(5, secs(110), RunStatus::Pending, None),
+    ];
+    let facts = Facts { now: secs(101), next_fire_at: Some(secs(100)), kept_from: secs(25), ..facts(&held, &rows) };
+    let expected = [
+        "00:00:10Z removed",
+        "00:00:20Z removed",
+        "00:00:30Z succeeded #1",
+        "00:00:40Z failed #2",
+        "00:00:50Z+20x3 skipped #3",
+        "00:01:20Z missing",
+        "00:01:30Z missing",
+        "00:01:40Z undecided",
+        "00:01:45Z skipped #4 unplanned",
+        "00:01:50Z pending #5",
+        "00:02:00Z planned",
+    ];
+    assert_eq!(told(&facts, secs(1), secs(120)), expected);
+}
+
+#[test]
+fn definitions_hold_from_the_instant_after_they_were_saved() {
+    let definition = |from, change| Definition { from: secs(from), job: job(change) };
+    let held = [
+        definition(5, json!({"schedule": {"every": "10s"}})),
+        definition(30, json!({"schedule": {"every": "10s"}, "enabled": false})),
+        definition(55, json!({"schedule": {"every": "20s"}})),
+    ];
+    let rows: Vec<Run> = [10, 20, 30, 60].into_iter().map(|second| done(second, secs(second))).collect();
+    let facts = Facts { deleted_at: Some(secs(85)), ..facts(&held, &rows) };
+    let expected = [
+        "00:00:10Z succeeded #10",
+        "00:00:20Z succeeded #20",
+        "00:00:30Z succeeded #30",
+        "00:00:40Z paused",
+        "00:00:50Z paused",
+        "00:01:00Z succeeded #60",
+        "00:01:20Z missing",
+    ];
+    assert_eq!(told(&facts, secs(0), secs(1000)), expected);
+}
+
+#[test]
+fn long_stretches_are_one_entry_however_long() {
+    let paused = json!({"schedule": {"cron": "* * * * * ?"}, "enabled": false});
+    let held = [Definition { from: Timestamp::EPOCH, job: job(paused) }];
+    let rows = [span(7, secs(100_001), secs(200_000), 100_000)];
+    let expected = [
+        "00:00:01Z+99999x100000 paused",
+        "1970-01-02T03:46:41Z+99999x100000 skipped #7",
+        "1970-01-03T07:33:21Z paused",
+    ];
+    assert_eq!(
+        told(&facts(&held, &rows), secs(1), secs(200_001))
+            .iter()
+            .map(|entry| entry.replace("1970-01-01T", ""))
+            .collect::<Vec<_>>(),
+        expected
+    );
+    let inside = ["1970-01-02T03:53:20Z+600x601 skipped #7"];
+    assert_eq!(told(&facts(&held, &rows), secs(100_400), secs(101_000)), inside);
+}
+
+#[test]
+fn a_calendar_names_its_days() {
+    let only = |rule| {
+        let schedule = json!({"cron": "0 0 9 * * ?", "time_zone": "Asia/Shanghai"});
+        let job = job(json!({"schedule": schedule, "calendar": {"name": "cn", "rule": rule}}));
+        [Definition { from: Timestamp::EPOCH, job }]
+    };
+    let (from, to) = (at("10-07T00:00:00"), at("10-12T00:00:00"));
+    let now = at("10-01T00:00:00");
+    let held = only("only");
+    let expected = [
+        "10-07T01:00:00Z calendar National Day",
+        "10-08T01:00:00Z planned",
+        "10-09T01:00:00Z planned",
+        "10-10T01:00:00Z planned",
+        "10-11T01:00:00Z calendar -",
+    ];
+    assert_eq!(told(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
+    let held = only("next");
+    let expected = [
+        "10-07T01:00:00Z calendar National Day to 10-08T01:00:00Z",
+        "10-08T01:00:00Z planned",
+        "10-09T01:00:00Z planned",
+        "10-10T01:00:00Z planned",
+        "10-11T01:00:00Z calendar - to 10-12T01:00:00Z",
+    ];
+    assert_eq!(told(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
+}
+
+#[test]
+fn a_closed_day_of_a_one_second_job_is_one_entry() {
+    let schedule = json!({"cron": "* * * * * ?", "time_zone": "Asia/Shanghai"});
+    let held =
+        [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": schedule, "calendar": {"name": "cn"}})) }];
+    let facts = Facts { now: at("10-01T00:00:00"), ..facts(&held, &[]) };
+    let expected = [
+        "10-06T16:00:00Z+86399x86400 calendar National Day",
+        "10-07T16:00:00Z+259199x259200 planned",
+        "10-10T16:00:00Z+86399x86400 calendar -",
+        "10-11T16:00:00Z planned",
+    ];
+    assert_eq!(told(&facts, at("10-06T16:00:00"), at("10-11T16:00:00")), expected);
+}
+
+#[test]
+fn a_delay_has_its_rows_and_its_next_fire() {
+    let held = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"delay": "20s"}})) }];
+    let rows = [done(1, Timestamp::from_millis(30_020))];
+    let facts = Facts { now: secs(40), next_fire_at: Some(Timestamp::from_millis(52_500)), ..facts(&held, &rows) };
+    assert_eq!(told(&facts, secs(0), secs(100)), ["00:00:30.020Z succeeded #1", "00:00:52.500Z planned"]);
+}
+
+#[test]
+fn an_account_that_is_full_says_where_to_go_on() {
+    let held =
+        [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": [{"every": "1s"}, {"every": "2s"}]})) }];
+    let rows: Vec<Run> = (1..=9).map(|second| done(second, secs(second))).collect();
+    let facts = facts(&held, &rows);
+    let first = account(&facts, Range { from: secs(1), to: secs(9), limit: 4 });
+    assert_eq!((first.entries.len(), first.next), (4, Some(secs(5))));
+    let year = Range { from: secs(10), to: secs(400 * 86_400), limit: 10 };
+    let part = account(&facts, year);
+    assert_eq!((part.entries[0].count, part.next), (50_000, Some(Timestamp::from_millis(50_009_001))));
+}
+
+#[track_caller]
+fn check_why(facts: &Facts<'_>, at: Timestamp, en: &str, zh: &str) {
+    let why = why(facts, at);
+    assert_eq!((why.sentence(Lang::En), why.sentence(Lang::Zh)), (en, zh));
+}
+
+#[test]
+fn the_answer_is_a_sentence() {
+    let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"});
+    let held = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": schedule})) }];
+    let night = |day| at(&format!("06-{day:02}T00:30:00"));
+    let rows = [
+        done(2, night(2)),
+        Run { message: Some("exit 3".to_owned()), status: RunStatus::Failed, ..done(3, night(3)) },
+        row(4, night(4), RunStatus::Skipped, Some(Reason::Overlap)),
+        span(5, night(5), night(7), 3),
+        Run { cancel_by: Some("li".to_owned()), ..row(8, night(8), RunStatus::Cancelled, None) },
+    ];
+    let facts = Facts { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
+    check_why(
+        &facts,
+        night(2),
+        "It ran at 2026-06-02 02:30:00.004 Europe/Berlin on w-1, succeeded.",
+        "已于 2026-06-02 02:30:00.004 Europe/Berlin 执行（执行器 w-1），成功。",
+    );
+    check_why(
+        &facts,
+        night(3),
+        "It ran at 2026-06-03 02:30:00.004 Europe/Berlin on w-1, failed: exit 3.",
+        "已于 2026-06-03 02:30:00.004 Europe/Berlin 执行（执行器 w-1），失败：exit 3。",
+    );
+    check_why(
+        &facts,
+        night(4),
+        "It did not run: an earlier run was not over, and the job's overlap policy passes it over.",
+        "没有执行：上一次执行尚未结束，按任务的重叠策略跳过。",
+    );
+    check_why(
+        &facts,
+        night(6),
+        "It did not run: its instant passed while no server was at work, and the job's misfire policy passes it over. So it \
+         went for 3 fires from 2026-06-05 02:30 Europe/Berlin to 2026-06-07 02:30 Europe/Berlin.",
+        "没有执行：到期时没有服务器在工作，按任务的错过策略跳过。从 2026-06-05 02:30 Europe/Berlin 到 2026-06-07 02:30 \
+         Europe/Berlin 共 3 次触发都是如此。",
+    );
+    check_why(&facts, night(8), "It did not run: it was cancelled by li.", "没有执行：已被取消（操作人 li）。");
+    check_why(
+        &facts,
+        night(9),
+        "It has not run yet: it was due at 2026-06-09 02:30 Europe/Berlin, and no server has taken it up so far.",
+        "尚未执行：应在 2026-06-09 02:30 Europe/Berlin 执行，目前还没有服务器接手。",
+    );
+    check_why(
+        &facts,
+        night(10),
+        "It will run at 2026-06-10 02:30 Europe/Berlin.",
+        "将在 2026-06-10 02:30 Europe/Berlin 执行。",
+    );
+    check_why(
+        &facts,
+        at("06-04T02:30:00"),
+        "Nothing was planned at 2026-06-04 04:30 Europe/Berlin, the fire before is 2026-06-04 02:30 Europe/Berlin, the next one \
+         is 2026-06-05 02:30 Europe/Berlin.",
+        "2026-06-04 04:30 Europe/Berlin 没有安排，前一次触发是 2026-06-04 02:30 Europe/Berlin，下一次是 2026-06-05 02:30 \
+         Europe/Berlin。",
+    );
+}
+
+#[test]
+fn why_nothing_was_planned_is_said() {
+    let manual = [Definition { from: secs(100), job: job(json!({})) }];
+    let child = [Definition { from: secs(100), job: job(json!({"schedule": {"after": ["x", "y"]}})) }];
+    let en = |held: &[Definition], deleted_at, at| why(&Facts { deleted_at, ..facts(held, &[]) }, secs(at)).en;
+    let expected =
+        "Nothing was planned at 1970-01-01 00:05 UTC: the job has no schedule and runs only when it is asked to.";
+    assert_eq!(en(&manual, None, 300), expected);
+    assert_eq!(en(&child, None, 300), "Nothing was planned at 1970-01-01 00:05 UTC: the job follows x, y.");
+    let expected = "Nothing was planned at 1970-01-01 00:05 UTC: the job was deleted at 1970-01-01 00:03:20 UTC.";
+    assert_eq!(en(&manual, Some(secs(200)), 300), expected);
+    let expected = "Nothing was planned at 1970-01-01 00:01 UTC: the definition that is known first was saved at \
+                    1970-01-01 00:01:40 UTC.";
+    assert_eq!(en(&manual, None, 60), expected);
+}
+
+fn schedules() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!({"every": "7s"})),
+        Just(json!({"cron": "0/20 * * * * ?"})),
+        Just(json!([{"every": "30s"}, {"cron": "0/20 * * * * ?"}])),
+        Just(json!({"cron": "0 0/7 * * * ?", "time_zone": "Asia/Shanghai"})),
+        Just(json!([{"cron": "0 0 * * * ?", "time_zone": "Asia/Shanghai"}, {"at": "2026-10-07T15:59:30Z"}])),
+    ]
+}
+
+fn definitions(base: i64) -> impl Strategy<Value = Vec<Definition>> {
+    let rule = prop_oneof![Just(None), Just(Some("only")), Just(Some("except")), Just(Some("next"))];
+    let one = (0i64..1200, schedules(), any::<bool>(), rule);
+    prop::collection::vec(one, 1..4).prop_map(move |mut found| {
+        found.sort_by_key(|(from, ..)| *from);
+        let define = |(from, schedule, enabled, rule): (i64, Value, bool, Option<&str>)| {
+            let mut spec = json!({"schedule": schedule, "enabled": enabled});
+            if let Some(rule) = rule {
+                spec["calendar"] = json!({"name": "cn", "rule": rule});
+            }
+            Definition { from: secs(base + from), job: job(spec) }
+        };
+        found.into_iter().map(define).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// No planned fire without an entry, none twice, and nothing told that is neither a fire, a row nor a calendar's.
+    #[test]
+    fn every_planned_fire_is_told_once(
+        definitions in definitions(at("10-07T15:50:00").second()),
+        rows in prop::collection::btree_map(0i64..1500, prop::option::of(1i64..200), 0..12),
+        (now, next, kept) in (0i64..1500, prop::option::of(0i64..1500), 0i64..1500),
+        limit in 1usize..40,
+    ) {
+        let base = at("10-07T15:50:00").second();
+        let rows: Vec<Run> = rows
+            .into_iter()
+            .enumerate()
+            .map(|(id, (second, length))| {
+                let (id, at) = (i64::try_from(id).unwrap(), secs(base + second));
+                length.map_or_else(|| done(id, at), |length| span(id, at, at + Duration::from_secs(length.unsigned_abs()), 9))
+            })
+            .collect();
+        let facts = Facts {
+            next_fire_at: next.map(|next| secs(base + next)), now: secs(base + now), kept_from: secs(base + kept),
+            ..facts(&definitions, &rows)
+        };
+        let (from, to) = (secs(base), secs(base + 1500));
+        let mut planned: BTreeMap<Timestamp, bool> = BTreeMap::new();
+        for (index, definition) in definitions.iter().enumerate() {
+            let until = definitions.get(index + 1).map_or(to, |next| next.from);
+            let table = &definition.job.timetable;
+            planned.extend(table.fires(facts.anchor, definition.from, until).map(|fire| (fire.at, true)));
+            planned.extend(table.removed(facts.anchor, definition.from, until).map(|fire| (fire.at, false)));
+        }
+        planned.extend(rows.iter().map(|row| (row.fire_at, true)));
+        let mut told: Vec<Entry> = Vec::new();
+        let mut cursor = Some(from);
+        while let Some(from) = cursor {
+            let part = account(&facts, Range { from, to, limit });
+            told.extend(part.entries);
+            prop_assert!(part.next.is_none_or(|next| next > from));
+            cursor = part.next;
+        }
+        prop_assert!(told.windows(2).all(|pair| pair[0].last < pair[1].first), "{told:?}");
+        let mut covered = 0;
+        for entry in &told {
+            let inside: Vec<bool> = planned.range(entry.first..=entry.last).map(|(_, fires)| *fires).collect();
+            prop_assert_eq!(u64::try_from(inside.len()).unwrap(), entry.count, "{:?}", entry);
+            prop_assert!(inside.iter().all(|fires| *fires == entry.verdict.is_fire()), "{entry:?}");
+            covered += inside.len();
+        }
+        prop_assert_eq!(covered, planned.len());
+    }
+}

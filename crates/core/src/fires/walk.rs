@@ -1,0 +1,257 @@
+//! The walk through a range: cut where something changes, and between two cuts told as a whole.
+
+use super::fold::{Fold, Stretch};
+use super::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
+use crate::local;
+use crate::run::Run;
+use crate::schedule::{Schedule, just_before};
+use crate::spec::CalendarRule;
+use crate::taken::{Taken, taken};
+use crate::time::Timestamp;
+use crate::timetable::Applied;
+
+/// How many instants and days one account looks at; what is left is for the next one.
+const STEP_COUNT_MAX: usize = 50_000;
+
+pub(super) struct Walk<'a> {
+    facts: &'a Facts<'a>,
+    /// One row for each instant, in order.
+    rows: Vec<&'a Run>,
+    from: Timestamp,
+    to: Timestamp,
+    fold: Fold,
+    steps: usize,
+    /// Where it was given up: everything before is told.
+    stopped: Option<Timestamp>,
+}
+
+/// The fires after the first instant and up to the second.
+#[derive(Clone, Copy)]
+struct Between(Timestamp, Timestamp);
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(facts: &'a Facts<'a>, range: Range) -> Self {
+        let to = range.to.min(range.from.saturating_add(RANGE_MAX));
+        Self {
+            facts,
+            rows: planned_rows(facts.rows),
+            from: range.from,
+            to,
+            fold: Fold::new(range.limit.min(ENTRY_COUNT_MAX)),
+            steps: 0,
+            stopped: (to < range.to).then(|| after(to)),
+        }
+    }
+
+    pub(super) fn run(mut self) -> Account {
+        let whole = self.stopped.take();
+        let mut cursor = just_before(self.from);
+        for cut in self.cuts() {
+            if self.fold.is_full() || self.stopped.is_some() {
+                break;
+            }
+            self.tell(Between(cursor, cut));
+            cursor = cut;
+        }
+        let stopped = self.stopped.or(whole);
+        self.fold.finish(stopped)
+    }
+
+    /// The instants after which something else holds than up to them, in order; the last is the range's end.
+    fn cuts(&self) -> Vec<Timestamp> {
+        let Facts { definitions, deleted_at, next_fire_at, now, kept_from, .. } = self.facts;
+        let mut cuts: Vec<Timestamp> = definitions.iter().map(|definition| definition.from).collect();
+        cuts.extend(deleted_at);
+        cuts.extend(next_fire_at.map(just_before));
+        cuts.extend([*now, just_before(*kept_from), self.to]);
+        cuts.extend(self.rows.iter().flat_map(|row| [just_before(row.fire_at), row.fire_at]));
+        cuts.extend(self.rows.iter().filter_map(|row| row.span_end_at));
+        cuts.retain(|cut| (self.from..=self.to).contains(cut));
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    }
+
+    /// Tells what became of the fires of a stretch in which nothing changes.
+    fn tell(&mut self, between: Between) {
+        let Between(_, until) = between;
+        let definition = self.definition_at(until);
+        let found =
+            self.rows.binary_search_by_key(&until, |row| row.fire_at).ok().and_then(|index| self.rows.get(index));
+        if let Some(row) = found.copied() {
+            let verdict = verdict_of_row(row, definition.is_some_and(|definition| self.plans(definition, row)));
+            return self.push(Between(until, until), 1, verdict, std::iter::once(until));
+        }
+        let Some(definition) = definition else { return };
+        let verdict = self.verdict_without_row(definition, until);
+        let table = &definition.job.timetable;
+        match (table.schedules.as_slice(), &table.calendar) {
+            _ if table.delay().is_some() => self.tell_delay(between, verdict),
+            ([one], None) => self.tell_plain(one, between, verdict),
+            ([one], Some(applied)) if matches!(applied.rule, CalendarRule::Only | CalendarRule::Except) => {
+                self.tell_days(definition, (one, applied), between, &verdict);
+            }
+            _ => self.tell_each(definition, between, &verdict),
+        }
+    }
+
+    /// The definition that plans the fires up to this instant.
+    fn definition_at(&self, until: Timestamp) -> Option<&'a Definition> {
+        let exists = self.facts.deleted_at.is_none_or(|deleted_at| until <= deleted_at);
+        self.facts.definitions.iter().rfind(|definition| exists && definition.from < until)
+    }
+
+    fn plans(&self, definition: &Definition, row: &Run) -> bool {
+        let table = &definition.job.timetable;
+        table.delay().is_some() || table.fire_at(self.facts.anchor, row.fire_at).is_some()
+    }
+
+    fn verdict_without_row(&self, definition: &Definition, at: Timestamp) -> Verdict {
+        let before = self.rows.partition_point(|row| row.fire_at <= at);
+        let reaches = |row: &&&Run| row.span_end_at.is_some_and(|end| end >= at);
+        if let Some(row) = before.checked_sub(1).and_then(|index| self.rows.get(index)).filter(reaches) {
+            return Verdict::Span { run: row.id, reason: row.reason };
+        }
+        let is_claimed = self.facts.next_fire_at.is_none_or(|next| at < next);
+        match () {
+            () if !definition.job.enabled => Verdict::Paused,
+            () if at > self.facts.now => Verdict::Planned,
+            () if !is_claimed => Verdict::Undecided,
+            () if at < self.facts.kept_from => Verdict::Removed,
+            () => Verdict::Missing,
+        }
+    }
+
+    /// A delay has one instant that is known without a row.
+    fn tell_delay(&mut self, Between(from, until): Between, verdict: Verdict) {
+        if let Some(at) = self.facts.next_fire_at.filter(|at| from < *at && *at <= until) {
+            self.push(Between(at, at), 1, verdict, std::iter::once(at));
+        }
+    }
+
+    /// Counts without walking.
+    fn tell_plain(&mut self, schedule: &Schedule, Between(from, until): Between, verdict: Verdict) {
+        self.steps += 1;
+        let anchor = self.facts.anchor;
+        let Some(first) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
+        let last = schedule.prev_before(anchor, after(until)).unwrap_or(first).max(first);
+        let count = schedule.count_between(anchor, first, last);
+        let next = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
+        self.push(Between(first, last), count, verdict, std::iter::successors(Some(first), next));
+    }
+
+    /// Goes from one edge of the calendar to the next, and counts between them.
+    fn tell_days(
+        &mut self,
+        definition: &Definition,
+        (schedule, applied): (&Schedule, &Applied),
+        Between(from, until): Between,
+        verdict: &Verdict,
+    ) {
+        let mut cursor = from;
+        loop {
+            let next = definition.job.timetable.next_after(self.facts.anchor, cursor).map(|fire| fire.at);
+            let fire = next.filter(|at| *at <= until);
+            self.tell_closed((schedule, applied), Between(cursor, fire.map_or(until, just_before)));
+            let Some(fire) = fire.filter(|_| self.stopped.is_none() && !self.fold.is_full()) else { return };
+            let local = local::shown(schedule.zone, fire);
+            let edge =
+                just_before(local::instant(schedule.zone, applied.calendar.next_edge(local))).min(until).max(fire);
+            // Where the clock changes before the edge, it may show times of before the fire again.
+            let steady = local::shown(schedule.zone, edge) - local == chrono_length(fire, edge);
+            cursor = if steady { edge } else { fire };
+            self.tell_plain(schedule, Between(just_before(fire), cursor), verdict.clone());
+            if self.is_over(cursor) {
+                return;
+            }
+        }
+    }
+
+    /// Instants that the calendar takes, all of them, day by day.
+    fn tell_closed(&mut self, (schedule, applied): (&Schedule, &Applied), Between(from, until): Between) {
+        let mut cursor = from;
+        while let Some(at) = schedule.next_after(self.facts.anchor, cursor).filter(|at| *at <= until) {
+            let tomorrow =
+                local::shown(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
+            let day_ends = tomorrow.map_or(until, |tomorrow| just_before(local::instant(schedule.zone, tomorrow)));
+            cursor = day_ends.min(until).max(at);
+            let verdict = verdict_of_taken(applied, taken(schedule, applied, at));
+            self.tell_plain(schedule, Between(just_before(at), cursor), verdict);
+            if self.is_over(cursor) {
+                return;
+            }
+        }
+    }
+
+    /// Walks through all instants: those of the timetable, and those that its calendar took.
+    fn tell_each(&mut self, definition: &Definition, Between(from, until): Between, verdict: &Verdict) {
+        let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
+        let next_fire = |after| table.next_after(anchor, after).map(|fire| fire.at).filter(|at| *at <= until);
+        let next_raw = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
+        let mut fire = next_fire(from);
+        let mut raw = table.calendar.as_ref().and_then(|_| next_raw(from));
+        while let Some(at) = fire.into_iter().chain(raw.map(|(at, _)| at)).min() {
+            self.steps += 1;
+            let told = match (&table.calendar, raw) {
+                _ if fire == Some(at) => verdict.clone(),
+                (Some(applied), Some((_, schedule))) => verdict_of_taken(applied, taken(schedule, applied, at)),
+                _ => return,
+            };
+            self.push(Between(at, at), 1, told, std::iter::once(at));
+            if fire == Some(at) {
+                fire = next_fire(at);
+            }
+            if raw.is_some_and(|(raw, _)| raw == at) {
+                raw = next_raw(at);
+            }
+            if self.is_over(at) {
+                return;
+            }
+        }
+    }
+
+    /// Whether to stop after everything up to `told` is told.
+    fn is_over(&mut self, told: Timestamp) -> bool {
+        if self.steps >= STEP_COUNT_MAX && told < self.to {
+            self.stopped.get_or_insert(after(told));
+        }
+        self.stopped.is_some() || self.fold.is_full()
+    }
+
+    fn push(
+        &mut self,
+        Between(first, last): Between,
+        count: u64,
+        verdict: Verdict,
+        instants: impl Iterator<Item = Timestamp>,
+    ) {
+        self.fold.push(Stretch { first, last, count, verdict }, instants);
+    }
+}
+
+/// The rows of the schedule itself, one for each instant: that of the whole before those of its shards.
+fn planned_rows(rows: &[Run]) -> Vec<&Run> {
+    let mut rows: Vec<&Run> = rows.iter().filter(|row| row.cause == 0).collect();
+    rows.sort_by_key(|row| (row.fire_at, row.shard_index));
+    rows.dedup_by_key(|row| row.fire_at);
+    rows
+}
+
+fn verdict_of_row(row: &Run, planned: bool) -> Verdict {
+    if row.span_end_at.is_some() {
+        return Verdict::Span { run: row.id, reason: row.reason };
+    }
+    Verdict::Row { run: row.id, status: row.status, reason: row.reason, planned }
+}
+
+fn verdict_of_taken(applied: &Applied, Taken { day, moved_to }: Taken) -> Verdict {
+    Verdict::Calendar { calendar: applied.calendar.name().to_owned(), day, moved_to }
+}
+
+fn after(at: Timestamp) -> Timestamp {
+    Timestamp::from_millis(at.as_millis().saturating_add(1))
+}
+
+fn chrono_length(from: Timestamp, to: Timestamp) -> chrono::TimeDelta {
+    chrono::TimeDelta::milliseconds(to.as_millis().saturating_sub(from.as_millis()))
+}
