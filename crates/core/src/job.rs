@@ -239,16 +239,17 @@ fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::new(pointer, message));
     };
     match spec.route {
-        Route::First | Route::Last | Route::Round | Route::Random | Route::Broadcast => {}
-        route @ (Route::ConsistentHash
+        route @ (Route::Failover | Route::Busyover) => unavailable("/route", &route, "first or least_active"),
+        Route::First
+        | Route::Last
+        | Route::Round
+        | Route::Random
+        | Route::ConsistentHash
         | Route::Lfu
         | Route::Lru
-        | Route::Failover
-        | Route::Busyover
         | Route::Weight
-        | Route::LeastActive) => {
-            unavailable("/route", &route, "first, last, round, random or broadcast");
-        }
+        | Route::LeastActive
+        | Route::Broadcast => {}
     }
     if spec.overlap.policy == OverlapPolicy::Cover {
         unavailable("/overlap/policy", &spec.overlap.policy, "serial, discard or allow");
@@ -301,7 +302,7 @@ mod tests {
         check_refused(json!({"schedule": {"cron": "99 * * * * ?"}}), "/schedule/cron", "99");
         check_refused(json!({"schedule": [{"every": "1s"}, {"every": "0s"}]}), "/schedule/1/every", "0s");
         check_refused(json!({"schedule": {"cron": "0 * * * * ?", "time_zone": "X/Y"}}), "/schedule/time_zone", "X/Y");
-        check_refused(json!({"route": "lfu"}), "/route", "lfu");
+        check_refused(json!({"route": "busyover"}), "/route", "busyover");
         check_refused(json!({"timeout": "0s"}), "/timeout", "1ms");
         check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "soon");
         check_refused(json!({"retry": {"max": 1, "backoff": "5m..1s"}}), "/retry/backoff", "5m");

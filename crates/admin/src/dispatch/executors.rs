@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use rondel_core::route::Candidate;
-use rondel_core::{AppId, ExecutorId, Run, Timestamp};
+use rondel_core::route::{Answer, Candidate, Refusal, Seat};
+use rondel_core::{AppId, ExecutorId, Job, Timestamp};
 
 use super::{Report, SessionHandle};
 use crate::registry::OnlineExecutor;
@@ -13,9 +13,17 @@ pub(crate) struct Online {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
     pub(crate) name: String,
+    /// The same name, as routers know it.
+    seat: Seat,
+    labels: BTreeMap<String, String>,
+    weight: u32,
     handlers: HashSet<String>,
     limit: usize,
     pub(crate) in_flight: usize,
+    /// How many runs of other nodes it had, by its last heartbeat.
+    elsewhere: usize,
+    /// When it was last heard.
+    pub(crate) heard_at: Timestamp,
     pub(crate) draining: bool,
     /// It said that it was full: nothing more until then, or until something ends.
     pub(crate) full_until: Option<Timestamp>,
@@ -23,8 +31,22 @@ pub(crate) struct Online {
 }
 
 impl Online {
-    fn has_room(&self, now: Timestamp) -> bool {
-        !self.draining && self.in_flight < self.limit && self.full_until.is_none_or(|until| until <= now)
+    fn is_fit(&self, job: &Job) -> bool {
+        self.handlers.contains(&job.handler) && job.select.admits(&self.name, &self.labels)
+    }
+
+    /// Why it takes no run now.
+    fn refusal(&self, now: Timestamp) -> Option<Refusal> {
+        if self.draining {
+            return Some(Refusal::Draining);
+        }
+        let is_full = self.in_flight >= self.limit || self.full_until.is_some_and(|until| until > now);
+        is_full.then_some(Refusal::Full)
+    }
+
+    pub(crate) fn candidate(&self, answer: Answer, now: Timestamp) -> Candidate<'_> {
+        let active = self.in_flight + self.elsewhere;
+        Candidate { seat: &self.seat, weight: self.weight, active, refusal: self.refusal(now), answer }
     }
 }
 
@@ -47,10 +69,15 @@ impl Executors {
             session,
             app: executor.app,
             name: executor.name.clone(),
+            seat: Seat::new(&executor.name),
+            labels: executor.labels.clone(),
+            weight: executor.weight,
             handlers: executor.handlers.iter().cloned().collect(),
             // A little more than the slots, so that the next run is there when one ends.
             limit: slots + 4.max(slots / 4),
             in_flight: 0,
+            elsewhere: 0,
+            heard_at: executor.last_seen_at,
             draining: executor.draining,
             full_until: None,
             report,
@@ -100,20 +127,32 @@ impl Executors {
         lost
     }
 
-    /// Everyone in the app who has the handler and takes runs, by name: what a broadcast goes to.
-    pub(crate) fn fit(&self, app: AppId, handler: &str) -> Vec<&Online> {
-        self.in_app(app).filter(|online| !online.draining && online.handlers.contains(handler)).collect()
+    /// Everyone in the app who has the handler and meets the job's conditions, by name: those whom a router knows.
+    pub(crate) fn fit(&self, app: AppId, job: &Job) -> Vec<&Online> {
+        self.in_app(app).filter(|online| online.is_fit(job)).collect()
     }
 
-    /// Of those, the ones who have room for `run`; only the one it is meant for where it is a shard of a broadcast.
-    pub(crate) fn with_room(&self, run: &Run, handler: &str, now: Timestamp) -> Vec<&Online> {
-        let meant_for = run.executor.as_deref().filter(|_| run.attempt == 1 && run.parent.is_some());
-        let fit = self.fit(run.app, handler).into_iter();
-        fit.filter(|online| online.has_room(now) && meant_for.is_none_or(|name| name == online.name)).collect()
+    /// Of those, the ones who do not go away: what a broadcast goes to.
+    pub(crate) fn staying(&self, app: AppId, job: &Job) -> Vec<&Online> {
+        self.in_app(app).filter(|online| online.is_fit(job) && !online.draining).collect()
+    }
+
+    /// A heartbeat of an executor: how many runs it has, from all nodes.
+    pub(crate) fn beat(&mut self, id: ExecutorId, active: usize, now: Timestamp) {
+        if let Some(online) = self.online.get_mut(&id) {
+            online.elsewhere = active.saturating_sub(online.in_flight);
+            online.heard_at = now;
+        }
+    }
+
+    pub(crate) fn heard(&mut self, id: ExecutorId, now: Timestamp) {
+        if let Some(online) = self.online.get_mut(&id) {
+            online.heard_at = now;
+        }
     }
 
     pub(crate) fn has_room_in(&self, app: AppId, now: Timestamp) -> bool {
-        self.in_app(app).any(|online| online.has_room(now))
+        self.in_app(app).any(|online| online.refusal(now).is_none())
     }
 
     pub(crate) fn forget_handler(&mut self, id: ExecutorId, handler: &str) {
@@ -126,8 +165,4 @@ impl Executors {
         let named = self.by_app.get(&app);
         named.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online.get(id))
     }
-}
-
-pub(crate) fn candidates<'a>(online: &[&'a Online]) -> Vec<Candidate<'a>> {
-    online.iter().map(|online| Candidate { name: &online.name }).collect()
 }

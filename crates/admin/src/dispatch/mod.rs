@@ -12,6 +12,7 @@ mod place;
 pub(crate) mod results;
 mod rollcall;
 mod round;
+mod routing;
 mod run_loop;
 pub(crate) mod steps;
 mod streams;
@@ -98,6 +99,8 @@ pub(crate) enum Event {
     Joined(SessionHandle, OnlineExecutor, Report),
     /// A stream ended.
     Left(ExecutorId, u64),
+    /// A heartbeat: how many runs the executor has, from all nodes.
+    Beat(ExecutorId, usize),
     /// An executor takes no more runs.
     Draining(ExecutorId),
     /// What became of triggers.

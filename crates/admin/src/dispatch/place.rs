@@ -3,23 +3,17 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use rand::RngExt as _;
 use rondel_core::outcome::Outcome;
-use rondel_core::route::pick;
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Reason, Run, RunId, Timestamp};
 use rondel_store::ledger::Finish;
 
-use super::executors::candidates;
 use super::gates::Entry;
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
 use super::parked::Waiting;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
 use super::steps::{Done, Step};
 use super::{Ready, finish_unsent};
-
-/// Jobs whose router memory is kept; all of it is forgotten beyond.
-const ROUTER_MEMORY_MAX: usize = 100_000;
 
 impl DispatchLoop {
     /// Lets every run go whose instant has come.
@@ -51,23 +45,10 @@ impl DispatchLoop {
 
     /// Finds an executor; gives the run back where there is none with room.
     pub(super) fn place(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
-        let handler = ready.definition.job.handler.as_str();
         if ready.run.is_root() && ready.run.shard_total.is_none() {
             return self.expand(ready, now);
         }
-        let online = self.executors.with_room(&ready.run, handler, now);
-        if self.memories.len() > ROUTER_MEMORY_MAX {
-            self.memories.clear();
-        }
-        let memory = self.memories.entry(ready.run.job).or_default();
-        let route = match ready.definition.job.route {
-            rondel_core::Route::Broadcast => rondel_core::Route::First,
-            route => route,
-        };
-        let Some(index) = pick(route, &candidates(&online), memory, rand::rng().random()) else { return Some(ready) };
-        let (id, name) = (online[index].session.executor, online[index].name.clone());
-        self.assign(ready, id, name, now);
-        None
+        self.route(ready, now)
     }
 
     pub(super) fn assign(&mut self, ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp) {
@@ -163,7 +144,7 @@ impl DispatchLoop {
 
     /// Fixes who takes part in a broadcast: everyone who is online now. Gives the run back where nobody is.
     pub(super) fn expand(&mut self, root: Ready, now: Timestamp) -> Option<Ready> {
-        let fit = self.executors.fit(root.run.app, &root.definition.job.handler);
+        let fit = self.executors.staying(root.run.app, &root.definition.job);
         let total = i32::try_from(fit.len()).unwrap_or(i32::MAX);
         if total == 0 {
             return Some(root);

@@ -14,7 +14,7 @@ impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
         self.note_running(now);
         for ready in self.parked.take_expired(now) {
-            let online = self.executors.fit(ready.run.app, &ready.definition.job.handler).len();
+            let online = self.executors.staying(ready.run.app, &ready.definition.job).len();
             let (reason, message) = if online == 0 {
                 (Reason::NoExecutor, format!("no executor of app {} was online", ready.definition.job.app))
             } else {

@@ -5,8 +5,8 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::route::Memory;
-use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
+use rondel_core::route::Memories;
+use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
@@ -87,7 +87,7 @@ pub(crate) struct DispatchLoop {
     pub(super) gates: Gates,
     pub(super) rollcall: RollCall,
     pub(super) executors: Executors,
-    pub(super) memories: HashMap<JobId, Memory>,
+    pub(super) memories: Memories,
     /// Triggers of this turn of the loop, by executor.
     pub(super) outgoing: HashMap<ExecutorId, Vec<v1::Trigger>>,
     /// At-most-once runs of this turn.
@@ -110,7 +110,7 @@ impl DispatchLoop {
             gates: Gates::default(),
             rollcall: RollCall::default(),
             executors: Executors::default(),
-            memories: HashMap::new(),
+            memories: Memories::default(),
             outgoing: HashMap::new(),
             to_mark: Vec::new(),
             next_session: 0,
@@ -161,6 +161,7 @@ impl DispatchLoop {
             Event::Ready(runs) => self.upcoming.extend(runs.into_iter().map(|ready| Reverse(Upcoming(ready)))),
             Event::Joined(session, executor, report) => self.joined(session, &executor, report, now),
             Event::Left(executor, number) => self.left(executor, number, now),
+            Event::Beat(executor, active) => self.executors.beat(executor, active, now),
             Event::Draining(executor) => {
                 if let Some(online) = self.executors.get_mut(executor) {
                     online.draining = true;

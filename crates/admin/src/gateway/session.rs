@@ -113,6 +113,8 @@ impl Session {
                 self.shared.registry.heard(id, now, Some(beat.running));
                 let reply = v1::HeartbeatReply { sequence: beat.sequence, now_at_ms: now.as_millis() };
                 self.handle.send(server_message::Body::HeartbeatReply(reply));
+                let active = beat.running.saturating_add(beat.queued);
+                self.tell(Event::Beat(id, usize::try_from(active).unwrap_or(usize::MAX))).await;
             }
             Body::Replies(replies) => {
                 self.shared.registry.heard(id, now, None);

@@ -1,7 +1,14 @@
-//! Round: each executor in turn, from a drawn start, so that jobs born together do not all begin with the first.
+//! Round: each in turn (XXL-JOB's ROUND). Remembers whose turn is next; begins with a drawn one, so that jobs born
+//! together do not all begin with the first. Who is not open is passed over.
 
-pub(super) fn pick(turn: &mut Option<u32>, count: usize, draw: u32) -> usize {
-    let this = turn.map_or(draw, |last| last.wrapping_add(1));
-    *turn = Some(this);
-    super::remainder(this, count)
+use super::{Ask, Choice, Memory};
+
+pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+    let count = ask.candidates.len();
+    let turn = usize::try_from(memory.turn().unwrap_or(ask.draw)).unwrap_or(0);
+    let in_turn = |step: &usize| ask.candidates[turn.wrapping_add(*step) % count].refusal.is_none();
+    let Some(step) = (0..count).find(in_turn) else { return Choice::Nobody };
+    let index = turn.wrapping_add(step) % count;
+    memory.set_turn(u32::try_from(index + 1).unwrap_or(0));
+    Choice::Take(index)
 }

@@ -141,12 +141,19 @@ impl Texts {
     }
 
     /// The routes that can be chosen, and what they mean.
-    pub(crate) const fn routes(&self) -> [(Route, &'static str); 5] {
+    pub(crate) const fn routes(&self) -> [(Route, &'static str); 12] {
         [
             (Route::Round, self.route_round),
             (Route::Random, self.route_random),
             (Route::First, self.route_first),
             (Route::Last, self.route_last),
+            (Route::ConsistentHash, self.route_consistent_hash),
+            (Route::Lfu, self.route_lfu),
+            (Route::Lru, self.route_lru),
+            (Route::Failover, self.route_failover),
+            (Route::Busyover, self.route_busyover),
+            (Route::Weight, self.route_weight),
+            (Route::LeastActive, self.route_least_active),
             (Route::Broadcast, self.route_broadcast),
         ]
     }

@@ -1,0 +1,46 @@
+//! What executors are asked before some routers pick, and what their answers mean.
+
+use super::{Ask, Choice, deal};
+
+/// What a router wants to know of each executor first. All are asked at once; the caller waits a little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Question {
+    /// Are you there?
+    There,
+    /// Could you start a run of this job at once, and have none of it?
+    Free,
+}
+
+/// What an executor said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing yet, or it was not asked.
+    #[default]
+    None,
+    /// Yes.
+    Yes,
+    /// No.
+    No,
+}
+
+/// The first in the order of the list who said yes. An earlier one that has said nothing yet is waited for, until it is
+/// over. The shards of a fire are dealt over all who said yes.
+pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
+    let answer = |index: &usize| ask.candidates[*index].answer;
+    if ask.shards > 1 {
+        if !ask.is_over && ask.open().any(|index| answer(&index) == Answer::None) {
+            return Choice::Wait;
+        }
+        return deal(ask.open().filter(|index| answer(index) == Answer::Yes), ask.deal()).into();
+    }
+    let decides = |index: &usize| match answer(index) {
+        Answer::Yes => true,
+        Answer::No => false,
+        Answer::None => !ask.is_over,
+    };
+    match ask.open().find(decides) {
+        Some(index) if answer(&index) == Answer::Yes => Choice::Take(index),
+        Some(_) => Choice::Wait,
+        None => Choice::Nobody,
+    }
+}

@@ -1,0 +1,17 @@
+//! Broadcast: every executor gets a shard (XXL-JOB's SHARDING_BROADCAST). Who they are is fixed when the fire is expanded;
+//! here a shard goes to the one that it is for, and waits while that one has no room. A shard that is tried again goes to
+//! the same one if it is still there, else to another. Remembers nothing.
+
+use super::{Ask, Choice, Memory};
+
+pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
+    let is_its = |index: &usize| Some(ask.candidates[*index].seat.name()) == ask.executor;
+    if let Some(index) = ask.open().find(is_its) {
+        return Choice::Take(index);
+    }
+    let is_there = (0..ask.candidates.len()).any(|index| is_its(&index));
+    if is_there || (ask.attempt == 1 && ask.executor.is_some()) {
+        return Choice::Nobody;
+    }
+    ask.dealt(0).into()
+}

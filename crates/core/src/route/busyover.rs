@@ -1,0 +1,8 @@
+//! Busyover: the first by name that answers "I am free for this job": it has none of its runs, and a slot (XXL-JOB's
+//! BUSYOVER). Remembers nothing.
+
+use super::{Ask, Choice, Memory, answers};
+
+pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
+    answers::first_good(ask)
+}

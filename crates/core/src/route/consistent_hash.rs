@@ -1,0 +1,16 @@
+//! Consistent hash: the same executor for the same job, and few jobs that move when executors come and go (XXL-JOB's
+//! CONSISTENT_HASH, its exact ring: 100 places for each executor, md5, the first four bytes little-endian). Remembers
+//! nothing.
+//!
+//! The key is the job's id in decimal, as XXL-JOB has it: ids outlive renames, and jobs that share a handler or a name
+//! with one of another namespace still spread. A shard has its index behind the id, so that the shards of a job
+//! spread, and the same shard stays where it was. The ring is hashed from stable names where XXL-JOB has addresses.
+
+use super::{Ask, Choice, Memory, seat};
+
+pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
+    let key = if ask.shards > 1 { format!("{}-{}", ask.job, ask.shard) } else { ask.job.to_string() };
+    let at = seat::hash(&key);
+    // Of two with the same place the later one has it: it was put on the ring last.
+    ask.open().min_by_key(|index| (ask.candidates[*index].seat.distance(at), usize::MAX - index)).into()
+}

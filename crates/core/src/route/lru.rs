@@ -1,0 +1,16 @@
+//! LRU: the one that this job used least recently (XXL-JOB's LRU). Remembers for each name when it was last used, as a
+//! count, for a day. Who comes online waits until the others had their turn; of those never used any, so that jobs born
+//! together do not all begin with the first.
+
+use super::{Ask, Choice, Memory};
+
+pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+    let used = memory.marks(ask.candidates, |known| known.max());
+    let Some(index) = ask.least(|index| u64::from(used[index].1)) else { return Choice::Nobody };
+    let newest = used.iter().map(|(_, at)| *at).max().unwrap_or(0);
+    match newest.checked_add(1) {
+        Some(now) => used[index].1 = now,
+        None => used.iter_mut().for_each(|(_, at)| *at = 0),
+    }
+    Choice::Take(index)
+}

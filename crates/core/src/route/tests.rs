@@ -1,0 +1,306 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+pub(super) fn seats(count: usize) -> Vec<Seat> {
+    (0..count).map(|index| Seat::new(&format!("e{index:03}"))).collect()
+}
+
+pub(super) fn candidates(seats: &[Seat]) -> Vec<Candidate<'_>> {
+    let open = |seat| Candidate { seat, weight: 1, active: 0, refusal: None, answer: Answer::None };
+    seats.iter().map(open).collect()
+}
+
+pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> Ask<'a> {
+    Ask {
+        job: JobId::new(1),
+        shard: 0,
+        shards: 1,
+        attempt: 1,
+        executor: None,
+        candidates,
+        now: Timestamp::EPOCH,
+        draw: 0,
+        is_over: true,
+    }
+}
+
+fn once(route: Route, ask: &Ask<'_>) -> Choice {
+    pick(route, ask, &mut Memory::default())
+}
+
+/// How often each name is picked in `count` runs.
+fn shares(route: Route, candidates: &[Candidate<'_>], memory: &mut Memory, count: u32) -> BTreeMap<String, u32> {
+    let mut shares: BTreeMap<String, u32> =
+        candidates.iter().map(|candidate| (candidate.seat.name().to_owned(), 0)).collect();
+    for turn in 0..count {
+        let ask = Ask { draw: turn.wrapping_mul(0x9E37_79B9), ..ask(candidates) };
+        let Choice::Take(index) = pick(route, &ask, memory) else { panic!("nobody for {route}") };
+        *shares.get_mut(candidates[index].seat.name()).unwrap() += 1;
+    }
+    shares
+}
+
+#[test]
+fn nobody_is_picked_from_nobody_nor_from_the_full() {
+    let seats = seats(2);
+    let mut full = candidates(&seats);
+    full.iter_mut().for_each(|candidate| candidate.refusal = Some(Refusal::Full));
+    for route in Route::ALL {
+        for shards in [1, 3] {
+            for attempt in [1, 2] {
+                let executor = Some("e000");
+                assert_eq!(once(*route, &Ask { shards, attempt, executor, ..ask(&[]) }), Choice::Nobody, "{route}");
+                assert_eq!(once(*route, &Ask { shards, attempt, executor, ..ask(&full) }), Choice::Nobody, "{route}");
+            }
+        }
+    }
+}
+
+#[test]
+fn first_last_random() {
+    let seats = seats(4);
+    let mut online = candidates(&seats);
+    online[0].refusal = Some(Refusal::Full);
+    assert_eq!(once(Route::First, &ask(&online)), Choice::Take(1));
+    assert_eq!(once(Route::Last, &ask(&online)), Choice::Take(3));
+    assert_eq!(once(Route::Random, &Ask { draw: 5, ..ask(&online) }), Choice::Take(3));
+}
+
+#[test]
+fn round_takes_each_in_turn_from_a_drawn_start_and_survives_a_shorter_list() {
+    let seats = seats(3);
+    let online = candidates(&seats);
+    let mut memory = Memory::default();
+    let mut picks = |count: usize| pick(Route::Round, &Ask { draw: 1, ..ask(&online[..count]) }, &mut memory);
+    let taken: Vec<Choice> = (0..4).map(|_| picks(3)).collect();
+    assert_eq!(taken, [1, 2, 0, 1].map(Choice::Take));
+    assert_eq!(picks(2), Choice::Take(0));
+}
+
+#[test]
+fn round_lfu_and_lru_are_even_to_within_one() {
+    let seats = seats(5);
+    let online = candidates(&seats);
+    for route in [Route::Round, Route::Lfu, Route::Lru] {
+        for runs in [1, 4, 5, 7, 100, 333] {
+            let shares = shares(route, &online, &mut Memory::default(), runs);
+            let (least, most) = (shares.values().min().unwrap(), shares.values().max().unwrap());
+            assert!(most - least <= 1, "{route} {runs}: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn who_joins_is_not_flooded_and_who_leaves_is_forgotten() {
+    let seats = seats(4);
+    let online = candidates(&seats);
+    for route in [Route::Lfu, Route::Lru] {
+        let mut memory = Memory::default();
+        shares(route, &online[..3], &mut memory, 300);
+        let with_new = shares(route, &online, &mut memory, 40);
+        assert!(with_new.values().all(|count| (9..=11).contains(count)), "{route}: {with_new:?}");
+        shares(route, &online[..2], &mut memory, 200);
+        let back = shares(route, &online, &mut memory, 40);
+        assert!(back.values().all(|count| (9..=11).contains(count)), "{route}: {back:?}");
+    }
+}
+
+#[test]
+fn who_is_full_for_a_while_is_not_forgotten() {
+    let seats = seats(3);
+    let online = candidates(&seats);
+    let mut full = online.clone();
+    full[0].refusal = Some(Refusal::Full);
+    let mut memory = Memory::default();
+    shares(Route::Lfu, &online, &mut memory, 30);
+    shares(Route::Lfu, &full, &mut memory, 10);
+    // It has ten, the others fifteen each.
+    assert_eq!(shares(Route::Lfu, &online, &mut memory, 5)["e000"], 5);
+    assert_eq!(shares(Route::Lru, &online, &mut Memory::default(), 3)["e000"], 1);
+}
+
+#[test]
+fn jobs_born_together_do_not_all_begin_with_the_first() {
+    let seats = seats(4);
+    let online = candidates(&seats);
+    for route in [Route::Round, Route::Lfu, Route::Lru, Route::Random, Route::LeastActive] {
+        let first = |draw| once(route, &Ask { draw, ..ask(&online) });
+        let began: std::collections::HashSet<usize> = (0..4)
+            .map(|draw| match first(draw) {
+                Choice::Take(index) => index,
+                other => panic!("{route}: {other:?}"),
+            })
+            .collect();
+        assert_eq!(began.len(), 4, "{route}");
+    }
+}
+
+/// The values of XXL-JOB 3 for the same three addresses.
+#[test]
+fn consistent_hash_picks_as_xxl_job_does() {
+    let seats = [7, 8, 9].map(|last| Seat::new(&format!("http://127.0.0.1:999{last}/")));
+    let online = candidates(&seats);
+    let expected = [9, 9, 9, 8, 8, 9, 8, 8, 8, 7, 8, 8];
+    for (job, last) in (1..).zip(expected) {
+        let picked = once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(&online) });
+        assert_eq!(picked, Choice::Take(last - 7), "job {job}");
+    }
+}
+
+#[test]
+fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
+    const JOBS: i64 = 10_000;
+    for count in [2, 3, 5, 10, 20] {
+        let seats = seats(count);
+        let online = candidates(&seats);
+        let picks = |online: &[Candidate<'_>]| -> Vec<String> {
+            let of = |job| match once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(online) }) {
+                Choice::Take(index) => online[index].seat.name().to_owned(),
+                other => panic!("{other:?}"),
+            };
+            (1..=JOBS).map(of).collect()
+        };
+        let before = picks(&online);
+        for gone in 0..count {
+            let mut without = online.clone();
+            let gone = without.remove(gone).seat.name().to_owned();
+            let moved = before.iter().zip(picks(&without)).filter(|(before, after)| *before != after);
+            let moved: Vec<_> = moved.collect();
+            assert!(moved.iter().all(|(before, _)| **before == gone), "a job of another executor moved");
+            let share = f64::from(u32::try_from(moved.len()).unwrap()) / 10_000.0;
+            let fair = 1.0 / f64::from(u32::try_from(count).unwrap());
+            assert!(share <= fair + 0.05, "{gone} of {count}: {share} of the jobs moved");
+        }
+    }
+}
+
+#[test]
+fn a_weight_is_a_share() {
+    let seats = seats(3);
+    let mut online = candidates(&seats);
+    (online[0].weight, online[1].weight, online[2].weight) = (3, 0, 1);
+    let shares_of = shares(Route::Weight, &online, &mut Memory::default(), 10_000);
+    assert!((7_300..=7_700).contains(&shares_of["e000"]), "{shares_of:?}");
+    assert_eq!(shares_of["e001"], 0);
+    online.iter_mut().for_each(|candidate| candidate.weight = 0);
+    assert!(shares(Route::Weight, &online, &mut Memory::default(), 300).values().all(|count| *count > 0));
+    online.iter_mut().for_each(|candidate| candidate.weight = u32::MAX);
+    assert_eq!(once(Route::Weight, &Ask { draw: u32::MAX, ..ask(&online) }), Choice::Take(2));
+}
+
+#[test]
+fn least_active_takes_the_idlest() {
+    let seats = seats(3);
+    let mut online = candidates(&seats);
+    (online[0].active, online[1].active, online[2].active) = (2, 1, 1);
+    for draw in 0..4 {
+        assert_ne!(once(Route::LeastActive, &Ask { draw, ..ask(&online) }), Choice::Take(0));
+    }
+    online[1].refusal = Some(Refusal::Full);
+    assert_eq!(once(Route::LeastActive, &ask(&online)), Choice::Take(2));
+}
+
+#[test]
+fn failover_and_busyover_take_the_first_good_answer_in_list_order() {
+    use Answer::{No, None, Yes};
+    let seats = seats(3);
+    for (answers, is_over, expected) in [
+        ([Yes, Yes, Yes], false, Choice::Take(0)),
+        ([No, Yes, None], false, Choice::Take(1)),
+        ([None, Yes, Yes], false, Choice::Wait),
+        ([None, Yes, Yes], true, Choice::Take(1)),
+        ([No, No, None], false, Choice::Wait),
+        ([No, No, None], true, Choice::Nobody),
+        ([No, No, No], false, Choice::Nobody),
+        ([None, None, None], false, Choice::Wait),
+    ] {
+        let mut online = candidates(&seats);
+        online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
+        for route in [Route::Failover, Route::Busyover] {
+            assert!(question(route).is_some());
+            assert_eq!(once(route, &Ask { is_over, ..ask(&online) }), expected, "{answers:?}");
+        }
+    }
+}
+
+#[test]
+fn a_retry_goes_to_another_one_if_there_is_one() {
+    let seats = seats(2);
+    let mut online = candidates(&seats);
+    online.iter_mut().for_each(|candidate| candidate.answer = Answer::Yes);
+    for route in Route::ALL.iter().filter(|route| **route != Route::Broadcast) {
+        for (before, other) in [("e000", 1), ("e001", 0)] {
+            let retry = Ask { attempt: 2, executor: Some(before), ..ask(&online) };
+            assert_eq!(once(*route, &retry), Choice::Take(other), "{route}");
+        }
+        let alone = Ask { attempt: 2, executor: Some("e000"), ..ask(&online[..1]) };
+        assert_eq!(once(*route, &alone), Choice::Take(0), "{route}");
+    }
+}
+
+#[test]
+fn a_broadcast_shard_goes_where_it_belongs() {
+    let seats = seats(3);
+    let mut online = candidates(&seats);
+    fn shard(online: &[Candidate<'_>], attempt: i32, executor: &str) -> Choice {
+        once(Route::Broadcast, &Ask { shard: 1, shards: 3, attempt, executor: Some(executor), ..ask(online) })
+    }
+    assert_eq!(shard(&online, 1, "e002"), Choice::Take(2));
+    assert_eq!(shard(&online[..2], 1, "e002"), Choice::Nobody);
+    assert_eq!(shard(&online, 2, "e002"), Choice::Take(2));
+    assert_eq!(shard(&online[..2], 2, "e002"), Choice::Take(1));
+    online[2].refusal = Some(Refusal::Full);
+    assert_eq!(shard(&online, 2, "e002"), Choice::Nobody);
+}
+
+/// What a memory has to keep of shards, each shard is asked for by itself.
+fn deal_of(route: Route, online: &[Candidate<'_>], shards: usize, draw: u32) -> Vec<usize> {
+    let mut memory = Memory::default();
+    let one = |shard| match pick(route, &Ask { shard, shards, draw, ..ask(online) }, &mut memory) {
+        Choice::Take(index) => index,
+        other => panic!("{route}: {other:?}"),
+    };
+    (0..shards).map(one).collect()
+}
+
+proptest! {
+    #[test]
+    fn shards_are_dealt_evenly(count in 1_usize..8, shards in 1_usize..30, draw: u32) {
+        let seats = seats(count);
+        let mut online = candidates(&seats);
+        online.iter_mut().for_each(|candidate| candidate.answer = Answer::Yes);
+        for route in [Route::First, Route::Last, Route::Round, Route::Random, Route::Lfu, Route::Lru, Route::Failover] {
+            let mut shares = vec![0; count];
+            deal_of(route, &online, shards, draw).into_iter().for_each(|index| shares[index] += 1);
+            let spread = shares.iter().max().unwrap() - shares.iter().min().unwrap();
+            prop_assert!(spread <= 1, "{} {:?}", route, shares);
+        }
+    }
+
+    #[test]
+    fn only_who_is_open_is_picked(
+        open in prop::collection::vec(any::<bool>(), 0..12),
+        turns in prop::collection::vec((any::<u32>(), 0_usize..3, 1_i32..3), 1..20),
+    ) {
+        let seats = seats(open.len());
+        let mut online = candidates(&seats);
+        for (candidate, open) in online.iter_mut().zip(&open) {
+            candidate.refusal = (!open).then_some(Refusal::Full);
+            candidate.answer = Answer::Yes;
+        }
+        for route in Route::ALL {
+            let mut memory = Memory::default();
+            for (draw, shard, attempt) in &turns {
+                let ask = Ask { draw: *draw, shard: *shard, shards: 3, attempt: *attempt, ..ask(&online) };
+                match pick(*route, &ask, &mut memory) {
+                    Choice::Take(index) => prop_assert!(open[index]),
+                    Choice::Nobody => prop_assert!(!open.contains(&true) || *route == Route::Broadcast),
+                    Choice::Wait => prop_assert!(false, "{} waits", route),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The short trace of a decision that a run keeps: who could have had it, who not and why, and what it waited for.
+
+use std::time::Duration;
+
+use super::Candidate;
+use crate::spec::Route;
+use crate::time::millis;
+
+/// The longest trace, in bytes.
+pub const TRACE_LEN_MAX: usize = 1_000;
+/// What the last parts of a trace may take.
+const TAIL_LEN_MAX: usize = 120;
+
+/// Why a candidate does not get a run now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has as many runs as it takes.
+    Full,
+    /// It goes away.
+    Draining,
+    /// It had the attempt before.
+    HadItBefore,
+    /// It said that it is not free for the job.
+    Busy,
+    /// It did not answer.
+    Silent,
+}
+
+impl Refusal {
+    /// The word for it in a trace.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Draining => "draining",
+            Self::HadItBefore => "had_it_before",
+            Self::Busy => "busy",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+/// What a run waited for before it was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// For the job's earlier runs, or whatever else its gate holds it back for.
+    pub turn: Duration,
+    /// For an executor that takes it.
+    pub executor: Duration,
+}
+
+/// A decision as JSON text of at most [`TRACE_LEN_MAX`] bytes. Lists that are too long say how many names they leave out.
+///
+/// ```
+/// use rondel_core::route::{Answer, Candidate, Refusal, Seat, trace};
+///
+/// let seats = [Seat::new("a"), Seat::new("b")];
+/// let open = Candidate { seat: &seats[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
+/// let full = Candidate { seat: &seats[1], refusal: Some(Refusal::Full), ..open };
+/// let text = trace::text(rondel_core::Route::Round, &[open, full], trace::Waited::default());
+/// assert_eq!(text, r#"{"route":"round","of":["a"],"refused":{"b":"full"}}"#);
+/// ```
+#[must_use]
+pub fn text(route: Route, candidates: &[Candidate<'_>], waited: Waited) -> String {
+    let mut text = String::with_capacity(128);
+    text.push_str("{\"route\":\"");
+    text.push_str(route.as_str());
+    text.push_str("\",\"of\":[");
+    let open = candidates.iter().filter(|candidate| candidate.refusal.is_none());
+    let left = list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.seat.name()));
+    text.push(']');
+    push_more(&mut text, "of", left);
+    let refused = || candidates.iter().filter_map(|candidate| Some((candidate, candidate.refusal?)));
+    if refused().next().is_some() {
+        text.push_str(",\"refused\":{");
+        let left = list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
+            push_name(text, candidate.seat.name());
+            text.push_str(":\"");
+            text.push_str(why.as_str());
+            text.push('"');
+        });
+        text.push('}');
+        push_more(&mut text, "refused", left);
+    }
+    let waits = [("turn", waited.turn), ("executor", waited.executor)];
+    let mut waits = waits.into_iter().map(|(what, length)| (what, millis(length))).filter(|(_, ms)| *ms > 0).peekable();
+    if waits.peek().is_some() {
+        text.push_str(",\"waited\":{");
+        list(&mut text, TRACE_LEN_MAX, waits, |text, (what, ms)| {
+            push_key(text, what, "");
+            text.push_str(&ms.to_string());
+        });
+        text.push('}');
+    }
+    text.push('}');
+    text
+}
+
+/// Writes items with commas between them until the text is `len_max` long; answers how many are left out.
+fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, write: impl Fn(&mut String, T)) -> usize {
+    let mut left = 0;
+    let mut is_first = true;
+    for item in items {
+        let before = text.len();
+        if left > 0 {
+            left += 1;
+            continue;
+        }
+        if !std::mem::take(&mut is_first) {
+            text.push(',');
+        }
+        write(text, item);
+        if text.len() > len_max {
+            text.truncate(before);
+            left = 1;
+        }
+    }
+    left
+}
+
+/// How many names a list leaves out.
+fn push_more(text: &mut String, list: &str, left: usize) {
+    if left > 0 {
+        text.push(',');
+        push_key(text, list, "_more");
+        text.push_str(&left.to_string());
+    }
+}
+
+fn push_key(text: &mut String, key: &str, suffix: &str) {
+    text.push('"');
+    text.push_str(key);
+    text.push_str(suffix);
+    text.push_str("\":");
+}
+
+/// Names hold nothing that JSON would escape; whatever comes by another way is made so.
+fn push_name(text: &mut String, name: &str) {
+    let safe = |c: char| if c.is_control() || c == '"' || c == '\\' { '?' } else { c };
+    text.push('"');
+    text.extend(name.chars().map(safe));
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::Seat;
+    use crate::route::tests::candidates;
+
+    #[test]
+    fn a_trace_is_json_of_a_bounded_length() {
+        for count in [0, 1, 7, 8, 20, 100, 5_000] {
+            for len in [1, 40, 100, 255] {
+                let seats: Vec<Seat> = (0..count).map(|i| Seat::new(&format!("{i}{}", "x\"".repeat(len)))).collect();
+                let mut online = candidates(&seats);
+                for candidate in online.iter_mut().skip(1).step_by(2) {
+                    candidate.refusal = Some(Refusal::HadItBefore);
+                }
+                let day = Duration::from_secs(366 * 86_400);
+                let text = text(Route::ConsistentHash, &online, Waited { turn: day, executor: day });
+                assert!(text.len() <= TRACE_LEN_MAX, "{} bytes: {text}", text.len());
+                let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+                let listed = read["of"].as_array().unwrap().len();
+                let more = usize::try_from(read["of_more"].as_u64().unwrap_or(0)).unwrap();
+                assert_eq!(listed + more, usize::div_ceil(count, 2));
+                assert_eq!(read["waited"]["turn"], 366 * 86_400_000_i64);
+            }
+        }
+    }
+}
