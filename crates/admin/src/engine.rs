@@ -22,6 +22,7 @@ use crate::dispatch::{DispatchLoop, Event};
 use crate::gateway::{GatewayService, LogLoop, LogWriter, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
+use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, Registry};
 use crate::scheduler::in_memory::InMemory;
 use crate::scheduler::scan::ScanLoop;
@@ -56,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) definitions: Definitions,
     pub(crate) in_memory: InMemory,
     pub(crate) registry: Registry,
+    pub(crate) progress: ProgressBoard,
     pub(crate) results: ResultLanes,
     pub(crate) scan_poke: Notify,
     pub(crate) adopt_poke: Notify,
@@ -135,6 +137,7 @@ impl Engine {
             definitions: Definitions::default(),
             in_memory: InMemory::default(),
             registry: Registry::default(),
+            progress: ProgressBoard::default(),
             results,
             scan_poke: Notify::new(),
             adopt_poke: Notify::new(),
@@ -210,6 +213,12 @@ impl Engine {
     #[must_use]
     pub fn online_executors(&self) -> Vec<OnlineExecutor> {
         self.shared.registry.all()
+    }
+
+    /// How far an open run is, by its handler's last word.
+    #[must_use]
+    pub fn progress(&self, run: &Run) -> Option<Progress> {
+        self.shared.progress.of(run)
     }
 
     /// How many open runs are in this node's memory.

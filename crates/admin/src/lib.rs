@@ -20,10 +20,12 @@ pub mod gateway;
 mod housekeeping;
 pub mod jobs;
 pub mod lifecycle;
+mod progress;
 mod registry;
 mod scheduler;
 
 pub use config::EngineConfig;
 pub use engine::{Engine, Readiness, StartError};
 pub use lifecycle::{Lifecycle, Until};
+pub use progress::Progress;
 pub use registry::OnlineExecutor;

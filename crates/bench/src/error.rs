@@ -1,7 +1,7 @@
 //! Why there is no figure.
 
+use rondel::ExecutorError;
 use rondel_admin::StartError;
-use rondel_executor::ExecutorError;
 use rondel_store::{OpenError, StoreError};
 
 /// Why a measurement was refused or failed.

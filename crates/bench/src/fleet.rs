@@ -5,7 +5,7 @@ use std::io::BufRead as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use rondel_executor::Executor;
+use rondel::Executor;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, ChildStdin, Command};

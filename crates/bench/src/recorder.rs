@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rondel::{RunContext, State};
 use rondel_core::Timestamp;
-use rondel_executor::{RunContext, State};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;

@@ -1,7 +1,7 @@
 //! `rondel agent`: an executor with the ready-made handlers.
 
 use clap::{Args, Subcommand};
-use rondel_executor::{Executor, agent};
+use rondel::{Executor, agent};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, AgentConfig, AgentSettings, ConfigFileArgs};

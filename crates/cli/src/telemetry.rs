@@ -27,7 +27,7 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
 pub(crate) fn start_with_runs(filter: &str, format: LogFormat) -> Result<(), Failure> {
     let lines = lines(filter, format)?;
     // Whatever stderr shows: a run's log holds what its handler says, and nothing below.
-    let runs = rondel_executor::log_layer().with_filter(LevelFilter::INFO);
+    let runs = rondel::log_layer().with_filter(LevelFilter::INFO);
     tracing_subscriber::registry().with(lines).with(runs).try_init().map_err(Failure::from)
 }
 

@@ -1,5 +1,5 @@
 //! An executor with one handler: `cargo run -p rondel-executor --example hello -- http://127.0.0.1:8080 TOKEN_FILE`.
-use rondel_executor::{Executor, ExecutorError, JobError, Params};
+use rondel::{Executor, ExecutorError, JobError, Params};
 use tracing_subscriber::prelude::*;
 
 async fn greet(Params(name): Params<Option<String>>) -> Result<String, JobError> {
@@ -10,12 +10,12 @@ async fn greet(Params(name): Params<Option<String>>) -> Result<String, JobError>
 
 #[tokio::main]
 async fn main() -> Result<(), ExecutorError> {
-    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(rondel_executor::log_layer()).init();
+    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(rondel::log_layer()).init();
     let mut args = std::env::args().skip(1);
     Executor::builder("hello")
         .server(args.next().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))
         .token_file(args.next().unwrap_or_else(|| "executor.token".to_owned()))
         .handler("greet", greet)
-        .run_until(rondel_executor::signal::terminate())
+        .run_until(rondel::signal::terminate())
         .await
 }

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_executor::{Executor, ExecutorError, JobError, Params, RunContext, State};
+use rondel::{Executor, ExecutorError, JobError, Params, RunContext, State};
 use serde::Deserialize;
 use tracing_subscriber::prelude::*;
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 struct Append {
     sleep_ms: u64,
@@ -49,7 +49,7 @@ fn wall_clock_ms() -> u128 {
 async fn main() -> ExitCode {
     tracing_subscriber::registry()
         .with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr))
-        .with(rondel_executor::log_layer())
+        .with(rondel::log_layer())
         .init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [server, token_file, app, name, path, rest @ ..] = &args[..] else {
@@ -75,6 +75,6 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(builder: rondel_executor::Builder) -> Result<(), ExecutorError> {
-    builder.run_until(rondel_executor::signal::terminate()).await
+async fn run(builder: rondel::Builder) -> Result<(), ExecutorError> {
+    builder.run_until(rondel::signal::terminate()).await
 }

@@ -1,12 +1,11 @@
 //! One attempt from the handler's start to its ending: deadline, stop, grace, panic.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::{RunStatus, Timestamp};
 
 use crate::ending::Ending;
-use crate::handler::AnyHandler;
+use crate::handler::JobHandler;
 use crate::run::{RunContext, StopCause, panic_message, within};
 use crate::template::{self, Resolved};
 
@@ -18,7 +17,7 @@ pub(crate) struct Ended {
 }
 
 /// Runs the handler. Whatever it does, an ending comes out within its timeout and the grace, unless it blocks the thread.
-pub(crate) async fn execute(run: &RunContext, handler: Arc<dyn AnyHandler>) -> Ended {
+pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> Ended {
     run.set_started();
     let clock = &run.setup().clock;
     let started_at = clock.now_not_before(run.due_at());
@@ -28,7 +27,7 @@ pub(crate) async fn execute(run: &RunContext, handler: Arc<dyn AnyHandler>) -> E
     Ended { ending, started_at, finished_at: clock.now().max(started_at) }
 }
 
-async fn supervise(run: &RunContext, handler: Arc<dyn AnyHandler>) -> Ending {
+async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
     if let Some(cause) = run.stop_cause() {
         return cause.ending(None);
     }
@@ -47,7 +46,7 @@ async fn supervise(run: &RunContext, handler: Arc<dyn AnyHandler>) -> Ending {
 }
 
 /// Secrets first, then the handler.
-async fn body(run: RunContext, handler: Arc<dyn AnyHandler>) -> Ending {
+async fn body(run: RunContext, handler: JobHandler) -> Ending {
     if let Some(secrets) = &run.setup().secrets {
         match template::resolve(run.params(), secrets).await {
             Ok(Some(Resolved { params, masks })) => {

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use crate::engine::{Engine, Identity};
 use crate::error::ExecutorError;
 use crate::executor::Executor;
-use crate::handler::{self, AnyHandler, BlockingHandler, Handler};
+use crate::handler::{BlockingHandler, Handler, JobHandler};
 use crate::identity;
 use crate::journal::Journal;
 use crate::log::Shipping;
@@ -29,7 +29,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(60);
 /// Builds an [`Executor`]. Whatever is wrong is said by [`build`](Self::build) or [`run_until`](Self::run_until).
 ///
 /// ```no_run
-/// use rondel_executor::{Executor, ExecutorError, JobError, Params, State};
+/// use rondel::{Executor, ExecutorError, JobError, Params, State};
 /// use std::time::Duration;
 ///
 /// #[derive(Clone)]
@@ -55,7 +55,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(60);
 ///     .state(Db)
 ///     .handler("import", import)
 ///     .blocking_handler("hash", hash_files)
-///     .run_until(rondel_executor::signal::terminate())
+///     .run_until(rondel::signal::terminate())
 ///     .await
 /// # }
 /// ```
@@ -76,7 +76,7 @@ pub struct Builder {
     timing: Timing,
     secrets: Option<Secrets>,
     states: States,
-    handlers: Vec<(String, Arc<dyn AnyHandler>)>,
+    handlers: Vec<(String, JobHandler)>,
 }
 
 /// Who it is, and where it goes.
@@ -198,7 +198,7 @@ impl Builder {
 
     /// An async function that runs the jobs with this handler name.
     pub fn handler<Args: 'static>(mut self, name: impl Into<String>, handler: impl Handler<Args>) -> Self {
-        self.handlers.push((name.into(), handler::any(handler)));
+        self.handlers.push((name.into(), JobHandler::of(handler)));
         self
     }
 
@@ -209,7 +209,7 @@ impl Builder {
         name: impl Into<String>,
         handler: impl BlockingHandler<Args>,
     ) -> Self {
-        self.handlers.push((name.into(), handler::any_blocking(handler)));
+        self.handlers.push((name.into(), JobHandler::of_blocking(handler)));
         self
     }
 }
@@ -262,9 +262,7 @@ impl Builder {
     }
 }
 
-fn collect_handlers(
-    handlers: Vec<(String, Arc<dyn AnyHandler>)>,
-) -> Result<BTreeMap<String, Arc<dyn AnyHandler>>, ExecutorError> {
+fn collect_handlers(handlers: Vec<(String, JobHandler)>) -> Result<BTreeMap<String, JobHandler>, ExecutorError> {
     let mut by_name = BTreeMap::new();
     for (handler_name, handler) in handlers {
         name::check_handler(&handler_name).map_err(|reason| ExecutorError::Name { what: "handler", reason })?;

@@ -11,7 +11,7 @@ use crate::session;
 /// A program's part in the cluster: it dials out to the servers and runs what they send.
 ///
 /// ```no_run
-/// use rondel_executor::{Executor, ExecutorError, JobError, Shard};
+/// use rondel::{Executor, ExecutorError, JobError, Shard};
 ///
 /// async fn rebuild(shard: Shard) -> Result<String, JobError> {
 ///     Ok(format!("part {} of {}", shard.index, shard.total))
@@ -22,7 +22,7 @@ use crate::session;
 ///     .server("https://rondel.example.com:8080")
 ///     .token_file("/run/secrets/rondel-token")
 ///     .handler("rebuild", rebuild)
-///     .run_until(rondel_executor::signal::terminate())
+///     .run_until(rondel::signal::terminate())
 ///     .await
 /// # }
 /// ```
@@ -35,7 +35,7 @@ impl Executor {
     /// Starts with the app whose jobs it runs.
     ///
     /// ```
-    /// let builder = rondel_executor::Executor::builder("billing");
+    /// let builder = rondel::Executor::builder("billing");
     /// ```
     pub fn builder(app: impl Into<String>) -> Builder {
         Builder::new(app.into())
@@ -44,8 +44,8 @@ impl Executor {
     /// The stable name that servers and people know this executor by.
     ///
     /// ```
-    /// # fn main() -> Result<(), rondel_executor::ExecutorError> {
-    /// let executor = rondel_executor::Executor::builder("billing").server("http://localhost:8080").name("billing-1").build()?;
+    /// # fn main() -> Result<(), rondel::ExecutorError> {
+    /// let executor = rondel::Executor::builder("billing").server("http://localhost:8080").name("billing-1").build()?;
     /// assert_eq!(executor.name(), "billing-1");
     /// # Ok(())
     /// # }

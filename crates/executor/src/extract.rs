@@ -2,6 +2,7 @@
 
 use std::any::type_name;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
 use crate::job_error::JobError;
@@ -11,7 +12,7 @@ use crate::shard::Shard;
 /// Something that a handler can take as an argument, made from the run.
 ///
 /// ```
-/// # use rondel_executor::{FromRun, JobError, RunContext, TestRun};
+/// # use rondel::{FromRun, JobError, RunContext, TestRun};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// struct Half(bool);
@@ -29,7 +30,8 @@ use crate::shard::Shard;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be made from a run",
     label = "not something that a handler can take",
-    note = "handlers take `Params<T>`, `Shard`, `State<T>`, `Cancel`, `RunContext`, `Progress`, `Log`, or your own type with `impl FromRun`"
+    note = "handlers take `Params<T>`, `Shard`, `State<T>`, `Cancel`, `RunContext`, `Progress`, `Log`, or your own type with `impl FromRun`",
+    note = "`Params<T>` wants `T: serde::de::DeserializeOwned + schemars::JsonSchema`; `RawParams<T>` does without the schema"
 )]
 pub trait FromRun: Sized {
     /// Makes it.
@@ -37,19 +39,28 @@ pub trait FromRun: Sized {
     /// # Errors
     /// The run fails with the error, and the handler is not called.
     fn from_run(run: &RunContext) -> Result<Self, JobError>;
+
+    /// What it wants of the job's parameters, if anything: the server refuses a job whose parameters do not fit, and the
+    /// console draws a form from it. An extractor that wraps [`Params`] hands on what that says.
+    fn params_schema() -> Option<Schema> {
+        None
+    }
 }
 
 /// The job's parameters, read from JSON. A job without parameters gives `null`, or `{}` where `T` wants fields.
 /// Parameters that do not fit are a failure that no retry mends.
 ///
+/// The type's JSON schema goes to the server, which refuses jobs and triggers that do not fit, and draws a form from it:
+/// doc comments become hints, `#[serde(default)]` makes a field optional.
+///
 /// ```
-/// # use rondel_executor::{Params, TestRun};
+/// # use rondel::{Params, TestRun};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
-/// #[derive(serde::Deserialize)]
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
 /// struct Import { table: String, #[serde(default)] rows: u32 }
 ///
-/// async fn import(Params(import): Params<Import>) -> Result<String, rondel_executor::JobError> {
+/// async fn import(Params(import): Params<Import>) -> Result<String, rondel::JobError> {
 ///     Ok(format!("{} {}", import.table, import.rows))
 /// }
 /// let outcome = TestRun::of(import).params(serde_json::json!({"table": "orders"})).run().await;
@@ -61,22 +72,54 @@ pub trait FromRun: Sized {
 #[derive(Clone, Copy, Debug)]
 pub struct Params<T>(pub T);
 
-impl<T: DeserializeOwned> FromRun for Params<T> {
+impl<T: DeserializeOwned + JsonSchema> FromRun for Params<T> {
     fn from_run(run: &RunContext) -> Result<Self, JobError> {
-        let text = run.params();
-        let read = if text == "null" {
-            serde_json::from_str(text).or_else(|_| serde_json::from_str("{}"))
-        } else {
-            serde_json::from_str(text)
-        };
-        read.map(Params).map_err(|error| JobError::terminal(format_args!("params: {error}")))
+        read_params(run).map(Params)
     }
+
+    fn params_schema() -> Option<Schema> {
+        Some(SchemaGenerator::default().into_root_schema_for::<T>())
+    }
+}
+
+/// The job's parameters, of a type that has no schema: the server takes whatever it is told.
+///
+/// ```
+/// # use rondel::{RawParams, TestRun};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// #[derive(serde::Deserialize)]
+/// struct Import { table: String }
+///
+/// async fn import(RawParams(import): RawParams<Import>) {
+///     assert_eq!(import.table, "orders");
+/// }
+/// assert!(TestRun::of(import).params(serde_json::json!({"table": "orders"})).run().await.is_succeeded());
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct RawParams<T>(pub T);
+
+impl<T: DeserializeOwned> FromRun for RawParams<T> {
+    fn from_run(run: &RunContext) -> Result<Self, JobError> {
+        read_params(run).map(RawParams)
+    }
+}
+
+fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
+    let text = run.params();
+    let read = if text == "null" {
+        serde_json::from_str(text).or_else(|_| serde_json::from_str("{}"))
+    } else {
+        serde_json::from_str(text)
+    };
+    read.map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
 /// A value that the builder was given with [`state`](crate::Builder::state): a pool, a client. It is cloned.
 ///
 /// ```
-/// # use rondel_executor::{State, TestRun};
+/// # use rondel::{State, TestRun};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// #[derive(Clone)]
@@ -120,7 +163,7 @@ impl FromRun for Shard {
 /// A handler that stops by itself ends well; one that does not is dropped at an `await` after the grace.
 ///
 /// ```
-/// # use rondel_executor::{Cancel, JobError, RunStatus, TestRun};
+/// # use rondel::{Cancel, JobError, RunStatus, TestRun};
 /// # use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
@@ -174,7 +217,7 @@ impl FromRun for Cancel {
 /// Tells how far the run is; about once a second the newest numbers go to the server.
 ///
 /// ```
-/// # use rondel_executor::{Progress, TestRun};
+/// # use rondel::{Progress, TestRun};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// async fn import(progress: Progress) {
@@ -204,7 +247,7 @@ impl FromRun for Progress {
 /// The run's own log, for lines that do not come by `tracing`.
 ///
 /// ```
-/// # use rondel_executor::{Log, TestRun};
+/// # use rondel::{Log, TestRun};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// async fn import(log: Log) {

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use schemars::Schema;
 
 use crate::ending::{Ending, IntoEnding};
 use crate::extract::FromRun;
@@ -15,11 +16,14 @@ use crate::run::{self, RunContext};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not an async function of a run",
-    note = "a handler is an `async fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>` where `T: Serialize` and `E: Into<JobError>`; it is `Send + Sync + 'static`, and so is what it holds across an `.await`"
+    note = "a handler is an `async fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>` where `T: Serialize` and `E: Into<JobError>`; `Params<T>` wants `T: schemars::JsonSchema`; it is `Send + Sync + 'static`, and so is what it holds across an `.await`"
 )]
 pub trait Handler<Args>: Send + Sync + 'static {
     /// Calls it.
     fn call(&self, run: RunContext) -> impl Future<Output = Ending> + Send;
+
+    /// What its arguments want of the job's parameters.
+    fn params_schema() -> Option<Schema>;
 }
 
 /// A plain function that blocks its thread; see [`blocking_handler`](crate::Builder::blocking_handler).
@@ -31,6 +35,9 @@ pub trait Handler<Args>: Send + Sync + 'static {
 pub trait BlockingHandler<Args>: Send + Sync + 'static {
     /// Calls it.
     fn call(&self, run: &RunContext) -> Ending;
+
+    /// What its arguments want of the job's parameters.
+    fn params_schema() -> Option<Schema>;
 }
 
 macro_rules! handlers {
@@ -51,6 +58,10 @@ macro_rules! handlers {
                 };)*
                 self($($arg),*).await.into_ending()
             }
+
+            fn params_schema() -> Option<Schema> {
+                None$(.or_else($arg::params_schema))*
+            }
         }
 
         impl<F, R, $($arg),*> BlockingHandler<($($arg,)*)> for F
@@ -68,6 +79,10 @@ macro_rules! handlers {
                 };)*
                 self($($arg),*).into_ending()
             }
+
+            fn params_schema() -> Option<Schema> {
+                None$(.or_else($arg::params_schema))*
+            }
         }
     };
 }
@@ -82,9 +97,51 @@ handlers!(A, B, C, D, E, G);
 handlers!(A, B, C, D, E, G, H);
 handlers!(A, B, C, D, E, G, H, I);
 
-/// A handler of any kind, as the executor keeps it.
-pub(crate) trait AnyHandler: Send + Sync {
+/// A handler of any kind, as the executor keeps it. Cheap to clone.
+///
+/// ```
+/// use rondel::{JobHandler, Params};
+///
+/// async fn greet(Params(name): Params<String>) {}
+/// fn hash(Params(dir): Params<String>) {}
+///
+/// let handlers = [JobHandler::of(greet), JobHandler::of_blocking(hash)];
+/// assert_eq!(handlers[0].params_schema().unwrap()["type"], "string");
+/// ```
+#[derive(Clone)]
+pub struct JobHandler(Arc<dyn AnyHandler>);
+
+impl JobHandler {
+    /// Of an async function.
+    pub fn of<Args: 'static>(handler: impl Handler<Args>) -> Self {
+        Self(Arc::new(Async { handler, args: PhantomData }))
+    }
+
+    /// Of a plain one that blocks its thread: see [`blocking_handler`](crate::Builder::blocking_handler).
+    pub fn of_blocking<Args: 'static>(handler: impl BlockingHandler<Args>) -> Self {
+        Self(Arc::new(Blocking { handler: Arc::new(handler), args: PhantomData }))
+    }
+
+    /// The schema of the parameters that it takes; `None` where it does not say.
+    #[must_use]
+    pub fn params_schema(&self) -> Option<serde_json::Value> {
+        self.0.params_schema().map(serde_json::Value::from)
+    }
+
+    pub(crate) async fn start(&self, run: RunContext) -> Ending {
+        self.0.start(run).await
+    }
+}
+
+impl std::fmt::Debug for JobHandler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobHandler").finish_non_exhaustive()
+    }
+}
+
+trait AnyHandler: Send + Sync {
     fn start(&self, run: RunContext) -> BoxFuture<'_, Ending>;
+    fn params_schema(&self) -> Option<Schema>;
 }
 
 struct Async<H, Args> {
@@ -95,6 +152,10 @@ struct Async<H, Args> {
 impl<H: Handler<Args>, Args: 'static> AnyHandler for Async<H, Args> {
     fn start(&self, run: RunContext) -> BoxFuture<'_, Ending> {
         Box::pin(self.handler.call(run))
+    }
+
+    fn params_schema(&self) -> Option<Schema> {
+        H::params_schema()
     }
 }
 
@@ -108,12 +169,8 @@ impl<H: BlockingHandler<Args>, Args: 'static> AnyHandler for Blocking<H, Args> {
         let handler = Arc::clone(&self.handler);
         Box::pin(run::on_blocking_thread(run, move |run| handler.call(run)))
     }
-}
 
-pub(crate) fn any<H: Handler<Args>, Args: 'static>(handler: H) -> Arc<dyn AnyHandler> {
-    Arc::new(Async { handler, args: PhantomData })
-}
-
-pub(crate) fn any_blocking<H: BlockingHandler<Args>, Args: 'static>(handler: H) -> Arc<dyn AnyHandler> {
-    Arc::new(Blocking { handler: Arc::new(handler), args: PhantomData })
+    fn params_schema(&self) -> Option<Schema> {
+        H::params_schema()
+    }
 }

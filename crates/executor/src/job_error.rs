@@ -8,7 +8,7 @@ use std::fmt;
 /// It is not itself a [`std::error::Error`], so that every such error can be turned into it.
 ///
 /// ```
-/// # use rondel_executor::{JobError, Params, TestRun, RunStatus};
+/// # use rondel::{JobError, Params, TestRun, RunStatus};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// async fn import(Params(amount): Params<String>) -> Result<i64, JobError> {
@@ -91,7 +91,7 @@ impl<E: Error + Send + Sync + 'static> From<E> for JobError {
 /// Turns errors into the other kinds of failure on the way out.
 ///
 /// ```
-/// # use rondel_executor::{JobError, ResultExt};
+/// # use rondel::{JobError, ResultExt};
 /// fn amount(text: &str) -> Result<i64, JobError> {
 ///     text.parse().terminal()
 /// }

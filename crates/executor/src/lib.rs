@@ -2,7 +2,7 @@
 //! of the cluster says so.
 //!
 //! ```no_run
-//! use rondel_executor::{Executor, ExecutorError, Params};
+//! use rondel::{Executor, ExecutorError, Params};
 //!
 //! async fn greet(Params(name): Params<String>) {
 //!     tracing::info!("hello, {name}");
@@ -13,7 +13,7 @@
 //!     .server("http://127.0.0.1:8080")
 //!     .token_file("executor.token")
 //!     .handler("greet", greet)
-//!     .run_until(rondel_executor::signal::terminate())
+//!     .run_until(rondel::signal::terminate())
 //!     .await
 //! # }
 //! ```
@@ -60,15 +60,18 @@ pub use builder::Builder;
 pub use ending::{Ending, IntoEnding};
 pub use error::ExecutorError;
 pub use executor::Executor;
-pub use extract::{Cancel, Cancelled, FromRun, Log, Params, Progress, State};
-pub use handler::{BlockingHandler, Handler};
+pub use extract::{Cancel, Cancelled, FromRun, Log, Params, Progress, RawParams, State};
+pub use handler::{BlockingHandler, Handler, JobHandler};
 pub use job_error::{JobError, ResultExt};
 pub use log::{LogLayer, log_layer};
-pub use run::{FencingToken, RunContext, spawn};
+pub use run::{FencingToken, RunContext, spawn, spawn_blocking};
 pub use secrets::Secrets;
 pub use setup::Timing;
 pub use shard::Shard;
 pub use test_run::{TestOutcome, TestRun};
+
+/// What [`Params`] takes the schema of its type from: derive [`schemars::JsonSchema`] for it.
+pub use schemars;
 
 /// Words of the domain that handlers meet.
 pub use rondel_core::{JobId, RunId, RunStatus, Timestamp};

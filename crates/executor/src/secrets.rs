@@ -15,8 +15,8 @@ const SECRET_BYTES_MAX: u64 = 64 * 1024;
 /// message and result.
 ///
 /// ```no_run
-/// # fn configure(builder: rondel_executor::Builder) -> rondel_executor::Builder {
-/// builder.secrets(rondel_executor::Secrets::from_env().dir("/run/secrets"))
+/// # fn configure(builder: rondel::Builder) -> rondel::Builder {
+/// builder.secrets(rondel::Secrets::from_env().dir("/run/secrets"))
 /// # }
 /// ```
 #[derive(Clone, Debug)]

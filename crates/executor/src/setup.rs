@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rondel_proto::v1;
 use tokio::sync::Semaphore;
 
 use crate::clock::ServerClock;
-use crate::handler::AnyHandler;
+use crate::handler::JobHandler;
 use crate::lifecycle::{Lifecycle, lock};
 use crate::log::Shipping;
 use crate::run::RunContext;
@@ -17,7 +18,7 @@ use crate::secrets::Secrets;
 /// The lengths that an executor works by. The defaults are meant for everybody; tests shorten them.
 ///
 /// ```
-/// use rondel_executor::Timing;
+/// use rondel::Timing;
 /// use std::time::Duration;
 ///
 /// let timing = Timing { cancel_grace: Duration::from_secs(30), ..Timing::default() };
@@ -62,7 +63,9 @@ impl Default for Timing {
 }
 
 pub(crate) struct Setup {
-    pub(crate) handlers: BTreeMap<String, Arc<dyn AnyHandler>>,
+    pub(crate) handlers: BTreeMap<String, JobHandler>,
+    /// The jobs that the code declares.
+    pub(crate) declared: Vec<v1::DeclaredJob>,
     pub(crate) states: States,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) timing: Timing,
@@ -76,9 +79,10 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn new(handlers: BTreeMap<String, Arc<dyn AnyHandler>>, states: States, timing: Timing) -> Self {
+    pub(crate) fn new(handlers: BTreeMap<String, JobHandler>, states: States, timing: Timing) -> Self {
         Self {
             handlers,
+            declared: Vec::new(),
             states,
             secrets: None,
             timing,
@@ -90,6 +94,15 @@ impl Setup {
         }
     }
 
+    /// What the handlers say of their parameters.
+    pub(crate) fn handler_infos(&self) -> Vec<v1::HandlerInfo> {
+        let schema = |handler: &JobHandler| handler.params_schema().map(|schema| schema.to_string());
+        let infos = self.handlers.iter().filter_map(|(name, handler)| Some((name, schema(handler)?)));
+        // What is too long to be told is not told: the parameters are still checked when the handler reads them.
+        let infos = infos.filter(|(_, schema)| schema.len() <= SCHEMA_BYTES_MAX);
+        infos.map(|(name, params_schema)| v1::HandlerInfo { name: name.clone(), params_schema }).collect()
+    }
+
     /// Lets go of the runs in its lists: they hold this in turn.
     pub(crate) fn forget_runs(&self) {
         lock(&self.progressed).clear();
@@ -98,6 +111,9 @@ impl Setup {
         }
     }
 }
+
+/// The longest schema that is told to servers.
+const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 
 /// How many blocking handlers run at the same time where the builder says nothing.
 pub(crate) const BLOCKING_THREADS: usize = 32;

@@ -5,7 +5,7 @@ use crate::run;
 /// One of `total` parts of the same fire; an unsharded run is part 0 of 1.
 ///
 /// ```
-/// # use rondel_executor::{Shard, TestRun};
+/// # use rondel::{Shard, TestRun};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// async fn rebuild(shard: Shard) {
@@ -42,7 +42,7 @@ impl Shard {
 /// The index of the run that this code runs in, from 0; 0 outside a run.
 ///
 /// ```
-/// # use rondel_executor::{TestRun, shard};
+/// # use rondel::{TestRun, shard};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// fn far_away() -> (u32, u32) {
@@ -50,7 +50,7 @@ impl Shard {
 /// }
 /// async fn handler() {
 ///     assert_eq!(far_away(), (2, 3));
-///     let in_a_task = rondel_executor::spawn(async { far_away() }).await.unwrap();
+///     let in_a_task = rondel::spawn(async { far_away() }).await.unwrap();
 ///     assert_eq!(in_a_task, (2, 3));
 /// }
 /// assert!(TestRun::of(handler).shard(2, 3).run().await.is_succeeded());

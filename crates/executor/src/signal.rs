@@ -3,8 +3,8 @@
 /// Resolves at SIGTERM or ctrl-c: what `run_until` is mostly given.
 ///
 /// ```no_run
-/// # async fn start(builder: rondel_executor::Builder) -> Result<(), rondel_executor::ExecutorError> {
-/// builder.run_until(rondel_executor::signal::terminate()).await
+/// # async fn start(builder: rondel::Builder) -> Result<(), rondel::ExecutorError> {
+/// builder.run_until(rondel::signal::terminate()).await
 /// # }
 /// ```
 pub async fn terminate() {

@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use crate::attempt;
 use crate::ending::Ending;
-use crate::handler::{self, AnyHandler, BlockingHandler, Handler};
+use crate::handler::{BlockingHandler, Handler, JobHandler};
 use crate::log::{LogText, log_layer};
 use crate::run::{RunContext, StopCause};
 use crate::secrets::Secrets;
@@ -23,7 +23,7 @@ use crate::setup::{Setup, States, Timing};
 /// Runs a handler as an executor would, in a test: with params, shard, state, cancel, timeout and log.
 ///
 /// ```
-/// use rondel_executor::{JobError, Params, RunStatus, Shard, TestRun};
+/// use rondel::{JobError, Params, RunStatus, Shard, TestRun};
 ///
 /// async fn rebuild(Params(rows): Params<u32>, shard: Shard) -> Result<u32, JobError> {
 ///     tracing::info!(rows, "rebuilding");
@@ -40,7 +40,7 @@ use crate::setup::{Setup, States, Timing};
 /// ```
 #[must_use = "a test run does nothing until it runs"]
 pub struct TestRun {
-    handler: Arc<dyn AnyHandler>,
+    handler: JobHandler,
     trigger: Trigger,
     states: States,
     secrets: Option<Secrets>,
@@ -51,15 +51,15 @@ pub struct TestRun {
 impl TestRun {
     /// Of an async handler.
     pub fn of<Args: 'static>(handler: impl Handler<Args>) -> Self {
-        Self::of_any(handler::any(handler))
+        Self::of_any(JobHandler::of(handler))
     }
 
     /// Of a blocking one.
     pub fn of_blocking<Args: 'static>(handler: impl BlockingHandler<Args>) -> Self {
-        Self::of_any(handler::any_blocking(handler))
+        Self::of_any(JobHandler::of_blocking(handler))
     }
 
-    fn of_any(handler: Arc<dyn AnyHandler>) -> Self {
+    fn of_any(handler: JobHandler) -> Self {
         let trigger = Trigger {
             run_id: 1,
             attempt: 1,

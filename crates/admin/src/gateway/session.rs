@@ -16,6 +16,7 @@ use super::hello::Greeted;
 use super::{Inner, LogItem};
 use crate::dispatch::{Event, Reply, SessionHandle, incoming};
 use crate::engine::{Shared, chain};
+use crate::progress::Progress;
 
 /// A stream on which nothing came for so many heartbeats is dead.
 const SILENT_HEARTBEATS: u32 = 5;
@@ -118,10 +119,15 @@ impl Session {
             }
             Body::Replies(replies) => {
                 self.shared.registry.heard(id, now, None);
-                self.tell(Event::Replies(id, replies.replies.iter().filter_map(reply).collect())).await;
+                replies.replies.iter().for_each(|reply| self.note_progress(reply));
+                let replies: Vec<_> = replies.replies.iter().filter_map(reply).collect();
+                if !replies.is_empty() {
+                    self.tell(Event::Replies(id, replies)).await;
+                }
             }
             Body::Results(results) => {
                 self.shared.registry.heard(id, now, None);
+                results.results.iter().for_each(|result| self.shared.progress.forget(RunId::new(result.run_id)));
                 self.pending_logs.wait(LOG_BARRIER).await;
                 let results = results.results.into_iter().map(|result| incoming(result, now));
                 self.tell(Event::Results(self.handle.clone(), results.collect())).await;
@@ -138,6 +144,13 @@ impl Session {
             }
             // A second hello changes nothing; probes are not asked yet.
             Body::Hello(_) | Body::ProbeReplies(_) => {}
+        }
+    }
+
+    fn note_progress(&self, reply: &v1::Reply) {
+        if reply.kind() == v1::reply::Kind::Progress {
+            let progress = Progress { done: reply.done, total: reply.total };
+            self.shared.progress.tell(RunId::new(reply.run_id), reply.attempt, progress);
         }
     }
 

@@ -1,13 +1,14 @@
 //! The handler of `demo-hello`: what one looks like in Rust.
 
-use rondel_executor::{JobError, Params, Progress, RunContext};
+use rondel::{JobError, Params, Progress, RunContext};
 use serde::{Deserialize, Serialize};
 
 /// Its name.
 pub(super) const HELLO: &str = "demo.hello";
 
 /// What it is told.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, rondel::schemars::JsonSchema)]
+#[schemars(crate = "rondel::schemars")]
 pub(super) struct Greeting {
     #[serde(default = "world")]
     name: String,

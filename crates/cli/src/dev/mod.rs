@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use rondel_executor::Executor;
-use rondel_executor::agent::{AgentConfig, add_handlers};
+use rondel::Executor;
+use rondel::agent::{AgentConfig, add_handlers};
 use tokio_util::sync::CancellationToken;
 
 use crate::births::Births;

@@ -22,7 +22,7 @@ const REDIRECTS_MAX: usize = 10;
 /// So much of a body is shown in the log.
 const LOGGED_BYTES: usize = 2 * 1024;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HttpParams {
     url: String,

@@ -19,7 +19,7 @@ use crate::secrets::Secrets;
 /// What an agent may do.
 ///
 /// ```
-/// let config = rondel_executor::agent::AgentConfig { allow_scripts: true, ..Default::default() };
+/// let config = rondel::agent::AgentConfig { allow_scripts: true, ..Default::default() };
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AgentConfig {
@@ -39,12 +39,12 @@ pub struct AgentConfig {
 /// `"2xx"`, or a list), `timeout` and `max_body_bytes`.
 ///
 /// ```no_run
-/// use rondel_executor::{Executor, agent};
+/// use rondel::{Executor, agent};
 ///
-/// # async fn start() -> Result<(), rondel_executor::ExecutorError> {
+/// # async fn start() -> Result<(), rondel::ExecutorError> {
 /// let builder = Executor::builder("agents").server("http://127.0.0.1:8080");
 /// agent::add_handlers(builder, &agent::AgentConfig::default())?
-///     .run_until(rondel_executor::signal::terminate())
+///     .run_until(rondel::signal::terminate())
 ///     .await
 /// # }
 /// ```

@@ -25,7 +25,7 @@ const OWN_PREFIX: &str = "RONDEL_";
 /// How long the output of a program that has ended is still read: what it left in the background may hold it open.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellParams {
     argv: Option<Vec<String>>,

@@ -246,7 +246,10 @@ impl Desk {
         for run in runs {
             let (done, total) = run.take_progress();
             if self.runs.get(run.key()).is_some() {
-                self.outbox.reply(run.link(), Reply { done, total, ..reply(run.key(), Kind::Progress) });
+                // Every server: the one that somebody asks how far the run is may not be the one that sent it.
+                for link in self.outbox.links() {
+                    link.push(Item::Reply(Reply { done, total, ..reply(run.key(), Kind::Progress) }));
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ mod silence;
 mod sweep;
 mod write_behind;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -54,6 +54,8 @@ pub(crate) struct Engine {
     /// Something went away that a drain may be waiting for.
     settled: Notify,
     next_link: AtomicU64,
+    /// What servers said of the declared jobs last, so that each problem is logged once, whoever tells it.
+    problems: Mutex<BTreeSet<String>>,
 }
 
 impl Engine {
@@ -79,6 +81,7 @@ impl Engine {
             journal_wake: Notify::new(),
             settled: Notify::new(),
             next_link: AtomicU64::new(1),
+            problems: Mutex::default(),
         })
     }
 
@@ -154,6 +157,8 @@ impl Engine {
             handlers: self.setup.handlers.keys().cloned().collect(),
             held,
             finished,
+            declared: self.setup.declared.clone(),
+            handler_infos: self.setup.handler_infos(),
         }
     }
 
@@ -227,6 +232,27 @@ impl Engine {
     pub(crate) fn probe(&self, link: &Link, probes: Probes) {
         let free_job_ids = self.desk().free_jobs(probes.job_ids);
         link.push(Item::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
+    }
+
+    /// What is wrong with the jobs that the code declares: the others of them are registered.
+    pub(crate) fn declaration_problems(&self, problems: &[v1::DeclarationProblem]) {
+        let lines: BTreeSet<String> = problems
+            .iter()
+            .map(|problem| {
+                format!(
+                    "{}: {}{}{}",
+                    problem.job,
+                    problem.pointer,
+                    if problem.pointer.is_empty() { "" } else { ": " },
+                    problem.message
+                )
+            })
+            .collect();
+        let mut known = lock(&self.problems);
+        for line in lines.difference(&known) {
+            tracing::error!(problem = %line, "the server does not take a job as this code declares it");
+        }
+        *known = lines;
     }
 
     /// Running and queued.

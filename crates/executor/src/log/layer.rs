@@ -21,7 +21,7 @@ pub struct LogLayer;
 ///
 /// tracing_subscriber::registry()
 ///     .with(tracing_subscriber::fmt::layer())
-///     .with(rondel_executor::log_layer())
+///     .with(rondel::log_layer())
 ///     .init();
 /// ```
 #[must_use]

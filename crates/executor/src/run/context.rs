@@ -45,10 +45,10 @@ pub struct FencingToken {
 /// The run that a handler is called for. Cheap to clone.
 ///
 /// ```
-/// # use rondel_executor::{RunContext, TestRun};
+/// # use rondel::{RunContext, TestRun};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
-/// async fn export(run: RunContext) -> Result<String, rondel_executor::JobError> {
+/// async fn export(run: RunContext) -> Result<String, rondel::JobError> {
 ///     Ok(format!("{} #{} due {}", run.job(), run.attempt(), run.fire_at()))
 /// }
 /// let fire_at = "2026-03-08T07:00:00Z".parse().unwrap();

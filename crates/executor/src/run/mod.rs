@@ -23,7 +23,7 @@ tokio::task_local! {
 /// The run that this code runs in; `None` outside a run.
 ///
 /// ```
-/// # use rondel_executor::{TestRun, run};
+/// # use rondel::{TestRun, run};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// async fn handler() {
@@ -47,7 +47,7 @@ pub(crate) fn with_current<T>(read: impl FnOnce(&RunContext) -> T) -> Option<T> 
 /// it still goes on when the run is over. Outside a run it is an ordinary task.
 ///
 /// ```
-/// # use rondel_executor::{TestRun, run, spawn};
+/// # use rondel::{TestRun, run, spawn};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// async fn handler() -> Result<i64, tokio::task::JoinError> {
@@ -65,6 +65,28 @@ where
     let handle = run.tracker().spawn(RUN.scope(run.clone(), future));
     run.adopt(handle.abort_handle());
     handle
+}
+
+/// Runs a closure that blocks on a thread of its own; it inherits [`current`], the shard and the run's log. It cannot be
+/// aborted: where the run is over before it, nobody waits for it any longer.
+///
+/// ```
+/// # use rondel::{TestRun, shard, spawn_blocking};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn handler() -> Result<u32, tokio::task::JoinError> {
+///     spawn_blocking(shard::index).await
+/// }
+/// assert_eq!(TestRun::of(handler).shard(2, 3).run().await.result(), Some(&2.into()));
+/// # }
+/// ```
+pub fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    let Some(run) = current() else {
+        return tokio::task::spawn_blocking(move || tracing::dispatcher::with_default(&dispatch, call));
+    };
+    let tracker = run.tracker().clone();
+    tracker.spawn_blocking(move || tracing::dispatcher::with_default(&dispatch, || RUN.sync_scope(run, call)))
 }
 
 /// Runs the handler's future inside the run; a panic becomes its message.

@@ -186,6 +186,7 @@ fn take(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::LogAcks(acks) => engine.log_acked(&acks.acks),
         FromServer::Fence(fence) => engine.fence(link, &fence),
         FromServer::Probes(probes) => engine.probe(link, probes),
+        FromServer::DeclarationProblems(told) => engine.declaration_problems(&told.problems),
         FromServer::Drain(_) => tracing::info!("a server goes away; results still go to it until it has"),
         FromServer::Welcome(welcome) => dial_named(engine, &welcome.servers),
     }

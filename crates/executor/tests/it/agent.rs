@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rondel_executor::agent::{AgentConfig, add_handlers};
+use rondel::agent::{AgentConfig, add_handlers};
 use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result::Status as End;
 use rondel_proto::v1::server_message::Body as ToExecutor;

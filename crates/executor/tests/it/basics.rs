@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rondel_executor::{JobError, Params, Progress, RunContext, Shard, shard};
+use rondel::{JobError, Params, Progress, RunContext, Shard, shard};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result::Status as End;
@@ -29,6 +29,9 @@ async fn hello_trigger_result_ack() {
     assert_eq!((hello.namespace.as_str(), hello.app.as_str(), hello.name.as_str()), ("default", "app", "tester"));
     assert_eq!((hello.weight, hello.slots, hello.handlers.as_slice()), (3, 9, &["double".to_owned()][..]));
     assert_eq!(hello.labels.get("zone").map(String::as_str), Some("a"));
+    let [info] = hello.handler_infos.as_slice() else { panic!("{:?}", hello.handler_infos) };
+    let schema: serde_json::Value = serde_json::from_str(&info.params_schema).unwrap();
+    assert_eq!((info.name.as_str(), &schema["type"]), ("double", &"integer".into()));
     assert!(hello.incarnation > 0 && hello.predecessor == 0 && hello.sdk_version.starts_with("rondel-rust/"));
     assert_eq!(server.authorizations(), ["Bearer secret"]);
 
@@ -172,10 +175,10 @@ async fn lasting_runs_are_announced_and_short_ones_are_not() {
 #[tokio::test]
 async fn a_broadcast_shard_is_known_far_away_and_in_tasks() {
     async fn far_away() -> (u32, u32) {
-        rondel_executor::spawn(async { (shard::index(), shard::total()) }).await.unwrap()
+        rondel::spawn(async { (shard::index(), shard::total()) }).await.unwrap()
     }
     async fn work(shard: Shard, run: RunContext) -> Result<(u32, u32, u32, i64, i64), JobError> {
-        let (index, total) = rondel_executor::spawn(far_away()).await?;
+        let (index, total) = rondel::spawn(far_away()).await?;
         Ok((index, total, shard.index, run.fencing_token().term, run.fencing_token().n))
     }
     let server = FakeServer::start().await;

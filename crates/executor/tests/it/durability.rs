@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_executor::{ExecutorError, JobError};
+use rondel::{ExecutorError, JobError};
 use rondel_proto::v1::reply::Kind;
 use tokio::sync::Notify;
 

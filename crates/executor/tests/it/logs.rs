@@ -1,6 +1,6 @@
 //! A run's events are its log, on the stream before its result.
 
-use rondel_executor::{JobError, Log};
+use rondel::{JobError, Log};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::reply::Kind;
 
@@ -11,7 +11,7 @@ async fn talk(log: Log) -> Result<(), JobError> {
     for n in 0..3_000 {
         tracing::info!(n, "a line that is long enough to fill a few chunks of the log");
     }
-    rondel_executor::spawn(async { tracing::warn!(cause = "none", "from a task") }).await?;
+    rondel::spawn(async { tracing::warn!(cause = "none", "from a task") }).await?;
     log.error("the last line");
     Ok(())
 }
@@ -93,7 +93,7 @@ async fn unanswered_lines_go_again_on_the_next_session_before_the_result() {
 async fn a_panic_is_in_the_log() {
     let server = FakeServer::start().await;
     let handler = || async {
-        assert!(rondel_executor::run::current().is_none(), "out of luck");
+        assert!(rondel::run::current().is_none(), "out of luck");
     };
     let running = Running::start(builder(&server).handler("panic", handler));
     server.trigger(trigger(1, "panic")).await;

@@ -10,7 +10,7 @@ mod stopping;
 
 use std::time::Duration;
 
-use rondel_executor::{Builder, Executor, ExecutorError, Timing};
+use rondel::{Builder, Executor, ExecutorError, Timing};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::prelude::*;
@@ -41,7 +41,7 @@ fn builder(server: &FakeServer) -> Builder {
 
 fn install_subscriber() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| tracing_subscriber::registry().with(rondel_executor::log_layer()).init());
+    ONCE.call_once(|| tracing_subscriber::registry().with(rondel::log_layer()).init());
 }
 
 /// An executor that runs beside the test.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_executor::{Cancel, JobError, Params, Timing};
+use rondel::{Cancel, JobError, Params, Timing};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result::Status as End;
@@ -86,7 +86,7 @@ async fn tasks_of_a_run_end_with_it() {
         move || {
             let tell = Tell(Arc::clone(&gone));
             async move {
-                rondel_executor::spawn(async move {
+                rondel::spawn(async move {
                     let _tell = tell;
                     std::future::pending::<()>().await;
                 });

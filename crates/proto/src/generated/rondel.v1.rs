@@ -26,7 +26,7 @@ pub mod executor_message {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServerMessage {
-    #[prost(oneof = "server_message::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "server_message::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub body: ::core::option::Option<server_message::Body>,
 }
 /// Nested message and enum types in `ServerMessage`.
@@ -51,6 +51,8 @@ pub mod server_message {
         Drain(super::Drain),
         #[prost(message, tag = "9")]
         LogAcks(super::LogAcks),
+        #[prost(message, tag = "10")]
+        DeclarationProblems(super::DeclarationProblems),
     }
 }
 /// Who dials in, and what it has in hand.
@@ -89,6 +91,26 @@ pub struct Hello {
     /// Everything that it has finished and nobody has acknowledged; the results follow.
     #[prost(message, repeated, tag = "12")]
     pub finished: ::prost::alloc::vec::Vec<RunRef>,
+    /// What the handlers say of their parameters; those that say nothing may be left out.
+    #[prost(message, repeated, tag = "13")]
+    pub handler_infos: ::prost::alloc::vec::Vec<HandlerInfo>,
+    /// The jobs that the executor's code declares: every one, at each hello.
+    #[prost(message, repeated, tag = "14")]
+    pub declared: ::prost::alloc::vec::Vec<DeclaredJob>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HandlerInfo {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// A JSON schema as JSON text; empty for none.
+    #[prost(string, tag = "2")]
+    pub params_schema: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclaredJob {
+    /// The job's definition as JSON text, as the REST API takes it; the app may be left out.
+    #[prost(string, tag = "1")]
+    pub spec_json: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RunRef {
@@ -500,6 +522,22 @@ pub struct Fence {
     pub node_id: i64,
     #[prost(int64, tag = "2")]
     pub node_epoch: i64,
+}
+/// What is wrong with the jobs that the executor declares: the whole list, whenever it changes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeclarationProblems {
+    #[prost(message, repeated, tag = "1")]
+    pub problems: ::prost::alloc::vec::Vec<DeclarationProblem>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclarationProblem {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// Where in the definition, as a JSON pointer; empty for the whole.
+    #[prost(string, tag = "2")]
+    pub pointer: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
 }
 /// The server goes away: no more triggers will come from it, results still go to it until the stream ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -47,6 +47,9 @@ struct RunJson {
     result: Option<Box<RawValue>>,
     parent: Option<RunId>,
     cancel_requested_by: Option<String>,
+    /// How far it is, while it is open and its handler has told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<ProgressJson>,
     /// For a row that stands for several skipped fires: the last of them, and how many.
     #[serde(skip_serializing_if = "Option::is_none")]
     span_end_at: Option<Timestamp>,
@@ -55,6 +58,13 @@ struct RunJson {
     attempts: Vec<AttemptJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shards: Option<Vec<RunItem>>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProgressJson {
+    done: u64,
+    /// 0 where nobody knows it.
+    total: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -143,6 +153,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
     let is_span = run.span_end_at.is_some();
     let (job_version, due_at, parent) = (run.job_version, run.due_at, run.parent);
     let (span_end_at, span_count) = (run.span_end_at, is_span.then_some(run.span_count));
+    let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let item = items(call, vec![run]).await?.pop();
     let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;
@@ -155,6 +166,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
         result: result.and_then(raw),
         parent,
         cancel_requested_by,
+        progress,
         span_end_at,
         span_count,
         attempts,

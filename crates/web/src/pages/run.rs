@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::Progress;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{Run, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::CancelAsked;
@@ -46,6 +47,7 @@ struct RunPage {
     is_broadcast: bool,
     parent: Option<String>,
     cancel_by: Option<String>,
+    progress: Option<Progress>,
     span: Option<(i64, Moment)>,
     params: Option<String>,
     result: Option<String>,
@@ -99,6 +101,7 @@ pub(super) async fn page(page: Page<ShownAttempt>, path: RunPath) -> Result<Resp
         is_broadcast,
         parent: run.parent.map(|parent| parent.to_string()),
         cancel_by: run.cancel_by.clone(),
+        progress: page.engine().progress(&run),
         span: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
         params: params.map(readable),
         result: run.result.clone().map(readable),

@@ -1,0 +1,89 @@
+//! How far running runs are, as their handlers last told: in memory, on every node that the executor is connected to.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use rondel_core::{Run, RunId};
+
+/// Runs in the young half; the whole holds up to twice as many, and the oldest go first.
+const YOUNG_MAX: usize = 10_000;
+
+/// How far an attempt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// So many are done …
+    pub done: u64,
+    /// … of so many; 0 where nobody knows.
+    pub total: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ProgressBoard(Mutex<Halves>);
+
+#[derive(Debug, Default)]
+struct Halves {
+    young: HashMap<RunId, (i32, Progress)>,
+    old: HashMap<RunId, (i32, Progress)>,
+}
+
+impl ProgressBoard {
+    /// The newest word of an attempt.
+    pub(crate) fn tell(&self, run: RunId, attempt: i32, progress: Progress) {
+        let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if halves.young.len() >= YOUNG_MAX {
+            halves.old = std::mem::take(&mut halves.young);
+        }
+        halves.old.remove(&run);
+        halves.young.insert(run, (attempt, progress));
+    }
+
+    /// The run is over.
+    pub(crate) fn forget(&self, run: RunId) {
+        let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if halves.young.remove(&run).is_none() && !halves.old.is_empty() {
+            halves.old.remove(&run);
+        }
+    }
+
+    /// How far the run's present attempt is; `None` where it is over, or never said.
+    pub(crate) fn of(&self, run: &Run) -> Option<Progress> {
+        if run.status.is_terminal() {
+            return None;
+        }
+        let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = halves.young.get(&run.id).or_else(|| halves.old.get(&run.id));
+        told.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::RunStatus;
+
+    use super::*;
+    use crate::dispatch::tests_support::run_due_at;
+
+    fn run(id: i64) -> Run {
+        Run { id: RunId::new(id), ..run_due_at(rondel_core::Timestamp::EPOCH) }
+    }
+
+    #[test]
+    fn only_the_present_attempt_of_an_open_run_is_shown_and_the_oldest_go() {
+        let board = ProgressBoard::default();
+        let progress = Progress { done: 1, total: 4 };
+        let mut first = run(1);
+        board.tell(first.id, 1, progress);
+        assert_eq!(board.of(&first), Some(progress));
+        first.attempt = 2;
+        assert_eq!(board.of(&first), None);
+        board.tell(first.id, 2, progress);
+        first.status = RunStatus::Succeeded;
+        assert_eq!(board.of(&first), None);
+        let many = i64::try_from(2 * YOUNG_MAX).unwrap();
+        (2..many + 2).for_each(|id| board.tell(RunId::new(id), 1, progress));
+        assert_eq!(board.of(&Run { attempt: 2, ..run(1) }), None);
+        assert_eq!(board.of(&run(many + 1)), Some(progress));
+        board.forget(RunId::new(many + 1));
+        assert_eq!(board.of(&run(many + 1)), None);
+    }
+}
