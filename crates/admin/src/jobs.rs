@@ -3,9 +3,7 @@
 mod checks;
 
 use rondel_core::run::BROADCAST;
-use rondel_core::{
-    AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Route, Run, RunId, RunStatus, Timestamp, Trigger,
-};
+use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, JobChange, JobRecord, NewJob};
 use rondel_store::ledger::CancelAsked;
@@ -145,7 +143,7 @@ impl Engine {
     pub async fn request_run(&self, record: &JobRecord, request: RunRequest) -> Result<Run, StoreError> {
         let now = self.now();
         let id = self.new_id();
-        let broadcast = record.spec.route == Route::Broadcast;
+        let sharded = record.spec.is_sharded();
         let token = self.token();
         let run = Run {
             id: RunId::new(id),
@@ -155,8 +153,8 @@ impl Engine {
             app: record.app,
             fire_at: now,
             cause: id,
-            shard_index: if broadcast { BROADCAST } else { 0 },
-            shard_total: if broadcast { None } else { Some(1) },
+            shard_index: if sharded { BROADCAST } else { 0 },
+            shard_total: if sharded { None } else { Some(1) },
             trigger: request.trigger,
             status: RunStatus::Pending,
             reason: None,

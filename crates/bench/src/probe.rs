@@ -208,6 +208,7 @@ fn finish(run: &Run) -> Finish {
         finished_at: later(9),
         message: None,
         result: None,
+        trace: None,
         jitter: 0.5,
     }
 }

@@ -49,13 +49,24 @@ impl View {
 
     /// Prints one thing, whole.
     pub(crate) fn whole(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
+        self.whole_in_words(body, format, |_, _| None)
+    }
+
+    /// The same, with words of its own for some of the values.
+    pub(crate) fn whole_in_words(
+        &self,
+        body: &Body,
+        format: FormatArgs,
+        words: impl Fn(&str, &Value) -> Option<String>,
+    ) -> Result<(), Failure> {
         if format.format != Format::Table {
             return self.line(body, format);
         }
         let mut table = Table::new(&["", ""]);
         let now = clock::now();
         for (key, value) in fields(body.text())? {
-            let text = if key.ends_with("_at") { time_of(&value, now) } else { text_of(&value) };
+            let plain = || if key.ends_with("_at") { time_of(&value, now) } else { text_of(&value) };
+            let text = words(&key, &value).unwrap_or_else(plain);
             table.add(vec![key, text]);
         }
         output::data(&table.render(true))

@@ -127,6 +127,12 @@ impl Job {
         })
     }
 
+    /// Whether a fire is one row that is expanded into shards when it is due.
+    #[must_use]
+    pub const fn is_sharded(&self) -> bool {
+        is_sharded(self.route, self.shards)
+    }
+
     /// How many runs may be with executors at the same time; `None` for any number.
     #[must_use]
     pub fn concurrency_max(&self) -> Option<u32> {
@@ -135,6 +141,11 @@ impl Job {
             OverlapPolicy::Allow => (self.overlap.max > 0).then_some(self.overlap.max),
         }
     }
+}
+
+/// The same question for a definition as it is written and as it is checked.
+pub(crate) const fn is_sharded(route: Route, shards: Option<u32>) -> bool {
+    matches!(route, Route::Broadcast) || shards.is_some()
 }
 
 fn check_names(spec: &JobSpec, errors: &mut Vec<FieldError>) {
@@ -238,19 +249,6 @@ fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
         let message = format!("\"{value}\" is not available in this version; use {instead}");
         errors.push(FieldError::new(pointer, message));
     };
-    match spec.route {
-        route @ (Route::Failover | Route::Busyover) => unavailable("/route", &route, "first or least_active"),
-        Route::First
-        | Route::Last
-        | Route::Round
-        | Route::Random
-        | Route::ConsistentHash
-        | Route::Lfu
-        | Route::Lru
-        | Route::Weight
-        | Route::LeastActive
-        | Route::Broadcast => {}
-    }
     if spec.overlap.policy == OverlapPolicy::Cover {
         unavailable("/overlap/policy", &spec.overlap.policy, "serial, discard or allow");
     }
@@ -302,7 +300,8 @@ mod tests {
         check_refused(json!({"schedule": {"cron": "99 * * * * ?"}}), "/schedule/cron", "99");
         check_refused(json!({"schedule": [{"every": "1s"}, {"every": "0s"}]}), "/schedule/1/every", "0s");
         check_refused(json!({"schedule": {"cron": "0 * * * * ?", "time_zone": "X/Y"}}), "/schedule/time_zone", "X/Y");
-        check_refused(json!({"route": "busyover"}), "/route", "busyover");
+        check_refused(json!({"route": "broadcast", "shards": 3}), "/shards", "3 shards");
+        check_refused(json!({"shards": 0}), "/shards", "0 shards");
         check_refused(json!({"timeout": "0s"}), "/timeout", "1ms");
         check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "soon");
         check_refused(json!({"retry": {"max": 1, "backoff": "5m..1s"}}), "/retry/backoff", "5m");

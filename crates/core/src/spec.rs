@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::calendar::Calendar;
 use crate::cron::{DstRule, Gap, Overlap as DstOverlap};
-use crate::job::Job;
+use crate::job::{self, Job};
 use crate::run::words;
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 
@@ -520,6 +520,12 @@ impl std::fmt::Display for FieldError {
 }
 
 impl JobSpec {
+    /// Whether a fire is one row that is expanded into shards when it is due.
+    #[must_use]
+    pub const fn is_sharded(&self) -> bool {
+        job::is_sharded(self.route, self.shards)
+    }
+
     /// Checks the whole definition.
     ///
     /// # Errors

@@ -127,6 +127,8 @@ pub struct Finish {
     pub message: Option<String>,
     /// What the handler returned, as JSON text.
     pub result: Option<String>,
+    /// How the attempt came to its executor, as [`rondel_core::route::trace`] writes it.
+    pub trace: Option<String>,
     /// A number from 0 to 1 that spreads the retry.
     pub jitter: f64,
 }

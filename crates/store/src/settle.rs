@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use rondel_core::outcome::{After, Ended, Outcome, after, fold_shards};
+use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::BROADCAST;
-use rondel_core::{ExecutorId, Reason, Route, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, Job, Reason, RunStatus, Timestamp};
 
 use crate::ledger::Finish;
 
@@ -99,9 +100,9 @@ pub(crate) fn fold(shards: &[RunStatus]) -> (RunStatus, Option<String>) {
     (verdict, Some(format!("{count} of {} shards {what}", shards.len())))
 }
 
-/// The shard of a row that has not been sent, under this route, and the total.
-pub(crate) fn shard_of(route: Route) -> (i32, Option<i32>) {
-    if route == Route::Broadcast { (BROADCAST, None) } else { (0, Some(1)) }
+/// The shard of a row that has not been sent, under this definition, and the total.
+pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
+    if job.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) }
 }
 
 /// A result whose text every database can hold.
@@ -113,6 +114,7 @@ pub(crate) struct CleanFinish<'f> {
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) message: Option<Cow<'f, str>>,
     pub(crate) result: Option<Cow<'f, str>>,
+    pub(crate) trace: Option<Cow<'f, str>>,
 }
 
 impl<'f> CleanFinish<'f> {
@@ -124,6 +126,7 @@ impl<'f> CleanFinish<'f> {
             started_at: finish.started_at,
             message: finish.message.as_deref().map(|text| clean(text, MESSAGE_LEN_MAX)),
             result: finish.result.as_deref().map(|text| clean(text, RESULT_LEN_MAX)),
+            trace: finish.trace.as_deref().map(|text| clean(text, TRACE_LEN_MAX)),
         }
     }
 }

@@ -306,6 +306,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             finished_at: run.due_at,
             message: [13, 30].contains(&(run.id.get() - 100)).then(|| "poison".to_owned()),
             result: None,
+            trace: None,
             jitter: 0.0,
         };
         let batch: Vec<Finish> = runs.iter().map(finish).collect();

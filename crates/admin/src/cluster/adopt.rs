@@ -132,7 +132,7 @@ impl AdoptLoop {
         let called = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             let from = from.get(&run.id).copied();
-            Some(CalledRun { ready: Ready { run, definition }, from })
+            Some(CalledRun { ready: Ready::new(run, definition), from })
         });
         Ok(Some(Event::RollCall(called.collect(), witnesses)))
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rondel_core::spec::OverlapPolicy;
-use rondel_core::{Job, JobId, Route, RunId, Timestamp};
+use rondel_core::{Job, JobId, RunId, Timestamp};
 
 use super::Ready;
 
@@ -37,11 +37,7 @@ pub(crate) enum Entry {
 
 /// What a run counts as: the shards of a broadcast count as their broadcast.
 fn key(ready: &Ready) -> RunId {
-    ready
-        .run
-        .parent
-        .filter(|_| ready.definition.job.route == Route::Broadcast && !ready.run.is_root())
-        .unwrap_or(ready.run.id)
+    ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root()).unwrap_or(ready.run.id)
 }
 
 impl Gates {

@@ -9,6 +9,7 @@ mod gates;
 mod messages;
 mod parked;
 mod place;
+mod probes;
 pub(crate) mod results;
 mod rollcall;
 mod round;
@@ -20,7 +21,7 @@ mod streams;
 pub(crate) mod tests_support;
 mod verdicts;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,14 @@ pub(crate) use run_loop::DispatchLoop;
 pub(crate) struct Ready {
     pub(crate) run: Run,
     pub(crate) definition: Arc<Compiled>,
+    /// When an executor was first looked for.
+    pub(crate) tried_at: Option<Timestamp>,
+}
+
+impl Ready {
+    pub(crate) const fn new(run: Run, definition: Arc<Compiled>) -> Self {
+        Self { run, definition, tried_at: None }
+    }
 }
 
 /// The sending end of an executor's stream.
@@ -101,6 +110,8 @@ pub(crate) enum Event {
     Left(ExecutorId, u64),
     /// A heartbeat: how many runs the executor has, from all nodes.
     Beat(ExecutorId, usize),
+    /// An executor answered a question: its number, and the jobs that it is free for.
+    Probed(ExecutorId, i64, BTreeSet<JobId>),
     /// An executor takes no more runs.
     Draining(ExecutorId),
     /// What became of triggers.
@@ -159,6 +170,7 @@ pub(crate) fn finish_unsent(
         finished_at: now,
         message,
         result: None,
+        trace: run.trace.clone(),
         jitter: jitter(run.id, run.attempt),
     }
 }

@@ -142,20 +142,26 @@ impl DispatchLoop {
         }
     }
 
-    /// Fixes who takes part in a broadcast: everyone who is online now. Gives the run back where nobody is.
+    /// Fixes the shards of a fire: one for each executor that is online now, or as many as the job says. Gives the run
+    /// back where nobody is there.
     pub(super) fn expand(&mut self, root: Ready, now: Timestamp) -> Option<Ready> {
         let fit = self.executors.staying(root.run.app, &root.definition.job);
-        let total = i32::try_from(fit.len()).unwrap_or(i32::MAX);
-        if total == 0 {
+        if fit.is_empty() {
             return Some(root);
         }
+        let job = &root.definition.job;
+        let total = job.shards.and_then(|count| i32::try_from(count).ok());
+        let total = total.unwrap_or_else(|| i32::try_from(fit.len()).unwrap_or(i32::MAX));
+        // A shard of a broadcast belongs to one executor; the others are dealt when they are routed.
+        let belongs_to =
+            |index: usize| fit.get(index).filter(|_| job.shards.is_none()).map(|online| online.name.clone());
         let ids = self.shared.membership.latest().ids;
-        let shards = fit.iter().zip(0..total).map(|(online, index)| Run {
+        let shards = (0..total).zip(0..).map(|(index, place)| Run {
             id: RunId::new(ids.next(now)),
             shard_index: index,
             shard_total: Some(total),
             parent: Some(root.run.id),
-            executor: Some(online.name.clone()),
+            executor: belongs_to(place),
             ..root.run.clone()
         });
         let step = Step::Expand(Box::new(root.clone()), shards.collect());
@@ -176,7 +182,7 @@ impl DispatchLoop {
                 self.gates.expand(root.run.job, root.run.id, shards.len());
                 self.shared.in_memory.forget([root.run.id]);
                 for run in self.shared.in_memory.admit(shards) {
-                    let shard = Ready { run, definition: Arc::clone(&root.definition) };
+                    let shard = Ready::new(run, Arc::clone(&root.definition));
                     self.start(shard, now);
                 }
             }

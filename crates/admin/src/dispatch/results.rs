@@ -48,6 +48,7 @@ impl IncomingResult {
             finished_at: self.finished_at,
             message: self.message,
             result: self.result,
+            trace: None,
             jitter: jitter(self.run, self.attempt),
         }
     }

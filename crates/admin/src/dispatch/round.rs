@@ -13,13 +13,14 @@ use super::{Ready, finish_unsent};
 impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
         self.note_running(now);
-        for ready in self.parked.take_expired(now) {
+        for mut ready in self.parked.take_expired(now) {
             let online = self.executors.staying(ready.run.app, &ready.definition.job).len();
             let (reason, message) = if online == 0 {
                 (Reason::NoExecutor, format!("no executor of app {} was online", ready.definition.job.app))
             } else {
                 (Reason::Expired, format!("{online} executor(s) of app {} had no room", ready.definition.job.app))
             };
+            ready.run.trace = Some(self.trace_of_none(&ready, now));
             self.end_unsent(&ready, Outcome::Skipped(reason), Some(message), now);
         }
         for executor in self.executors.take_lost(now - self.shared.config.lost_after) {

@@ -1,38 +1,161 @@
 //! Which executor gets a run: what the routers of `core` are told, and what is done with their choice.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use rand::RngExt as _;
-use rondel_core::route::{Answer, Ask, Candidate, Choice};
-use rondel_core::{Run, RunId, Timestamp};
+use rondel_core::route::trace::{self, Waited};
+use rondel_core::route::{Answer, Ask, Candidate, Choice, Question, Refusal, question};
+use rondel_core::{ExecutorId, Job, JobId, Route, Run, RunId, Timestamp};
+use rondel_proto::v1;
 
 use super::Ready;
 use super::executors::Online;
+use super::parked::Waiting;
+use super::probes::Probe;
 use super::run_loop::DispatchLoop;
 
+/// Whoever was heard this lately need not be asked whether it is there.
+const HEARD_LATELY: Duration = Duration::from_secs(1);
+/// Jobs in one question.
+const QUESTION_JOBS: usize = 1_000;
+
+/// What a router chose for a run.
+enum Chosen {
+    /// This executor; and the trace of the choice.
+    Executor(ExecutorId, String, String),
+    /// These executors are to be asked, or have not answered yet.
+    Wait(Vec<ExecutorId>),
+    /// Nobody now.
+    Nobody,
+}
+
 impl DispatchLoop {
-    /// Routes a run and assigns it; gives it back where nobody takes it.
-    pub(super) fn route(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
-        let (run, job) = (&ready.run, &ready.definition.job);
-        let online: Vec<&Online> = self.executors.fit(run.app, job);
-        let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
-        let ask = Ask {
-            job: run.job,
-            shard: usize::try_from(run.shard_index).unwrap_or(0),
-            shards: run.shard_total.and_then(|total| usize::try_from(total).ok()).unwrap_or(1),
-            attempt: run.attempt,
-            executor: run.executor.as_deref(),
-            candidates: &candidates,
-            now,
-            draw: draw(run),
-            is_over: true,
-        };
-        match self.memories.pick(job.route, &ask) {
-            Choice::Take(index) => {
-                let (id, name) = (online[index].session.executor, online[index].name.clone());
-                self.assign(ready, id, name, now);
+    /// Routes a run and assigns it; gives it back where nobody takes it. One that executors are asked about comes back
+    /// by itself.
+    pub(super) fn route(&mut self, mut ready: Ready, now: Timestamp) -> Option<Ready> {
+        ready.tried_at.get_or_insert(now);
+        let job = ready.run.job;
+        if question(ready.definition.job.route).is_some() && self.probes.is_paused(job, now) {
+            return Some(ready);
+        }
+        let probe = Probe::new(ready, now);
+        match self.choose(&probe, false, now) {
+            Chosen::Executor(id, name, trace) => {
+                self.take(probe.ready, id, name, trace, now);
                 None
             }
-            Choice::Wait | Choice::Nobody => Some(ready),
+            Chosen::Wait(executors) => {
+                self.probes.ask(probe, executors.into_iter());
+                None
+            }
+            Chosen::Nobody => Some(probe.ready),
         }
+    }
+
+    fn choose(&mut self, probe: &Probe, is_over: bool, now: Timestamp) -> Chosen {
+        let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
+        let online = self.executors.fit(run.app, job);
+        let candidates: Vec<Candidate<'_>> =
+            online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
+        match self.memories.pick(job.route, &ask(run, &candidates, is_over, now)) {
+            Choice::Take(index) => {
+                let (id, name) = (online[index].session.executor, online[index].name.clone());
+                Chosen::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
+            }
+            Choice::Wait => {
+                let open = online.iter().zip(&candidates);
+                let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::None);
+                Chosen::Wait(silent.map(|(online, _)| online.session.executor).collect())
+            }
+            Choice::Nobody => Chosen::Nobody,
+        }
+    }
+
+    fn take(&mut self, mut ready: Ready, executor: ExecutorId, name: String, trace: String, now: Timestamp) {
+        ready.run.trace = Some(trace);
+        self.assign(ready, executor, name, now);
+    }
+
+    /// The trace of a run that nobody took.
+    pub(super) fn trace_of_none(&self, ready: &Ready, now: Timestamp) -> String {
+        let job = &ready.definition.job;
+        let online = self.executors.fit(ready.run.app, job);
+        let answer = if question(job.route).is_some() { Answer::No } else { Answer::None };
+        let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
+        trace_of(ready, candidates, None, now)
+    }
+}
+
+/// Questions to executors, and their answers.
+impl DispatchLoop {
+    /// Puts this turn's questions on the streams.
+    pub(super) fn flush_questions(&mut self, now: Timestamp) {
+        for (executor, number, jobs) in self.probes.take_questions(QUESTION_JOBS, now) {
+            // Who cannot be asked does not answer.
+            if let Some(online) = self.executors.get(executor) {
+                let job_ids = jobs.into_iter().map(JobId::get).collect();
+                online.session.send(v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids }));
+            }
+        }
+    }
+
+    /// An executor answered.
+    pub(super) fn answered(&mut self, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>, now: Timestamp) {
+        self.executors.heard(executor, now);
+        for job in self.probes.answered(executor, number, free) {
+            self.look_at_probes(job, now);
+        }
+    }
+
+    /// Runs that have waited for answers long enough go on with those that came.
+    pub(super) fn end_probes(&mut self, now: Timestamp) {
+        for job in self.probes.take_ended(now) {
+            self.look_at_probes(job, now);
+        }
+    }
+
+    fn look_at_probes(&mut self, job: JobId, now: Timestamp) {
+        let mut taken = Vec::new();
+        for mut probe in self.probes.take(job) {
+            // Who got a run of the job just now is not free for the next.
+            taken.iter().for_each(|executor| probe.note(*executor, Answer::No));
+            match self.choose(&probe, probe.until <= now, now) {
+                Chosen::Executor(id, name, trace) => {
+                    if question(probe.ready.definition.job.route) == Some(Question::Free) {
+                        taken.push(id);
+                    }
+                    self.take(probe.ready, id, name, trace, now);
+                }
+                Chosen::Wait(_) => self.probes.wait_on(probe),
+                Chosen::Nobody => {
+                    self.probes.pause(job, now);
+                    let since = probe.ready.tried_at.unwrap_or(now);
+                    self.parked.push(Waiting { ready: probe.ready, since });
+                }
+            }
+        }
+    }
+}
+
+fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
+    if question(job.route) == Some(Question::There) && online.heard_at + HEARD_LATELY > now {
+        return Answer::Yes;
+    }
+    probe.answer(online.session.executor)
+}
+
+fn ask<'a>(run: &'a Run, candidates: &'a [Candidate<'a>], is_over: bool, now: Timestamp) -> Ask<'a> {
+    Ask {
+        job: run.job,
+        shard: usize::try_from(run.shard_index).unwrap_or(0),
+        shards: run.shard_total.and_then(|total| usize::try_from(total).ok()).unwrap_or(1),
+        attempt: run.attempt,
+        executor: run.executor.as_deref(),
+        candidates,
+        now,
+        draw: draw(run),
+        is_over,
     }
 }
 
@@ -47,4 +170,25 @@ fn draw(run: &Run) -> u32 {
 fn spread(run: RunId) -> u32 {
     let mixed = run.get().unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     u32::try_from(mixed).unwrap_or(0)
+}
+
+/// What is kept of a choice, for people.
+fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usize>, now: Timestamp) -> String {
+    let (run, route) = (&ready.run, ready.definition.job.route);
+    let before_taken = taken.unwrap_or(usize::MAX);
+    for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != taken) {
+        let had_it_before = run.attempt > 1 && route != Route::Broadcast;
+        let refusal = match candidate.answer {
+            Answer::No => Some(Refusal::Busy),
+            Answer::None if question(route).is_some() && index < before_taken => Some(Refusal::Silent),
+            Answer::None | Answer::Yes if had_it_before && run.executor.as_deref() == Some(candidate.seat.name()) => {
+                Some(Refusal::HadItBefore)
+            }
+            Answer::None | Answer::Yes => None,
+        };
+        candidate.refusal = candidate.refusal.or(refusal);
+    }
+    let tried_at = ready.tried_at.unwrap_or(now);
+    let waited = Waited { turn: tried_at.since(run.due_at), executor: now.since(tried_at) };
+    trace::text(route, &candidates, waited)
 }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::executors::Executors;
 use super::gates::Gates;
 use super::parked::Parked;
+use super::probes::Probes;
 use super::rollcall::RollCall;
 use super::steps::Step;
 use super::{Event, Ready};
@@ -88,6 +89,8 @@ pub(crate) struct DispatchLoop {
     pub(super) rollcall: RollCall,
     pub(super) executors: Executors,
     pub(super) memories: Memories,
+    /// Runs that wait for answers of executors.
+    pub(super) probes: Probes,
     /// Triggers of this turn of the loop, by executor.
     pub(super) outgoing: HashMap<ExecutorId, Vec<v1::Trigger>>,
     /// At-most-once runs of this turn.
@@ -111,6 +114,7 @@ impl DispatchLoop {
             rollcall: RollCall::default(),
             executors: Executors::default(),
             memories: Memories::default(),
+            probes: Probes::default(),
             outgoing: HashMap::new(),
             to_mark: Vec::new(),
             next_session: 0,
@@ -122,7 +126,7 @@ impl DispatchLoop {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             let due_at = self.upcoming.peek().map_or(Timestamp::MAX, |next| next.0.0.run.due_at);
-            let wake = due_at.min(self.next_round_at);
+            let wake = due_at.min(self.next_round_at).min(self.probes.wake_at());
             tokio::select! {
                 () = stop.cancelled() => return,
                 event = self.events.recv() => match event {
@@ -133,11 +137,13 @@ impl DispatchLoop {
             }
             let now = self.shared.clock.now();
             self.release(now);
+            self.end_probes(now);
             if now >= self.next_round_at || self.next_round_at > now + NOTE_AFTER {
                 self.next_round_at = now + NOTE_AFTER;
                 self.round(now);
             }
             self.flush(now);
+            self.flush_questions(now);
             self.answer_drain();
         }
     }
@@ -162,6 +168,7 @@ impl DispatchLoop {
             Event::Joined(session, executor, report) => self.joined(session, &executor, report, now),
             Event::Left(executor, number) => self.left(executor, number, now),
             Event::Beat(executor, active) => self.executors.beat(executor, active, now),
+            Event::Probed(executor, number, free) => self.answered(executor, number, &free, now),
             Event::Draining(executor) => {
                 if let Some(online) = self.executors.get_mut(executor) {
                     online.draining = true;
@@ -202,6 +209,7 @@ impl DispatchLoop {
         let mut dropped: Vec<Ready> = upcoming.collect();
         dropped.extend(self.parked.drain());
         dropped.extend(self.gates.drain_queues());
+        dropped.extend(self.probes.drain());
         dropped.extend(self.rollcall.drain());
         self.shared.in_memory.forget(dropped.iter().map(|ready| ready.run.id));
     }

@@ -69,7 +69,7 @@ pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<Compiled> {
 
 /// A run that is due at that second, under that definition.
 pub(crate) fn ready(second: i64, definition: &Arc<Compiled>) -> Ready {
-    Ready { run: run_due_at(Timestamp::from_secs(second)), definition: Arc::clone(definition) }
+    Ready::new(run_due_at(Timestamp::from_secs(second)), Arc::clone(definition))
 }
 
 /// An executor's introduction, and the stream that its messages go to.

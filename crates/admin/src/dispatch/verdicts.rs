@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use rondel_core::outcome::{After, Outcome};
 use rondel_core::{AppId, JobId, RunId, Timestamp};
-use rondel_store::ledger::Finished;
+use rondel_store::ledger::{Finish, Finished};
 
 use super::messages::cancel;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming};
@@ -42,7 +42,8 @@ impl DispatchLoop {
         let executor = (session.executor, name.to_owned());
         let run = result.run;
         if let Some(ready) = self.rollcall.get(run).filter(|ready| ready.run.attempt == result.attempt) {
-            let finish = result.into_finish(ready.run.job, ready.definition.job.after, executor);
+            let trace = ready.run.trace.clone();
+            let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
             if self.shared.results.try_submit(finish, Some(session.clone()))
                 && let Some(ready) = self.rollcall.remove(run)
             {
@@ -64,7 +65,9 @@ impl DispatchLoop {
             // Sent again because its answer takes long: the answer comes when the first one is durable.
             return None;
         }
-        let finish = result.into_finish(active.ready.run.job, active.ready.definition.job.after, executor);
+        let ready = &active.ready;
+        let trace = ready.run.trace.clone();
+        let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
         if self.shared.results.try_submit(finish, Some(session.clone())) {
             active.phase = Phase::Settling;
             self.free_slot(session.executor);

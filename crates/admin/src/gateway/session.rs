@@ -142,8 +142,13 @@ impl Session {
                 self.shared.registry.set_draining(id);
                 self.tell(Event::Draining(id)).await;
             }
-            // A second hello changes nothing; probes are not asked yet.
-            Body::Hello(_) | Body::ProbeReplies(_) => {}
+            Body::ProbeReplies(replies) => {
+                self.shared.registry.heard(id, now, None);
+                let free = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
+                self.tell(Event::Probed(id, replies.probe_id, free)).await;
+            }
+            // A second hello changes nothing.
+            Body::Hello(_) => {}
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use rondel_core::plan::{MissedSpan, Plan, PlannedFire, Window, plan};
 use rondel_core::run::BROADCAST;
-use rondel_core::{NodeId, Reason, Route, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
 use tokio::time::{MissedTickBehavior, interval};
@@ -179,7 +179,7 @@ fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, w
 }
 
 fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {
-    let broadcast = definition.job.route == Route::Broadcast;
+    let sharded = definition.job.is_sharded();
     Run {
         id: RunId::new(held.ids.next(window.now)),
         namespace: definition.namespace,
@@ -188,8 +188,8 @@ fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Wind
         app: definition.app,
         fire_at: fire.fire_at,
         cause: 0,
-        shard_index: if broadcast { BROADCAST } else { 0 },
-        shard_total: if broadcast { None } else { Some(1) },
+        shard_index: if sharded { BROADCAST } else { 0 },
+        shard_total: if sharded { None } else { Some(1) },
         trigger: fire.trigger,
         // The ring reaches as far as the look-ahead; what starts later (jitter) waits in the store.
         status: if fire.due_at > window.end { RunStatus::Waiting } else { RunStatus::Pending },

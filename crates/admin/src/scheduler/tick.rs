@@ -132,7 +132,7 @@ impl TickLoop {
                 (Some(_), Some(definition)) if !may_run(&run, definition, newest.get(&run.job), now) => {
                     ended.push(finish_unsent(&run, definition, Outcome::Skipped(Reason::Misfire), now, None));
                 }
-                (Some(_), Some(definition)) => ready.push(Ready { run, definition: Arc::clone(definition) }),
+                (Some(_), Some(definition)) => ready.push(Ready::new(run, Arc::clone(definition))),
                 _ => dropped.push(run.id),
             }
         }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
+use rondel_core::route::trace::Trace;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::client::{ClientArgs, text_of, time_of};
@@ -91,7 +93,7 @@ impl RunArgs {
                 let query: Vec<_> = job.into_iter().chain(status).collect();
                 VIEW.list(&list::read(&client, "runs", &query, &args.bounds).await?, format)
             }
-            RunCommand::Get(args) => VIEW.whole(&client.get(&["runs", &args.id], &[]).await?, format),
+            RunCommand::Get(args) => VIEW.whole_in_words(&client.get(&["runs", &args.id], &[]).await?, format, trace),
             RunCommand::Logs(args) => logs::print(&client, &args, format).await,
             RunCommand::Cancel(args) => {
                 let asked = client.post(&["runs", &args.id, "cancel"], "{}").await?;
@@ -103,6 +105,12 @@ impl RunArgs {
             }
         }
     }
+}
+
+/// How a run came to its executor, in words.
+fn trace(key: &str, value: &Value) -> Option<String> {
+    (key == "trace").then_some(())?;
+    Trace::deserialize(value).ok().map(|trace| trace.to_string())
 }
 
 fn row(run: &Value, now: Timestamp) -> Vec<String> {
@@ -170,6 +178,8 @@ mod tests {
         assert_eq!(took(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
         assert_eq!(shard(&run), "1 of 3");
         assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
+        assert_eq!(trace("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru, of a alone"));
+        assert_eq!(trace("trace", &Value::Null), None);
         assert_eq!(message(&run).chars().count(), MESSAGE_LEN_MAX + 1);
     }
 }

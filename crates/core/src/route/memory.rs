@@ -111,7 +111,7 @@ mod tests {
         let seats = seats(1_000);
         let online = candidates(&seats);
         let mut memories = Memories::default();
-        for job in 0..2_500 {
+        for job in 0..1_200 {
             let _ = memories.pick(Route::Lfu, &Ask { job: JobId::new(job), ..ask(&online) });
             let kept: usize = memories.of.values().map(Memory::entry_count).sum();
             assert_eq!(memories.entry_count, kept);

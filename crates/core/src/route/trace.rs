@@ -1,10 +1,14 @@
 //! The short trace of a decision that a run keeps: who could have had it, who not and why, and what it waited for.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
+
+use serde::Deserialize;
 
 use super::Candidate;
 use crate::spec::Route;
-use crate::time::millis;
+use crate::time::{format_duration, millis};
 
 /// The longest trace, in bytes.
 pub const TRACE_LEN_MAX: usize = 1_000;
@@ -96,6 +100,74 @@ pub fn text(route: Route, candidates: &[Candidate<'_>], waited: Waited) -> Strin
     text
 }
 
+/// A trace as it is read again. Whatever is not in it is empty.
+///
+/// ```
+/// use rondel_core::route::trace::Trace;
+///
+/// let text = r#"{"route":"round","of":["a","b"],"refused":{"c":"full"},"waited":{"turn":1200,"executor":300}}"#;
+/// let trace: Trace = serde_json::from_str(text)?;
+/// assert_eq!(
+///     trace.to_string(),
+///     "round, of a and b; not c (full); waited 1s200ms for its turn and 300ms for an executor"
+/// );
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Trace {
+    /// The route's word.
+    pub route: String,
+    /// Who could have had the run, by name …
+    pub of: Vec<String>,
+    /// … and how many more.
+    pub of_more: usize,
+    /// Who could not, and the word for why …
+    pub refused: BTreeMap<String, String>,
+    /// … and how many more.
+    pub refused_more: usize,
+    /// What it waited for, in milliseconds.
+    pub waited: BTreeMap<String, u64>,
+}
+
+impl Trace {
+    /// How long it waited for its turn, and for an executor.
+    #[must_use]
+    pub fn waits(&self) -> Waited {
+        let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
+        Waited { turn: of("turn"), executor: of("executor") }
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.route)?;
+        match (&self.of[..], self.of_more) {
+            ([], _) => f.write_str(", of nobody")?,
+            ([one], 0) => write!(f, ", of {one} alone")?,
+            ([most @ .., last], 0) => write!(f, ", of {} and {last}", most.join(", "))?,
+            (some, more) => write!(f, ", of {} and {more} more", some.join(", "))?,
+        }
+        for (index, (name, why)) in self.refused.iter().enumerate() {
+            let before = if index == 0 { "; not " } else { ", " };
+            write!(f, "{before}{name} ({})", why.replace('_', " "))?;
+        }
+        if self.refused_more > 0 {
+            write!(f, " and {} more", self.refused_more)?;
+        }
+        let Waited { turn, executor } = self.waits();
+        match (turn.is_zero(), executor.is_zero()) {
+            (true, true) => Ok(()),
+            (false, true) => write!(f, "; waited {} for its turn", format_duration(turn)),
+            (true, false) => write!(f, "; waited {} for an executor", format_duration(executor)),
+            (false, false) => {
+                let (turn, executor) = (format_duration(turn), format_duration(executor));
+                write!(f, "; waited {turn} for its turn and {executor} for an executor")
+            }
+        }
+    }
+}
+
 /// Writes items with commas between them until the text is `len_max` long; answers how many are left out.
 fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, write: impl Fn(&mut String, T)) -> usize {
     let mut left = 0;
@@ -165,6 +237,9 @@ mod tests {
                 let more = usize::try_from(read["of_more"].as_u64().unwrap_or(0)).unwrap();
                 assert_eq!(listed + more, usize::div_ceil(count, 2));
                 assert_eq!(read["waited"]["turn"], 366 * 86_400_000_i64);
+                let trace: Trace = serde_json::from_str(&text).unwrap();
+                assert_eq!((trace.waits().turn, trace.of.len() + trace.of_more), (day, usize::div_ceil(count, 2)));
+                assert_eq!(trace.refused.len() + trace.refused_more, count / 2);
             }
         }
     }

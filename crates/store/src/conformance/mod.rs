@@ -265,6 +265,7 @@ fn finish(run: &Run, outcome: Outcome) -> Finish {
         finished_at: run.due_at + Duration::from_millis(105),
         message: None,
         result: None,
+        trace: Some("{\"route\":\"first\",\"of\":[\"executor-a\"]}".to_owned()),
         jitter: 0.5,
     }
 }

@@ -32,6 +32,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
         finished_at: Some(first.finished_at),
         message: first.message.clone(),
         result: first.result.clone(),
+        trace: first.trace.clone(),
         ..run.clone()
     };
     assert_eq!(stored, expected);
@@ -113,7 +114,15 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
     let again = After::Again { due_at, reason: Reason::Retry, lost_count: 0 };
-    let waiting = Run { status: RunStatus::Waiting, reason: Some(Reason::Retry), attempt: 2, due_at, ..run.clone() };
+    // Who had it stays, for the router; the trace is that of the last attempt.
+    let waiting = Run {
+        status: RunStatus::Waiting,
+        reason: Some(Reason::Retry),
+        attempt: 2,
+        due_at,
+        executor: Some("executor-a".to_owned()),
+        ..run.clone()
+    };
     assert_eq!(finish_one(store, failed.clone()).await, Finished::Stored(again, Some(Box::new(waiting.clone()))));
     assert_eq!(read(store, run.id).await, waiting);
     let first = Attempt {

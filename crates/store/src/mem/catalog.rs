@@ -229,7 +229,7 @@ impl State {
             let Some(run) = self.runs.get_mut(id) else { continue };
             self.keys.remove(&key(run));
             (run.job_version, run.app) = (version, change.app);
-            (run.shard_index, run.shard_total) = shard_of(job.route);
+            (run.shard_index, run.shard_total) = shard_of(job);
             self.keys.insert(key(run), *id);
         }
         let home = self.due.get(&change.id).and_then(|due| self.nodes.get(&due.home)).map(|held| held.node.token());

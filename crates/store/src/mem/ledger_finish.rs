@@ -27,7 +27,9 @@ impl State {
                 Finished::Superseded
             }
             Judgement::Late(status, reason) => {
+                let trace = run.trace.clone();
                 self.end(&clean, status, reason);
+                self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
                 self.count_shards(finish.run, 0, now);
                 Finished::Late
             }
@@ -55,6 +57,7 @@ impl State {
         run.finished_at = Some(clean.finish.finished_at);
         run.message = clean.message.clone().map(std::borrow::Cow::into_owned);
         run.result = clean.result.clone().map(std::borrow::Cow::into_owned);
+        run.trace = clean.trace.clone().map(std::borrow::Cow::into_owned);
     }
 
     fn retry(&mut self, clean: &CleanFinish<'_>, due_at: Timestamp, reason: Reason, lost_count: i32) -> Option<Run> {
@@ -69,10 +72,11 @@ impl State {
             finished_at: Some(clean.finish.finished_at),
             message: clean.message.clone().map(std::borrow::Cow::into_owned),
         };
+        run.executor.clone_from(&ended.executor);
         self.attempts.entry((run.id, run.attempt)).or_insert(ended);
         (run.status, run.reason, run.lost_count) = (RunStatus::Waiting, Some(reason), lost_count);
         (run.attempt, run.due_at) = (run.attempt + 1, due_at);
-        (run.executor, run.executor_id, run.marked_at) = (None, None::<ExecutorId>, None);
+        (run.executor_id, run.marked_at) = (None::<ExecutorId>, None);
         (run.started_at, run.message) = (None, None);
         Some(run.clone())
     }

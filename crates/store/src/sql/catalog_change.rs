@@ -175,7 +175,7 @@ impl Tx<'_> {
         change: &JobChange<'_>,
         version: i64,
     ) -> Result<()> {
-        let (shard_index, shard_total) = shard_of(change.job.route);
+        let (shard_index, shard_total) = shard_of(change.job);
         for chunk in runs.chunks(CHUNK_MAX) {
             let query = Query::new(statement)
                 .int(version)

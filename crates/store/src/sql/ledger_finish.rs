@@ -24,10 +24,10 @@ pub(super) const LOCK_RUNS: Statement = Statement {
 };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
-    text: "UPDATE run {join:iittitiitt} SET status = v.column3, reason = v.column4, executor_id = v.column5, \
+    text: "UPDATE run {join:iittitiittt} SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
-           result = v.column10 {from:iittitiitt} WHERE run.id = v.column1 AND run.attempt = v.column2 \
-           AND run.status IN ('pending', 'waiting', 'running')",
+           result = v.column10, trace = v.column11 {from:iittitiittt} WHERE run.id = v.column1 \
+           AND run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running')",
 };
 /// Late results: the only way out of a verdict.
 const CORRECT_RUNS: Statement = Statement {
@@ -37,11 +37,12 @@ const CORRECT_RUNS: Statement = Statement {
            result = v.column10 {from:iittitiitt} WHERE run.id = v.column1 AND run.attempt = v.column2 \
            AND run.status = 'unknown'",
 };
+/// The name of the executor stays, without an incarnation: the next attempt goes to another one first.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
-    text: "UPDATE run {join:iiiti} SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
-           reason = v.column4, lost_count = v.column5, executor = NULL, executor_id = NULL, marked_at_ms = NULL, \
-           started_at_ms = NULL, message = NULL {from:iiiti} WHERE run.id = v.column1 AND run.attempt = v.column2 \
+    text: "UPDATE run {join:iiitit} SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
+           reason = v.column4, lost_count = v.column5, executor = v.column6, executor_id = NULL, marked_at_ms = NULL, \
+           started_at_ms = NULL, message = NULL {from:iiitit} WHERE run.id = v.column1 AND run.attempt = v.column2 \
            AND run.status IN ('pending', 'waiting', 'running')",
 };
 const INSERT_ATTEMPTS: Statement = Statement {
@@ -150,12 +151,13 @@ struct Verdict<'f> {
     started_at: Option<Timestamp>,
 }
 
-struct Retry {
+struct Retry<'f> {
     run: RunId,
     attempt: i32,
     due_at: Timestamp,
     reason: Reason,
     lost_count: i32,
+    executor: Option<Cow<'f, str>>,
     /// Where in the answers the run goes.
     answer: usize,
 }
@@ -182,7 +184,7 @@ struct Batch<'f> {
     answers: Vec<Finished>,
     verdicts: Vec<Verdict<'f>>,
     corrections: Vec<Verdict<'f>>,
-    retries: Vec<Retry>,
+    retries: Vec<Retry<'f>>,
     ended: Vec<EndedAttempt<'f>>,
     superseded: Vec<EndedAttempt<'f>>,
     cancels: Vec<i64>,
@@ -270,11 +272,12 @@ impl<'f> Batch<'f> {
                     status: settle::attempt_status(finish.outcome),
                     reason: Some(reason),
                     executor_id,
-                    executor,
+                    executor: executor.clone(),
                     started_at: clean.started_at.or(locked.started_at),
                 });
                 let (run, attempt, answer) = (finish.run, finish.attempt, self.answers.len());
-                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, answer });
+                locked.executor = executor.clone().map(Cow::into_owned);
+                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, answer });
                 locked.standing = Standing {
                     attempt: attempt + 1,
                     status: RunStatus::Waiting,
@@ -282,7 +285,7 @@ impl<'f> Batch<'f> {
                     marked: false,
                     cancel_asked: locked.standing.cancel_asked,
                 };
-                (locked.executor_id, locked.executor, locked.started_at) = (None, None, None);
+                (locked.executor_id, locked.started_at) = (None, None);
                 locked.is_dirty = true;
                 self.answers.push(Finished::Stored(then, None));
             }
@@ -291,10 +294,13 @@ impl<'f> Batch<'f> {
 
     /// Writes what is collected.
     async fn write(&mut self, tx: &mut Tx<'_>) -> Result<()> {
-        for (statement, verdicts) in [(&SETTLE_RUNS, &self.verdicts), (&CORRECT_RUNS, &self.corrections)] {
-            for chunk in verdicts.chunks(CHUNK_MAX) {
-                tx.execute_all(Query::new(statement).rows(chunk, add_verdict), chunk.len()).await?;
-            }
+        for chunk in self.verdicts.chunks(CHUNK_MAX) {
+            let add =
+                |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.finish.trace.as_deref());
+            tx.execute_all(Query::new(&SETTLE_RUNS).rows(chunk, add), chunk.len()).await?;
+        }
+        for chunk in self.corrections.chunks(CHUNK_MAX) {
+            tx.execute_all(Query::new(&CORRECT_RUNS).rows(chunk, add_verdict), chunk.len()).await?;
         }
         self.verdicts.clear();
         self.corrections.clear();
@@ -325,6 +331,7 @@ impl<'f> Batch<'f> {
                     .at(retry.due_at)
                     .text(retry.reason.as_str())
                     .int(retry.lost_count.into())
+                    .opt_text(retry.executor.as_deref())
             });
             tx.execute_all(query, chunk.len()).await?;
             let query = Query::new(&rows::READ_RUNS).list(chunk.iter().map(|retry| retry.run.get()));

@@ -50,6 +50,8 @@ struct RunJson {
     /// How far it is, while it is open and its handler has told.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressJson>,
+    /// How it came to its executor.
+    trace: Option<Box<RawValue>>,
     /// For a row that stands for several skipped fires: the last of them, and how many.
     #[serde(skip_serializing_if = "Option::is_none")]
     span_end_at: Option<Timestamp>,
@@ -118,7 +120,8 @@ fn present_attempt(run: &Run) -> AttemptJson {
         attempt: run.attempt,
         status: run.status,
         reason: run.reason,
-        executor: run.executor.clone(),
+        // A run that waits to be tried again knows only who had it before.
+        executor: run.executor.clone().filter(|_| run.executor_id.is_some()),
         started_at: run.started_at,
         finished_at: run.finished_at,
         message: run.message.clone(),
@@ -155,6 +158,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
     let (span_end_at, span_count) = (run.span_end_at, is_span.then_some(run.span_count));
     let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
+    let trace = run.trace.clone();
     let item = items(call, vec![run]).await?.pop();
     let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;
     Ok(RunJson {
@@ -167,6 +171,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
         parent,
         cancel_requested_by,
         progress,
+        trace: trace.and_then(raw),
         span_end_at,
         span_count,
         attempts,

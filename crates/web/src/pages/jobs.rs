@@ -5,7 +5,7 @@ use axum::response::Response;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::StatusCode;
 use rondel_core::run::BROADCAST;
-use rondel_core::{Route, Run, RunStatus, Timestamp, name};
+use rondel_core::{Run, RunStatus, Timestamp, name};
 use rondel_store::Store;
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
@@ -130,7 +130,7 @@ impl Lately {
     pub(super) async fn read(store: &dyn Store, record: &JobRecord, now: Timestamp) -> Result<Self, Problem> {
         let query = RunQuery { job: Some(record.id), limit: ROW_COUNT, ..RunQuery::default() };
         let mut runs = store.list_runs(record.namespace, &query).await?;
-        if record.spec.route == Route::Broadcast {
+        if record.spec.is_sharded() {
             runs.retain(|run| run.shard_index == BROADCAST);
         }
         let is_ahead = |run: &Run| run.fire_at > now;

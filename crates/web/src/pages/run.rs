@@ -1,9 +1,12 @@
 //! A run: its verdict and why, its way through time, its attempts, its shards and its log.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::Progress;
+use rondel_core::route::trace::Trace;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{Run, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::CancelAsked;
@@ -48,6 +51,7 @@ struct RunPage {
     parent: Option<String>,
     cancel_by: Option<String>,
     progress: Option<Progress>,
+    route: Option<RouteFacts>,
     span: Option<(i64, Moment)>,
     params: Option<String>,
     result: Option<String>,
@@ -65,6 +69,35 @@ struct Step {
     delta: Option<String>,
     /// For the mark's colour.
     class: &'static str,
+}
+
+/// How a run came to its executor.
+struct RouteFacts {
+    route: &'static str,
+    of: Option<String>,
+    refused: Option<String>,
+    turn: Option<String>,
+    executor: Option<String>,
+}
+
+impl RouteFacts {
+    fn new(trace: &str, t: &'static Texts) -> Option<Self> {
+        let trace: Trace = serde_json::from_str(trace).ok()?;
+        let waited = |length: Duration| (!length.is_zero()).then(|| super::moment::length(length, t));
+        let refused = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
+        let list = |mut names: Vec<String>, more: usize| {
+            names.extend((more > 0).then(|| format!("+{more}")));
+            (!names.is_empty()).then(|| names.join(", "))
+        };
+        let waits = trace.waits();
+        Some(Self {
+            route: t.route(trace.route.parse().ok()?),
+            of: list(trace.of, trace.of_more),
+            refused: list(refused, trace.refused_more),
+            turn: waited(waits.turn),
+            executor: waited(waits.executor),
+        })
+    }
 }
 
 struct AttemptRow {
@@ -102,6 +135,7 @@ pub(super) async fn page(page: Page<ShownAttempt>, path: RunPath) -> Result<Resp
         parent: run.parent.map(|parent| parent.to_string()),
         cancel_by: run.cancel_by.clone(),
         progress: page.engine().progress(&run),
+        route: run.trace.as_deref().and_then(|trace| RouteFacts::new(trace, t)),
         span: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
         params: params.map(readable),
         result: run.result.clone().map(readable),
@@ -149,7 +183,7 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
         attempt: run.attempt,
         status: run.status,
         reason: run.reason,
-        executor: run.executor.clone(),
+        executor: run.executor.clone().filter(|_| run.executor_id.is_some()),
         started_at: run.started_at,
         finished_at: run.finished_at,
         message: run.message.clone(),

@@ -163,6 +163,21 @@ impl Texts {
         words.unwrap_or(route.as_str())
     }
 
+    /// Why an executor did not get a run, from the word in a trace.
+    pub(crate) fn refusal<'a>(&self, word: &'a str) -> &'a str
+    where
+        'static: 'a,
+    {
+        match word {
+            "full" => self.refusal_full,
+            "draining" => self.refusal_draining,
+            "had_it_before" => self.refusal_had_it_before,
+            "busy" => self.refusal_busy,
+            "silent" => self.refusal_silent,
+            other => other,
+        }
+    }
+
     pub(crate) const fn overlap(&self, policy: OverlapPolicy) -> &'static str {
         match policy {
             OverlapPolicy::Serial => self.overlap_serial,
