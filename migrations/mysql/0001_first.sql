@@ -62,8 +62,10 @@ CREATE TABLE IF NOT EXISTS job (
     updated_at_ms BIGINT NOT NULL,
     -- 0, or its own id once it is deleted: so its name is free again.
     retired BIGINT NOT NULL DEFAULT 0,
-    -- The calendar that its newest definition uses, if it uses one.
+    -- The calendar that its newest definition uses, if it uses one; NULL once the job is deleted.
     calendar_id BIGINT,
+    -- Which version of that.
+    calendar_version BIGINT,
     -- The definition that code declared last, as JSON; NULL for a job that no code declares.
     declared MEDIUMTEXT,
     -- When an executor last declared something new of it.
@@ -72,7 +74,7 @@ CREATE TABLE IF NOT EXISTS job (
     undeclared_at_ms BIGINT,
     PRIMARY KEY (id),
     CONSTRAINT job_key UNIQUE (namespace_id, name, retired),
-    KEY job_calendar (calendar_id),
+    KEY job_calendar (calendar_id, calendar_version),
     FOREIGN KEY (namespace_id) REFERENCES namespace (id),
     FOREIGN KEY (app_id) REFERENCES app (id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -124,7 +126,8 @@ CREATE TABLE IF NOT EXISTS job_due (
     KEY job_due_next (home, next_fire_at_ms),
     -- What is to be healed: rows of which this is 1, all others NULL.
     is_stuck SMALLINT AS (CASE WHEN next_fire_at_ms IS NULL AND is_over = 0 THEN 1 END) VIRTUAL,
-    KEY job_due_stuck (is_stuck)
+    KEY job_due_stuck (is_stuck),
+    KEY job_due_follows (follows_run_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The admin servers of the cluster, with their leases.

@@ -59,8 +59,10 @@ CREATE TABLE job (
     updated_at_ms BIGINT NOT NULL,
     -- 0, or its own id once it is deleted: so its name is free again.
     retired BIGINT NOT NULL DEFAULT 0,
-    -- The calendar that its newest definition uses, if it uses one.
+    -- The calendar that its newest definition uses, if it uses one; NULL once the job is deleted.
     calendar_id BIGINT,
+    -- Which version of that.
+    calendar_version BIGINT,
     -- The definition that code declared last, as JSON; NULL for a job that no code declares.
     declared TEXT,
     -- When an executor last declared something new of it.
@@ -71,7 +73,7 @@ CREATE TABLE job (
     CONSTRAINT job_key UNIQUE (namespace_id, name, retired)
 );
 
-CREATE INDEX job_calendar ON job (calendar_id)
+CREATE INDEX job_calendar ON job (calendar_id, calendar_version)
     WHERE calendar_id IS NOT NULL;
 
 -- Every definition that a job ever had.
@@ -123,6 +125,9 @@ CREATE INDEX job_due_next ON job_due (home, next_fire_at_ms)
 
 CREATE INDEX job_due_stuck ON job_due (job_id)
     WHERE next_fire_at_ms IS NULL AND is_over = 0;
+
+CREATE INDEX job_due_follows ON job_due (follows_run_id)
+    WHERE follows_run_id IS NOT NULL;
 
 -- The admin servers of the cluster, with their leases.
 CREATE TABLE node (

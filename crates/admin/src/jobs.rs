@@ -5,7 +5,7 @@ mod checks;
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::StoreError;
-use rondel_store::catalog::{Changed, JobChange, JobRecord, NewJob};
+use rondel_store::catalog::{Changed, Created, JobChange, JobRecord, NewJob};
 use rondel_store::ledger::CancelAsked;
 
 use crate::engine::Engine;
@@ -71,9 +71,15 @@ impl Engine {
             author: author.to_owned(),
             now,
         };
-        let record = self.store().create_job(new).await?.ok_or(JobError::NameTaken)?;
-        self.poke_scan();
-        Ok(record)
+        let wanted = no_calendar(&new.spec);
+        match self.store().create_job(new).await? {
+            Created::Saved(record) => {
+                self.poke_scan();
+                Ok(*record)
+            }
+            Created::NameTaken => Err(JobError::NameTaken),
+            Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+        }
     }
 
     /// Gives a job another definition.

@@ -10,7 +10,8 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use rondel_store::catalog::{
-    App, Changed, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenRecord, VersionRecord,
+    App, Changed, Created, Declared, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenRecord,
+    VersionRecord,
 };
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
 use rondel_store::ledger::{
@@ -150,13 +151,15 @@ pass_on!(Catalog {
     fn app(namespace: NamespaceId, name: &str) -> Option<App>;
     fn apps(namespace: NamespaceId) -> Vec<App>;
     fn ensure_app(id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> App;
-    fn create_job(job: NewJob) -> Option<JobRecord>;
+    fn create_job(job: NewJob) -> Created;
     fn job(namespace: NamespaceId, name: &str) -> Option<JobRecord>;
     fn jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<JobRecord>;
     fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
     fn definitions(keys: &[(JobId, i64)]) -> Vec<Definition>;
     fn change_job(change: JobChange<'_>) -> Changed;
     fn delete_job(id: JobId, expected_version: Option<i64>, now: Timestamp) -> std::result::Result<bool, i64>;
+    fn declare_job(id: JobId, declared: &Declared) -> bool;
+    fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
     fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;
     fn add_token(token: &TokenRecord) -> ();
     fn token(hash: &str) -> Option<TokenRecord>;

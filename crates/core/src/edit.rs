@@ -4,7 +4,9 @@
 //! still ahead is reopened when the definition fires it again, never inserted again: its key exists. The next fire is
 //! the first one without a row.
 
-use crate::id::RunId;
+use std::time::Duration;
+
+use crate::id::{JobId, RunId};
 use crate::job::Job;
 use crate::run::{Reason, RunStatus};
 use crate::time::Timestamp;
@@ -16,6 +18,8 @@ pub struct FutureRow {
     pub id: RunId,
     /// Its instant.
     pub fire_at: Timestamp,
+    /// When it may start: its instant, or later by jitter.
+    pub due_at: Timestamp,
     /// `pending` or `waiting` for an unsent one, `skipped` for one that an earlier edit settled.
     pub status: RunStatus,
 }
@@ -23,6 +27,8 @@ pub struct FutureRow {
 /// Where a job stands when it is edited.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
+    /// The job.
+    pub job: JobId,
     /// What its fixed rates count from.
     pub anchor: Timestamp,
     /// The present.
@@ -37,17 +43,26 @@ pub struct Standing<'a> {
     pub follows: Option<RunId>,
 }
 
+/// A row that runs under the new definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The run.
+    pub id: RunId,
+    /// When it may start, by the new definition.
+    pub due_at: Timestamp,
+}
+
 /// What an edit does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EditPlan {
     /// Open rows that move to the new version.
-    pub keep: Vec<RunId>,
+    pub keep: Vec<Moved>,
     /// Open rows that end as skipped …
     pub settle: Vec<RunId>,
     /// … for this reason.
     pub reason: Reason,
     /// Settled rows that are open again under the new version.
-    pub reopen: Vec<RunId>,
+    pub reopen: Vec<Moved>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
     /// The open run whose end gives the next fire.
@@ -77,15 +92,24 @@ pub fn plan_edit(job: Option<&Job>, standing: Standing<'_>) -> EditPlan {
     plan
 }
 
+/// How far before the present the planned instants of rows can lie that start after it: by the larger jitter of the
+/// definitions before and after an edit.
+#[must_use]
+pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
+    before.into_iter().chain(after).map(|job| job.timetable.jitter_max()).max().unwrap_or_default()
+}
+
 fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
     let Standing { anchor, now, rows, .. } = standing;
-    let fires = |at: Timestamp| job.is_some_and(|job| job.timetable.fire_at(anchor, at).is_some());
+    let fire_at = |at: Timestamp| job.and_then(|job| job.timetable.fire_at(anchor, at));
     for row in rows {
-        match (row.status.is_terminal(), fires(row.fire_at)) {
-            (false, true) => plan.keep.push(row.id),
-            (false, false) => plan.settle.push(row.id),
-            (true, true) => plan.reopen.push(row.id),
-            (true, false) => {}
+        let moved = fire_at(row.fire_at).map(|fire| Moved { id: row.id, due_at: fire.due_at(standing.job) });
+        match (row.status.is_terminal(), moved) {
+            (false, Some(moved)) => plan.keep.push(moved),
+            (false, None) => plan.settle.push(row.id),
+            // Without the jitter that it was put off by, its start is over.
+            (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
+            (true, _) => {}
         }
     }
     let next_after = |at| job.and_then(|job| job.timetable.next_after(anchor, at)).map(|fire| fire.at);
@@ -102,7 +126,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, standing: Standing<'_>) {
     let is_same =
         standing.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
     for row in standing.rows.iter().filter(|row| !row.status.is_terminal()) {
-        if is_same { plan.keep.push(row.id) } else { plan.settle.push(row.id) }
+        if is_same { plan.keep.push(Moved { id: row.id, due_at: row.due_at }) } else { plan.settle.push(row.id) }
     }
     plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
     plan.next_fire_at = match (plan.follows, standing.next_fire_at) {
@@ -110,6 +134,12 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, standing: Standing<'_>) {
         (None, Some(next)) if is_same => Some(next),
         (None, _) => job.timetable.first_delayed(standing.now),
     };
+    // That instant has a row already, which an earlier edit settled.
+    let is_next = |row: &&FutureRow| row.status.is_terminal() && Some(row.fire_at) == plan.next_fire_at;
+    if let Some(row) = standing.rows.iter().find(is_next) {
+        plan.reopen.push(Moved { id: row.id, due_at: row.due_at });
+        (plan.next_fire_at, plan.follows) = (None, Some(row.id));
+    }
 }
 
 #[cfg(test)]
@@ -124,16 +154,22 @@ mod tests {
     }
 
     fn row(id: i64, second: i64, status: RunStatus) -> FutureRow {
-        FutureRow { id: RunId::new(id), fire_at: Timestamp::from_secs(second), status }
+        let at = Timestamp::from_secs(second);
+        FutureRow { id: RunId::new(id), fire_at: at, due_at: at, status }
     }
 
     fn standing(rows: &[FutureRow]) -> Standing<'_> {
         let now = Timestamp::from_secs(100);
-        Standing { anchor: Timestamp::EPOCH, now, rows, before: None, next_fire_at: None, follows: None }
+        let job = JobId::new(1);
+        Standing { job, anchor: Timestamp::EPOCH, now, rows, before: None, next_fire_at: None, follows: None }
     }
 
     fn ids(runs: &[RunId]) -> Vec<i64> {
         runs.iter().map(|run| run.get()).collect()
+    }
+
+    fn moved(rows: &[Moved]) -> Vec<i64> {
+        rows.iter().map(|row| row.id.get()).collect()
     }
 
     const ROWS: fn() -> Vec<FutureRow> = || {
@@ -149,7 +185,7 @@ mod tests {
     fn rows_follow_the_new_definition() {
         let every_two = job(&json!({"every": "2s"}), true);
         let plan = plan_edit(Some(&every_two), standing(&ROWS()));
-        assert_eq!((ids(&plan.keep), ids(&plan.settle), ids(&plan.reopen)), (vec![2], vec![1], vec![4]));
+        assert_eq!((moved(&plan.keep), ids(&plan.settle), moved(&plan.reopen)), (vec![2], vec![1], vec![4]));
         assert_eq!((plan.reason, plan.next_fire_at), (Reason::Changed, Some(Timestamp::from_secs(106))));
     }
 
@@ -189,5 +225,36 @@ mod tests {
         let plan = plan_edit(Some(&three), claimed);
         assert_eq!((ids(&plan.settle), plan.follows), (vec![9], None));
         assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(103)));
+    }
+
+    #[test]
+    fn a_row_that_jitter_puts_off_belongs_to_the_edit_until_it_starts() {
+        let jitter = |seconds: u64| job(&json!({"every": "10s", "jitter": {"max": format!("{seconds}s")}}), true);
+        let (before, after) = (jitter(60), jitter(30));
+        assert_eq!(look_back(Some(&before), Some(&after)), Duration::from_secs(60));
+        assert_eq!(look_back(Some(&after), None), Duration::from_secs(30));
+        let due_at = |job: &Job, second| {
+            let fire = job.timetable.fire_at(Timestamp::EPOCH, Timestamp::from_secs(second)).unwrap();
+            fire.due_at(JobId::new(1))
+        };
+        // By the new jitter too, the open row starts later than planned; the other one starts as it is planned.
+        let open = FutureRow { due_at: Timestamp::from_secs(150), ..row(1, 90, RunStatus::Waiting) };
+        let settled = FutureRow { due_at: Timestamp::from_secs(140), ..row(2, 80, RunStatus::Skipped) };
+        let plan = plan_edit(Some(&after), standing(&[open, settled]));
+        assert_eq!(plan.keep, [Moved { id: open.id, due_at: due_at(&after, 90) }]);
+        assert_eq!(plan.reopen.len(), usize::from(due_at(&after, 80) > Timestamp::from_secs(100)));
+        let plan = plan_edit(Some(&job(&json!({"every": "10s"}), true)), standing(&[open, settled]));
+        assert_eq!(plan.keep, [Moved { id: open.id, due_at: open.fire_at }]);
+        assert_eq!(plan.reopen, [], "its start is over");
+        let plan = plan_edit(Some(&job(&json!({"every": "7s"}), true)), standing(&[open, settled]));
+        assert_eq!((ids(&plan.settle), plan.reopen.len()), (vec![1], 0));
+    }
+
+    #[test]
+    fn a_delay_whose_next_instant_has_a_settled_row_opens_that_row_again() {
+        let start = json!({"delay": "2s", "start_at": "1970-01-01T00:02:00Z"});
+        let settled = row(7, 120, RunStatus::Skipped);
+        let plan = plan_edit(Some(&job(&start, true)), standing(&[settled]));
+        assert_eq!((moved(&plan.reopen), plan.next_fire_at, plan.follows), (vec![7], None, Some(settled.id)));
     }
 }

@@ -84,20 +84,16 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
             next = Some(fire.at);
             break;
         }
-        fires.push(PlannedFire { fire_at: fire.at, due_at: due_at(fire, id), trigger: fire.trigger });
+        fires.push(PlannedFire { fire_at: fire.at, due_at: fire.due_at(id), trigger: fire.trigger });
         cursor = fire.at;
     }
     Plan { fires, missed: missed.span, next }
 }
 
-fn due_at(fire: Fire, id: JobId) -> Timestamp {
-    fire.at + fire.jitter.map(|jitter| jitter.of(id, fire.at)).unwrap_or_default()
-}
-
 /// A fixed delay has one fire at a time. Where that was missed and is passed over, the wait begins anew.
 fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window: Window) -> Plan {
     let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
-    let due_at = due_at(Fire { at: fire_at, trigger: Trigger::Interval, jitter }, id);
+    let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
     let is_missed = due_at < window.now - job.misfire.tolerance;
     if fire_at > window.end {
         return Plan { fires: Vec::new(), missed: None, next: Some(fire_at) };

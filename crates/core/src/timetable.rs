@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
 
 use crate::calendar::Calendar;
+use crate::id::JobId;
 use crate::local;
 use crate::run::Trigger;
 use crate::schedule::{After, Jitter, Kind, Schedule, just_before};
@@ -44,6 +45,14 @@ pub struct Fire {
     pub trigger: Trigger,
     /// How much later its run may start.
     pub jitter: Option<Jitter>,
+}
+
+impl Fire {
+    /// When the run of this fire of a job may start: its planned instant with its jitter.
+    #[must_use]
+    pub fn due_at(self, job: JobId) -> Timestamp {
+        self.at + self.jitter.map(|jitter| jitter.of(job, self.at)).unwrap_or_default()
+    }
 }
 
 impl Timetable {

@@ -11,6 +11,9 @@ use rondel_core::{CalendarId, NamespaceId, Timestamp};
 use crate::Result;
 use crate::catalog::JobRecord;
 
+/// How many of the jobs that keep a calendar from being deleted are named.
+pub const USER_COUNT_SHOWN: u32 = 10;
+
 /// A calendar with its newest version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalendarRecord {
@@ -65,7 +68,7 @@ pub enum CalendarSaved {
 pub enum CalendarDeleted {
     /// It is gone.
     Deleted,
-    /// These jobs use it (some of them, by name, and how many).
+    /// These jobs use it: the first [`USER_COUNT_SHOWN`] by name, and how many they are.
     Used(Vec<String>, u64),
     /// Somebody else changed it first; its version now.
     Conflict(i64),

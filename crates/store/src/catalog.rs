@@ -161,6 +161,17 @@ pub struct JobChange<'a> {
     pub now: Timestamp,
 }
 
+/// What creating a job did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Created {
+    /// It is saved, with version 1.
+    Saved(Box<JobRecord>),
+    /// Another job of the namespace has the name.
+    NameTaken,
+    /// The calendar that it is to use is gone.
+    NoCalendar,
+}
+
 /// What a change of a job did.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
@@ -235,8 +246,8 @@ pub trait Catalog {
     /// The app with this name, made with this id if there is none yet.
     async fn ensure_app(&self, id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<App>;
 
-    /// Creates a job with version 1; `None` where the name is taken.
-    async fn create_job(&self, job: NewJob) -> Result<Option<JobRecord>>;
+    /// Creates a job with version 1.
+    async fn create_job(&self, job: NewJob) -> Result<Created>;
 
     /// A job by its name.
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
@@ -265,6 +276,14 @@ pub trait Catalog {
 
     /// Definitions of a job that held at some instant from `from` to `to`, the newest first, at most `limit`.
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>>;
+
+    /// Remembers what code declares of a job, in the place of what it declared before; the definition stays as it is.
+    /// False where there is no such job.
+    async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool>;
+
+    /// Notes of these jobs that since then no code declares them any more; nothing of those of which that is known, or
+    /// which no code ever declared. Answers of how many it was noted.
+    async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64>;
 
     /// Remembers a token; does nothing where its hash is known.
     async fn add_token(&self, token: &TokenRecord) -> Result<()>;

@@ -166,6 +166,17 @@ pub struct Ends {
     pub answers: Vec<Finished>,
     /// Open runs that follow from them: children that were released. Their homes must hear of them.
     pub released: Vec<Run>,
+    /// Whether any of them gave a job with a fixed delay its next fire: the scan must look.
+    pub is_due: bool,
+}
+
+impl Ends {
+    /// Adds what another part of the batch did.
+    pub(crate) fn extend(&mut self, part: Self) {
+        self.answers.extend(part.answers);
+        self.released.extend(part.released);
+        self.is_due |= part.is_due;
+    }
 }
 
 /// What became of a request to cancel.
@@ -241,7 +252,7 @@ pub trait Ledger {
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool>;
 
     /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the
-    /// attempts), the broadcast's count and verdict, the runs of the children, the outbox.
+    /// attempts), the broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends>;
 
     /// Notes that somebody wants an open run cancelled.

@@ -1,6 +1,7 @@
 //! What a result means for the row that it is about: the same decision for every store.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use rondel_core::outcome::{After, Ended, Outcome, after, fold_shards};
 use rondel_core::route::trace::TRACE_LEN_MAX;
@@ -105,6 +106,18 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
     if job.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) }
 }
 
+/// The next fire of a delay whose run was planned and has ended then. An executor says when, by a clock that may be
+/// wrong: what it says counts where it lies between the plan and the present.
+pub(crate) fn delayed((fire_at, finished_at): (Timestamp, Timestamp), delay: Duration, now: Timestamp) -> Timestamp {
+    let is_told = fire_at <= finished_at && finished_at <= now;
+    (if is_told { finished_at } else { now }).saturating_add(delay)
+}
+
+/// A length as it is kept.
+pub(crate) fn millis(length: Duration) -> i64 {
+    i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// A result whose text every database can hold.
 #[derive(Clone, Debug)]
 pub(crate) struct CleanFinish<'f> {
@@ -169,6 +182,14 @@ mod tests {
         assert_eq!(clean("日日日日", 10), "日日…");
         assert_eq!(clean(&"x".repeat(100), 10), "xxxxxxx…");
         assert_eq!(clean_name(&"日".repeat(300)).chars().count(), 255);
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_end_as_far_as_that_can_be() {
+        let at = Timestamp::from_secs;
+        for (finished, expected) in [(15, 18), (10, 13), (20, 23), (21, 23), (9, 23)] {
+            assert_eq!(delayed((at(10), at(finished)), Duration::from_secs(3), at(20)), at(expected), "{finished}");
+        }
     }
 
     #[test]

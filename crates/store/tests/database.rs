@@ -10,7 +10,7 @@ use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
-use rondel_store::catalog::NewJob;
+use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher};
 use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, SqlStore, StoreConfig};
@@ -226,7 +226,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         author: "t".to_owned(),
         now,
     };
-    store.create_job(new).await.unwrap().unwrap();
+    assert!(matches!(store.create_job(new).await.unwrap(), Created::Saved(_)));
     let run = |number: i64| Run {
         id: RunId::new(100 + number),
         namespace,

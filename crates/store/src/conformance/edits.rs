@@ -9,19 +9,21 @@ use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, 
 use crate::catalog::{Changed, JobChange, JobRecord};
 use crate::{LeaseToken, Store};
 
-async fn change(
+pub(super) async fn change(
     store: &dyn Store,
     id: JobId,
     spec: &JobSpec,
     expected_version: Option<i64>,
     now: Timestamp,
 ) -> Changed {
+    let versions: Vec<_> = (1..20).map(|version| (id, version)).collect();
+    let before = store.definitions(&versions).await.unwrap().pop();
     let change = JobChange {
         id,
         expected_version,
         spec,
         job: &compile(spec),
-        before: &compile(spec),
+        before: &compile(before.as_ref().map_or(spec, |held| &held.spec)),
         calendar: None,
         app: app(store).await,
         author: "editor",
@@ -31,7 +33,7 @@ async fn change(
 }
 
 #[track_caller]
-fn saved(changed: Changed) -> (JobRecord, Vec<Run>) {
+pub(super) fn saved(changed: Changed) -> (JobRecord, Vec<Run>) {
     match changed {
         Changed::Saved(record, reopened) => (*record, reopened),
         other => unreachable!("not saved: {other:?}"),

@@ -7,9 +7,11 @@
 
 mod adoption;
 mod broadcasts;
+mod calendars;
 mod catalog;
 mod claims;
 mod cluster;
+mod delays;
 mod edits;
 mod hands;
 mod logs;
@@ -27,16 +29,18 @@ use rondel_core::{
     AppId, ExecutorId, IdGen, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 
-use crate::catalog::{JobRecord, NewJob};
+use crate::catalog::{Created, JobRecord, NewJob};
 use crate::cluster::{Join, JoinRequest};
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, Finisher};
 use crate::{LeaseToken, Store};
 
 pub use self::adoption::*;
 pub use self::broadcasts::*;
+pub use self::calendars::*;
 pub use self::catalog::*;
 pub use self::claims::*;
 pub use self::cluster::*;
+pub use self::delays::*;
 pub use self::edits::*;
 pub use self::hands::*;
 pub use self::logs::*;
@@ -44,6 +48,8 @@ pub use self::outbox::*;
 pub use self::pages::*;
 pub use self::results::*;
 pub use self::upkeep::*;
+
+use self::edits::{change, saved};
 
 /// Calls a macro with the name of every check.
 #[macro_export]
@@ -55,10 +61,23 @@ macro_rules! for_each_conformance_check {
             jobs_come_in_pages_by_name,
             names_differ_by_case_and_are_free_after_deletion,
             tokens_are_found_by_their_hash,
+            calendars_are_read_as_they_were_written,
+            calendars_saved_at_once_get_a_version_each,
+            a_used_calendar_is_not_deleted,
+            a_calendar_is_not_deleted_under_a_job_that_is_saved,
+            jobs_behind_their_calendar_are_found,
+            versions_are_those_that_held,
+            what_code_declares_is_kept_beside_the_definition,
             an_edit_keeps_settles_and_reopens,
             a_change_of_route_moves_unsent_rows,
             edits_that_meet_see_each_other,
             a_deleted_job_settles_its_rows,
+            the_end_of_a_run_gives_the_next_fire_of_a_delay,
+            a_delay_counts_by_the_clock_of_the_database,
+            the_last_shard_gives_the_next_fire_of_a_delay,
+            an_edit_finds_the_run_that_a_delay_follows,
+            an_edit_meets_the_end_of_the_run_that_a_delay_follows,
+            an_edit_sees_rows_that_jitter_puts_off,
             the_clock_goes_on,
             a_lease_is_held_by_one,
             nodes_that_join_at_once_differ,
@@ -172,7 +191,15 @@ async fn job_with(store: &dyn Store, spec: JobSpec, next_fire_at: Option<Timesta
         author: "conformance".to_owned(),
         now,
     };
-    store.create_job(new).await.unwrap().unwrap()
+    created(store.create_job(new).await.unwrap())
+}
+
+#[track_caller]
+fn created(created: Created) -> JobRecord {
+    match created {
+        Created::Saved(record) => *record,
+        other => unreachable!("not created: {other:?}"),
+    }
 }
 
 /// A run that its home has claimed.

@@ -1,41 +1,111 @@
 //! Calendars.
 
 use async_trait::async_trait;
+use rondel_core::calendar::Rule;
 use rondel_core::{CalendarId, NamespaceId};
 
-use super::MemStore;
-use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
-use crate::catalog::JobRecord;
+use super::{MemStore, State, size};
+use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved, USER_COUNT_SHOWN};
+use crate::catalog::{JobRecord, PinnedCalendar};
 use crate::{Calendars, Result};
 
 #[async_trait]
 impl Calendars for MemStore {
-    async fn calendar(&self, _namespace: NamespaceId, _name: &str) -> Result<Option<CalendarRecord>> {
-        Ok(None)
+    async fn calendar(&self, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>> {
+        Ok(self.state().calendar(namespace, name).cloned())
     }
 
     async fn calendars(
         &self,
-        _namespace: NamespaceId,
-        _after_name: Option<&str>,
-        _limit: u32,
+        namespace: NamespaceId,
+        after_name: Option<&str>,
+        limit: u32,
     ) -> Result<Vec<CalendarRecord>> {
-        Ok(Vec::new())
+        let state = self.state();
+        let mut found: Vec<CalendarRecord> =
+            state.calendars.values().filter(|calendar| calendar.namespace == namespace).cloned().collect();
+        found.retain(|calendar| after_name.is_none_or(|name| calendar.spec.name.as_str() > name));
+        found.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        found.truncate(size(limit));
+        Ok(found)
     }
 
-    async fn save_calendar(&self, _change: CalendarChange<'_>) -> Result<CalendarSaved> {
-        Ok(CalendarSaved::Conflict(0))
+    async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved> {
+        let mut state = self.state();
+        let before = state.calendar(change.namespace, &change.spec.name).cloned();
+        let version = before.as_ref().map_or(0, |calendar| calendar.version);
+        if change.expected_version.is_some_and(|expected| expected != version) {
+            return Ok(CalendarSaved::Conflict(version));
+        }
+        let record = CalendarRecord {
+            id: before.as_ref().map_or(change.id, |calendar| calendar.id),
+            namespace: change.namespace,
+            version: version + 1,
+            spec: change.spec.clone(),
+            expanded: change.expanded.clone(),
+            created_at: before.as_ref().map_or(change.now, |calendar| calendar.created_at),
+            updated_at: change.now,
+        };
+        state.calendar_rules.insert((record.id, record.version), record.expanded.clone());
+        state.calendars.insert(record.id, record.clone());
+        let record = Box::new(record);
+        Ok(if before.is_none() { CalendarSaved::Created(record) } else { CalendarSaved::Changed(record) })
     }
 
-    async fn delete_calendar(&self, _id: CalendarId, _expected_version: Option<i64>) -> Result<CalendarDeleted> {
-        Ok(CalendarDeleted::NotFound)
+    async fn delete_calendar(&self, id: CalendarId, expected_version: Option<i64>) -> Result<CalendarDeleted> {
+        let mut state = self.state();
+        let Some(calendar) = state.calendars.get(&id) else { return Ok(CalendarDeleted::NotFound) };
+        if expected_version.is_some_and(|expected| expected != calendar.version) {
+            return Ok(CalendarDeleted::Conflict(calendar.version));
+        }
+        let mut users = state.users(id);
+        if !users.is_empty() {
+            let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
+            users.truncate(size(USER_COUNT_SHOWN));
+            return Ok(CalendarDeleted::Used(users, count));
+        }
+        state.calendars.remove(&id);
+        Ok(CalendarDeleted::Deleted)
     }
 
-    async fn jobs_behind(&self, _limit: u32) -> Result<Vec<JobRecord>> {
-        Ok(Vec::new())
+    async fn jobs_behind(&self, limit: u32) -> Result<Vec<JobRecord>> {
+        let state = self.state();
+        let is_behind = |job: &JobRecord| {
+            job.calendar
+                .is_some_and(|pin| state.calendars.get(&pin.id).is_some_and(|calendar| pin.version < calendar.version))
+        };
+        Ok(state.living_jobs().filter(is_behind).take(size(limit)).collect())
     }
 
-    async fn calendar_users(&self, _id: CalendarId, _after_name: Option<&str>, _limit: u32) -> Result<Vec<String>> {
-        Ok(Vec::new())
+    async fn calendar_users(&self, id: CalendarId, after_name: Option<&str>, limit: u32) -> Result<Vec<String>> {
+        let mut users = self.state().users(id);
+        users.retain(|name| after_name.is_none_or(|after| name.as_str() > after));
+        users.truncate(size(limit));
+        Ok(users)
+    }
+}
+
+impl State {
+    fn calendar(&self, namespace: NamespaceId, name: &str) -> Option<&CalendarRecord> {
+        self.calendars.values().find(|calendar| calendar.namespace == namespace && calendar.spec.name == name)
+    }
+
+    /// Names of the jobs that use it, in order.
+    fn users(&self, id: CalendarId) -> Vec<String> {
+        let uses = |job: &JobRecord| job.calendar.is_some_and(|pin| pin.id == id);
+        let mut users: Vec<String> = self.living_jobs().filter(uses).map(|job| job.spec.name).collect();
+        users.sort();
+        users
+    }
+
+    /// Whether a job may use this version of a calendar.
+    pub(super) fn has_calendar(&self, pin: Option<PinnedCalendar>) -> bool {
+        let newest = |id| self.calendars.get(&id).map_or(0, |calendar: &CalendarRecord| calendar.version);
+        pin.is_none_or(|pin| (1..=newest(pin.id)).contains(&pin.version))
+    }
+
+    /// The rule of the version that a definition is pinned to.
+    pub(super) fn pinned_rule(&self, pin: Option<PinnedCalendar>) -> Option<Rule> {
+        pin.and_then(|pin| self.calendar_rules.get(&(pin.id, pin.version))).cloned()
     }
 }

@@ -1,17 +1,13 @@
 //! Namespaces, apps, jobs, tokens.
 
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
-use rondel_core::edit::{FutureRow, Standing, plan_edit};
-use rondel_core::run::BROADCAST;
-use rondel_core::{AppId, Job, JobId, NamespaceId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 
-use super::{Due, MemStore, State, StoredJob, key, size};
+use super::{MemStore, State, StoredVersion, size};
 use crate::catalog::{
-    App, Changed, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind, TokenRecord,
+    App, Changed, Created, Declared, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
+    TokenRecord, VersionRecord,
 };
-use crate::settle::shard_of;
 use crate::{Catalog, Result};
 
 #[async_trait]
@@ -45,29 +41,15 @@ impl Catalog for MemStore {
         Ok(app)
     }
 
-    async fn create_job(&self, job: NewJob) -> Result<Option<JobRecord>> {
+    async fn create_job(&self, job: NewJob) -> Result<Created> {
         let mut state = self.state();
-        if state.job(job.namespace, &job.spec.name).is_some() {
-            return Ok(None);
+        if !state.has_calendar(job.calendar) {
+            return Ok(Created::NoCalendar);
         }
-        let record = JobRecord {
-            id: job.id,
-            namespace: job.namespace,
-            app: job.app,
-            version: 1,
-            spec: job.spec,
-            anchor: job.anchor,
-            next_fire_at: job.next_fire_at,
-            calendar: job.calendar,
-            declared: None,
-            created_at: job.now,
-            updated_at: job.now,
-        };
-        let versions = BTreeMap::from([(1, (record.app, record.spec.clone()))]);
-        let due = Due { next_fire_at: job.next_fire_at, version: 1, home: NodeId::new(0), term: 0 };
-        state.due.insert(job.id, due);
-        state.jobs.insert(job.id, StoredJob { record: record.clone(), is_deleted: false, versions });
-        Ok(Some(record))
+        if state.job(job.namespace, &job.spec.name).is_some() {
+            return Ok(Created::NameTaken);
+        }
+        Ok(Created::Saved(Box::new(state.create(job))))
     }
 
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
@@ -100,17 +82,17 @@ impl Catalog for MemStore {
         keys.dedup();
         let definition = |(job, version): (JobId, i64)| {
             let stored = state.jobs.get(&job)?;
-            let (app, spec) = stored.versions.get(&version)?;
+            let held = stored.versions.get(&version)?;
             let namespace = state.namespaces.iter().find(|namespace| namespace.id == stored.record.namespace)?;
             Some(Definition {
                 job,
                 version,
                 namespace: namespace.id,
                 namespace_name: namespace.name.clone(),
-                app: *app,
-                spec: spec.clone(),
+                app: held.app,
+                spec: held.spec.clone(),
                 anchor: stored.record.anchor,
-                calendar: None,
+                calendar: state.pinned_rule(held.calendar),
             })
         };
         Ok(keys.into_iter().filter_map(definition).collect())
@@ -124,6 +106,9 @@ impl Catalog for MemStore {
         }
         if state.job(record.namespace, &change.spec.name).is_some_and(|other| other.id != change.id) {
             return Ok(Changed::NameTaken);
+        }
+        if !state.has_calendar(change.calendar) {
+            return Ok(Changed::NoCalendar);
         }
         Ok(state.change(&record, &change))
     }
@@ -139,7 +124,7 @@ impl Catalog for MemStore {
         if expected_version.is_some_and(|version| version != record.version) {
             return Ok(Err(record.version));
         }
-        let plan = plan_edit(None, standing(&record, now, &state.future(id, now), None));
+        let plan = state.plan(&record, None, now);
         state.settle(&plan.settle, plan.reason, now);
         state.due.remove(&id);
         if let Some(stored) = state.jobs.get_mut(&id) {
@@ -148,14 +133,40 @@ impl Catalog for MemStore {
         Ok(Ok(true))
     }
 
-    async fn versions(
-        &self,
-        _job: JobId,
-        _from: Timestamp,
-        _to: Timestamp,
-        _limit: u32,
-    ) -> Result<Vec<crate::catalog::VersionRecord>> {
-        Ok(Vec::new())
+    async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {
+        let state = self.state();
+        let Some(stored) = state.jobs.get(&job) else { return Ok(Vec::new()) };
+        let held = |(_, held): &(&i64, &StoredVersion)| held.created_at <= from.min(to);
+        let first = stored.versions.iter().filter(held).map(|(version, _)| *version).max().unwrap_or_default();
+        let known = stored.versions.range(first..).rev().filter(|(_, held)| held.created_at <= to);
+        let record = |(version, held): (&i64, &StoredVersion)| VersionRecord {
+            version: *version,
+            spec: held.spec.clone(),
+            calendar: state.pinned_rule(held.calendar),
+            author: held.author.clone(),
+            created_at: held.created_at,
+        };
+        Ok(known.take(size(limit)).map(record).collect())
+    }
+
+    async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool> {
+        let mut state = self.state();
+        let stored = state.jobs.get_mut(&id).filter(|stored| !stored.is_deleted);
+        Ok(stored.map(|stored| stored.record.declared = Some(declared.clone())).is_some())
+    }
+
+    async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
+        let mut state = self.state();
+        let mut count = 0;
+        for id in ids {
+            let stored = state.jobs.get_mut(id).filter(|stored| !stored.is_deleted);
+            let declared = stored.and_then(|stored| stored.record.declared.as_mut());
+            if let Some(declared) = declared.filter(|declared| declared.undeclared_at.is_none()) {
+                declared.undeclared_at = Some(since);
+                count += 1;
+            }
+        }
+        Ok(count)
     }
 
     async fn add_token(&self, token: &TokenRecord) -> Result<()> {
@@ -180,7 +191,7 @@ impl State {
         self.apps.values().find(|app| app.namespace == namespace && app.name == name).cloned()
     }
 
-    fn living_jobs(&self) -> impl Iterator<Item = JobRecord> {
+    pub(super) fn living_jobs(&self) -> impl Iterator<Item = JobRecord> {
         self.jobs.values().filter(|stored| !stored.is_deleted).map(|stored| JobRecord {
             next_fire_at: self.due.get(&stored.record.id).and_then(|due| due.next_fire_at),
             ..stored.record.clone()
@@ -194,80 +205,4 @@ impl State {
     fn job(&self, namespace: NamespaceId, name: &str) -> Option<JobRecord> {
         self.living_jobs().find(|job| job.namespace == namespace && job.spec.name == name)
     }
-
-    /// The rows that an edit is about; a marked one may have been sent.
-    fn future(&self, job: JobId, now: Timestamp) -> Vec<FutureRow> {
-        let is_unsent = |run: &&Run| match run.status {
-            RunStatus::Pending | RunStatus::Waiting => run.marked_at.is_none(),
-            RunStatus::Skipped => matches!(run.reason, Some(Reason::Changed | Reason::Paused)),
-            _ => false,
-        };
-        let is_ahead = |run: &&Run| run.job == job && run.fire_at > now && run.cause == 0;
-        let rows = self.runs.values().filter(is_ahead).filter(is_unsent);
-        let rows = rows.filter(|run| run.shard_index == 0 || run.shard_index == BROADCAST);
-        rows.map(|run| FutureRow { id: run.id, fire_at: run.fire_at, status: run.status }).collect()
-    }
-
-    fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) {
-        for id in runs {
-            self.cancels.remove(id);
-            if let Some(run) = self.runs.get_mut(id) {
-                (run.status, run.reason, run.finished_at) = (RunStatus::Skipped, Some(reason), Some(now));
-            }
-        }
-    }
-
-    fn change(&mut self, record: &JobRecord, change: &JobChange<'_>) -> Changed {
-        let job: &Job = change.job;
-        let version = record.version + 1;
-        let plan = plan_edit(
-            Some(job),
-            standing(record, change.now, &self.future(change.id, change.now), Some(change.before)),
-        );
-        self.settle(&plan.settle, plan.reason, change.now);
-        for id in plan.keep.iter().chain(&plan.reopen) {
-            let Some(run) = self.runs.get_mut(id) else { continue };
-            self.keys.remove(&key(run));
-            (run.job_version, run.app) = (version, change.app);
-            (run.shard_index, run.shard_total) = shard_of(job);
-            self.keys.insert(key(run), *id);
-        }
-        let home = self.due.get(&change.id).and_then(|due| self.nodes.get(&due.home)).map(|held| held.node.token());
-        let mut reopened = Vec::new();
-        for id in &plan.reopen {
-            let Some(run) = self.runs.get_mut(id) else { continue };
-            (run.status, run.reason, run.finished_at) = (RunStatus::Pending, None, None);
-            (run.due_at, run.cancel_by) = (run.fire_at, None);
-            if let Some(home) = home {
-                (run.node, run.node_epoch) = (home.node, home.epoch);
-            }
-            reopened.push(run.clone());
-        }
-        reopened.sort_by_key(|run| (run.due_at, run.id));
-        if let Some(due) = self.due.get_mut(&change.id) {
-            (due.next_fire_at, due.version) = (plan.next_fire_at, version);
-        }
-        let saved = JobRecord {
-            app: change.app,
-            version,
-            spec: change.spec.clone(),
-            next_fire_at: plan.next_fire_at,
-            updated_at: change.now,
-            ..record.clone()
-        };
-        if let Some(stored) = self.jobs.get_mut(&change.id) {
-            stored.record = saved.clone();
-            stored.versions.insert(version, (change.app, change.spec.clone()));
-        }
-        Changed::Saved(Box::new(saved), reopened)
-    }
-}
-
-const fn standing<'a>(
-    record: &JobRecord,
-    now: Timestamp,
-    rows: &'a [FutureRow],
-    before: Option<&'a Job>,
-) -> Standing<'a> {
-    Standing { anchor: record.anchor, now, rows, before, next_fire_at: record.next_fire_at, follows: None }
 }

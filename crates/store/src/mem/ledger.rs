@@ -35,7 +35,7 @@ impl Ledger for MemStore {
                 continue;
             }
             let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
-            due.next_fire_at = job.next_fire_at;
+            (due.next_fire_at, due.is_over, due.follows) = (job.next_fire_at, job.next_fire_at.is_none(), job.follows);
             due.term += i64::from(due.home != token.node);
             due.home = token.node;
             claimed.jobs.push((job.seen.job, due.term));
@@ -175,7 +175,11 @@ impl Ledger for MemStore {
         let now = self.now();
         let mut state = self.state();
         let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        Ok(Ends { answers, released: Vec::new() })
+        let mut is_due = false;
+        for finish in batch.iter().filter(|finish| finish.policy.delays) {
+            is_due |= state.delay(finish.job, now);
+        }
+        Ok(Ends { answers, is_due, ..Ends::default() })
     }
 
     async fn ask_cancel(&self, run: RunId, by: &str, _now: Timestamp) -> Result<CancelAsked> {

@@ -2,7 +2,7 @@
 
 use rondel_core::outcome::After;
 use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::State;
 use crate::ledger::{Finish, Finished};
@@ -118,5 +118,17 @@ impl State {
                 self.tell_failure(id, now);
             }
         }
+    }
+
+    /// Moves a job whose next fire follows from a run that is over; answers whether it fires again.
+    pub(super) fn delay(&mut self, job: JobId, now: Timestamp) -> bool {
+        let Some(due) = self.due.get_mut(&job) else { return false };
+        let Some(run) = due.follows.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal()) else {
+            return false;
+        };
+        let ended = (run.fire_at, run.finished_at.unwrap_or(now));
+        due.next_fire_at = due.delay.map(|delay| settle::delayed(ended, delay, now));
+        (due.is_over, due.follows) = (due.next_fire_at.is_none(), None);
+        due.next_fire_at.is_some()
     }
 }

@@ -4,6 +4,7 @@
 
 mod calendars;
 mod catalog;
+mod catalog_change;
 mod cluster;
 mod ledger;
 mod ledger_finish;
@@ -13,12 +14,17 @@ mod upkeep;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::calendar::Rule;
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
+use rondel_core::{
+    AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp,
+};
 
-use crate::catalog::{App, JobRecord, Namespace, TokenRecord};
+use crate::calendars::CalendarRecord;
+use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar, TokenRecord};
 use crate::cluster::{ExecutorRecord, Node, Session};
 use crate::logs::{LogChunk, LogLine};
 use crate::outbox::{FailureWebhook, OutboxItem};
@@ -70,6 +76,9 @@ struct State {
     namespaces: Vec<Namespace>,
     apps: BTreeMap<AppId, App>,
     jobs: BTreeMap<JobId, StoredJob>,
+    calendars: BTreeMap<CalendarId, CalendarRecord>,
+    /// Of every version that a calendar ever had.
+    calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
     due: BTreeMap<JobId, Due>,
     tokens: Vec<TokenRecord>,
     nodes: BTreeMap<NodeId, StoredNode>,
@@ -89,13 +98,26 @@ struct State {
 struct StoredJob {
     record: JobRecord,
     is_deleted: bool,
-    versions: BTreeMap<i64, (AppId, JobSpec)>,
+    versions: BTreeMap<i64, StoredVersion>,
+}
+
+/// A row of `job_version`.
+#[derive(Clone)]
+struct StoredVersion {
+    app: AppId,
+    spec: JobSpec,
+    calendar: Option<PinnedCalendar>,
+    author: String,
+    created_at: Timestamp,
 }
 
 /// A row of `job_due`.
 #[derive(Clone, Copy)]
 struct Due {
     next_fire_at: Option<Timestamp>,
+    is_over: bool,
+    delay: Option<Duration>,
+    follows: Option<RunId>,
     version: i64,
     home: NodeId,
     term: i64,

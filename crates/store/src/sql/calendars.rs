@@ -1,41 +1,236 @@
-//! Calendars.
+//! Calendars: their rows, and the lock that saving a job and deleting its calendar have in common.
 
 use async_trait::async_trait;
-use rondel_core::{CalendarId, NamespaceId};
+use rondel_core::calendar::Rule;
+use rondel_core::{CalendarId, JobId, NamespaceId};
+use sqlx::any::AnyRow;
 
-use super::SqlStore;
-use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
-use crate::catalog::JobRecord;
+use super::query::{Query, Reader, Statement};
+use super::{SqlStore, Tx, failure, transact};
+use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved, USER_COUNT_SHOWN};
+use crate::catalog::{JobRecord, PinnedCalendar};
+use crate::settle::clean_name;
 use crate::{Calendars, Result};
+
+macro_rules! select_calendar {
+    ($rest:literal) => {
+        concat!(
+            "SELECT calendar.id, calendar.namespace_id, calendar.version, calendar_version.spec, \
+             calendar_version.expanded, calendar.created_at_ms, calendar.updated_at_ms FROM calendar \
+             JOIN calendar_version ON calendar_version.calendar_id = calendar.id \
+             AND calendar_version.version = calendar.version ",
+            $rest
+        )
+    };
+}
+
+const READ_CALENDAR: Statement = Statement {
+    name: "read_calendar",
+    text: select_calendar!("WHERE calendar.namespace_id = ? AND calendar.name = ?"),
+};
+const LIST_CALENDARS: Statement = Statement {
+    name: "list_calendars",
+    text: select_calendar!("WHERE calendar.namespace_id = ? AND calendar.name > ? ORDER BY calendar.name LIMIT ?"),
+};
+const LOCK_CALENDAR: Statement =
+    Statement { name: "lock_calendar", text: "SELECT id, version FROM calendar WHERE id = ? {for_update}" };
+const LOCK_CALENDAR_BY_NAME: Statement = Statement {
+    name: "lock_calendar_by_name",
+    text: "SELECT id, version, created_at_ms FROM calendar WHERE namespace_id = ? AND name = ? {for_update}",
+};
+const INSERT_CALENDAR: Statement = Statement {
+    name: "insert_calendar",
+    text: "INSERT {ignore} INTO calendar (id, namespace_id, name, version, created_at_ms, updated_at_ms) \
+           VALUES (?, ?, ?, 1, ?, ?) {or_ignore}",
+};
+const UPDATE_CALENDAR: Statement = Statement {
+    name: "update_calendar",
+    text: "UPDATE calendar SET version = ?, updated_at_ms = ? WHERE id = ? AND version = ?",
+};
+const INSERT_CALENDAR_VERSION: Statement = Statement {
+    name: "insert_calendar_version",
+    text: "INSERT INTO calendar_version (calendar_id, version, spec, expanded, author, created_at_ms) \
+           VALUES (?, ?, ?, ?, ?, ?)",
+};
+const DELETE_CALENDAR: Statement =
+    Statement { name: "delete_calendar", text: "DELETE FROM calendar WHERE id = ? AND version = ?" };
+const COUNT_USERS: Statement =
+    Statement { name: "count_calendar_users", text: "SELECT COUNT(*) FROM job WHERE calendar_id = ? AND retired = 0" };
+pub(super) const LIST_USERS: Statement = Statement {
+    name: "list_calendar_users",
+    text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? ORDER BY name LIMIT ?",
+};
+/// The jobs that have come up with their calendar are not looked at: the index ends at the version before.
+pub(super) const READ_JOBS_BEHIND: Statement = Statement {
+    name: "read_jobs_behind",
+    text: "SELECT job.id FROM calendar CROSS JOIN job WHERE job.calendar_id = calendar.id \
+           AND job.calendar_version < calendar.version AND job.retired = 0 LIMIT ?",
+};
 
 #[async_trait]
 impl Calendars for SqlStore {
-    async fn calendar(&self, _namespace: NamespaceId, _name: &str) -> Result<Option<CalendarRecord>> {
-        Ok(None)
+    async fn calendar(&self, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>> {
+        self.row(Query::new(&READ_CALENDAR).int(namespace.get()).text(name)).await?.as_ref().map(calendar).transpose()
     }
 
     async fn calendars(
         &self,
-        _namespace: NamespaceId,
-        _after_name: Option<&str>,
-        _limit: u32,
+        namespace: NamespaceId,
+        after_name: Option<&str>,
+        limit: u32,
     ) -> Result<Vec<CalendarRecord>> {
-        Ok(Vec::new())
+        let query =
+            Query::new(&LIST_CALENDARS).int(namespace.get()).text(after_name.unwrap_or_default()).int(limit.into());
+        self.rows(query).await?.iter().map(calendar).collect()
     }
 
-    async fn save_calendar(&self, _change: CalendarChange<'_>) -> Result<CalendarSaved> {
-        Ok(CalendarSaved::Conflict(0))
+    async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved> {
+        transact!(self, "save_calendar", |tx| tx.save_calendar(change).await)
     }
 
-    async fn delete_calendar(&self, _id: CalendarId, _expected_version: Option<i64>) -> Result<CalendarDeleted> {
-        Ok(CalendarDeleted::NotFound)
+    async fn delete_calendar(&self, id: CalendarId, expected_version: Option<i64>) -> Result<CalendarDeleted> {
+        transact!(self, "delete_calendar", |tx| {
+            let Some(version) = tx.lock_calendar(id).await? else { return Ok(CalendarDeleted::NotFound) };
+            if expected_version.is_some_and(|expected| expected != version) {
+                return Ok(CalendarDeleted::Conflict(version));
+            }
+            let users = users(id, None, USER_COUNT_SHOWN);
+            let users = tx.rows(users).await?.iter().map(user).collect::<Result<Vec<_>>>()?;
+            if !users.is_empty() {
+                let count = tx.row(Query::new(&COUNT_USERS).int(id.get())).await?;
+                let count = count.map(|row| Reader::new(&row, "job").int("count")).transpose()?;
+                return Ok(CalendarDeleted::Used(users, count.and_then(|n| u64::try_from(n).ok()).unwrap_or_default()));
+            }
+            // Its versions stay: definitions of the past were planned by them.
+            tx.execute_all(Query::new(&DELETE_CALENDAR).int(id.get()).int(version), 1).await?;
+            Ok(CalendarDeleted::Deleted)
+        })
     }
 
-    async fn jobs_behind(&self, _limit: u32) -> Result<Vec<JobRecord>> {
-        Ok(Vec::new())
+    async fn jobs_behind(&self, limit: u32) -> Result<Vec<JobRecord>> {
+        let rows = self.rows(Query::new(&READ_JOBS_BEHIND).int(limit.into())).await?;
+        let ids =
+            rows.iter().map(|row| Reader::new(row, "job").int("id").map(JobId::new)).collect::<Result<Vec<_>>>()?;
+        self.jobs_by_id(&ids).await
     }
 
-    async fn calendar_users(&self, _id: CalendarId, _after_name: Option<&str>, _limit: u32) -> Result<Vec<String>> {
-        Ok(Vec::new())
+    async fn calendar_users(&self, id: CalendarId, after_name: Option<&str>, limit: u32) -> Result<Vec<String>> {
+        self.rows(users(id, after_name, limit)).await?.iter().map(user).collect()
     }
+}
+
+impl Tx<'_> {
+    /// Locks a calendar; answers its newest version, or nothing where it is gone.
+    async fn lock_calendar(&mut self, id: CalendarId) -> Result<Option<i64>> {
+        let Some(row) = self.row(Query::new(&LOCK_CALENDAR).int(id.get())).await? else { return Ok(None) };
+        let mut columns = Reader::new(&row, "calendar");
+        columns.int("id")?;
+        columns.int("version").map(Some)
+    }
+
+    /// Whether a job may use this version of a calendar. It cannot be deleted before this transaction is over.
+    pub(super) async fn hold_calendar(&mut self, pin: Option<PinnedCalendar>) -> Result<bool> {
+        let Some(pin) = pin else { return Ok(true) };
+        Ok(self.lock_calendar(pin.id).await?.is_some_and(|newest| (1..=newest).contains(&pin.version)))
+    }
+
+    async fn save_calendar(&mut self, change: CalendarChange<'_>) -> Result<CalendarSaved> {
+        let by_name = || {
+            Query::new(&LOCK_CALENDAR_BY_NAME).int(change.namespace.get()).text(clean_name(&change.spec.name).as_ref())
+        };
+        let mut row = self.row(by_name()).await?;
+        if row.is_none() {
+            if change.expected_version.is_some_and(|expected| expected != 0) {
+                return Ok(CalendarSaved::Conflict(0));
+            }
+            let insert = Query::new(&INSERT_CALENDAR)
+                .int(change.id.get())
+                .int(change.namespace.get())
+                .text(&change.spec.name)
+                .at(change.now)
+                .at(change.now);
+            if self.execute(insert).await? == 1 {
+                return Ok(CalendarSaved::Created(Box::new(self.add_version(change, change.id, 1, change.now).await?)));
+            }
+            // Somebody else was faster.
+            row = self.row(by_name()).await?;
+        }
+        let Some(row) = row else { return Err(failure::unexpected_count("insert_calendar", 1, 0)) };
+        let mut columns = Reader::new(&row, "calendar");
+        let (id, version) = (CalendarId::new(columns.int("id")?), columns.int("version")?);
+        let created_at = columns.at("created_at_ms")?;
+        if change.expected_version.is_some_and(|expected| expected != version) {
+            return Ok(CalendarSaved::Conflict(version));
+        }
+        let update = Query::new(&UPDATE_CALENDAR).int(version + 1).at(change.now).int(id.get()).int(version);
+        self.execute_all(update, 1).await?;
+        Ok(CalendarSaved::Changed(Box::new(self.add_version(change, id, version + 1, created_at).await?)))
+    }
+
+    async fn add_version(
+        &mut self,
+        change: CalendarChange<'_>,
+        id: CalendarId,
+        version: i64,
+        created_at: rondel_core::Timestamp,
+    ) -> Result<CalendarRecord> {
+        let insert = Query::new(&INSERT_CALENDAR_VERSION)
+            .int(id.get())
+            .int(version)
+            .text(&json(change.spec)?)
+            .text(&json(change.expanded)?)
+            .text(&clean_name(change.author))
+            .at(change.now);
+        self.execute_all(insert, 1).await?;
+        Ok(CalendarRecord {
+            id,
+            namespace: change.namespace,
+            version,
+            spec: change.spec.clone(),
+            expanded: change.expanded.clone(),
+            created_at,
+            updated_at: change.now,
+        })
+    }
+}
+
+fn users(id: CalendarId, after_name: Option<&str>, limit: u32) -> Query {
+    Query::new(&LIST_USERS).int(id.get()).text(after_name.unwrap_or_default()).int(limit.into())
+}
+
+fn user(row: &AnyRow) -> Result<String> {
+    Reader::new(row, "job").text("name")
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| failure::refused("insert_calendar_version", &error.to_string()))
+}
+
+fn calendar(row: &AnyRow) -> Result<CalendarRecord> {
+    let mut columns = Reader::new(row, "calendar");
+    Ok(CalendarRecord {
+        id: CalendarId::new(columns.int("id")?),
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        version: columns.int("version")?,
+        spec: columns.json("spec")?,
+        expanded: columns.json("expanded")?,
+        created_at: columns.at("created_at_ms")?,
+        updated_at: columns.at("updated_at_ms")?,
+    })
+}
+
+/// The pin of a definition, from its two columns.
+pub(super) fn pinned(columns: &mut Reader<'_>) -> Result<Option<PinnedCalendar>> {
+    let (id, version) = (columns.opt_int("calendar_id")?, columns.opt_int("calendar_version")?);
+    Ok(id.zip(version).map(|(id, version)| PinnedCalendar { id: CalendarId::new(id), version }))
+}
+
+/// The two columns of a pin.
+pub(super) fn pins(query: Query, pin: Option<PinnedCalendar>) -> Query {
+    query.opt_int(pin.map(|pin| pin.id.get())).opt_int(pin.map(|pin| pin.version))
+}
+
+/// The rule of the version that a definition is pinned to.
+pub(super) fn pinned_rule(columns: &mut Reader<'_>) -> Result<Option<Rule>> {
+    columns.opt_json("expanded")
 }

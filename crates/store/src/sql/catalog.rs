@@ -1,15 +1,18 @@
 //! Namespaces, apps, jobs and their versions, tokens.
 
 use async_trait::async_trait;
-use rondel_core::{AppId, JobId, JobSpec, NamespaceId, Timestamp, TokenId};
+use rondel_core::{AppId, JobId, NamespaceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
+use super::calendars::{pinned, pins};
+use super::catalog_versions::{NewVersion, declared, json};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::catalog::{
-    App, Changed, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind, TokenRecord,
+    App, Changed, Created, Declared, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
+    TokenRecord, VersionRecord,
 };
-use crate::settle::clean_name;
+use crate::settle::{clean_name, millis};
 use crate::{Catalog, Result};
 
 const READ_NAMESPACE: Statement =
@@ -31,7 +34,8 @@ macro_rules! select_job {
     ($rest:literal) => {
         concat!(
             "SELECT job.id, job.namespace_id, job.app_id, job.version, job_version.spec, job.anchor_at_ms, \
-             job_due.next_fire_at_ms, job.created_at_ms, job.updated_at_ms FROM job \
+             job_due.next_fire_at_ms, job.created_at_ms, job.updated_at_ms, job.calendar_id, job.calendar_version, \
+             job.declared, job.declared_at_ms, job.undeclared_at_ms FROM job \
              JOIN job_version ON job_version.job_id = job.id AND job_version.version = job.version \
              JOIN job_due ON job_due.job_id = job.id ",
             $rest
@@ -45,6 +49,8 @@ const READ_JOB: Statement = Statement {
 };
 const READ_JOB_BY_ID: Statement =
     Statement { name: "read_job_by_id", text: select_job!("WHERE job.id = ? AND job.retired = 0") };
+const READ_JOBS_BY_ID: Statement =
+    Statement { name: "read_jobs_by_id", text: select_job!("WHERE job.id {in_list} AND job.retired = 0") };
 const LIST_JOBS: Statement = Statement {
     name: "list_jobs",
     text: select_job!(
@@ -61,25 +67,16 @@ const LIST_JOBS_OF_APP: Statement = Statement {
 };
 const READ_JOB_NAMES: Statement =
     Statement { name: "read_job_names", text: "SELECT id, name FROM job WHERE id {in_list}" };
-const READ_DEFINITIONS: Statement = Statement {
-    name: "read_definitions",
-    text: "SELECT job_version.job_id, job_version.version, job.namespace_id, namespace.name, job_version.app_id, \
-           job_version.spec, job.anchor_at_ms FROM {rows:ii} \
-           JOIN job_version ON job_version.job_id = v.column1 AND job_version.version = v.column2 \
-           JOIN job ON job.id = job_version.job_id JOIN namespace ON namespace.id = job.namespace_id",
-};
 const INSERT_JOB: Statement = Statement {
     name: "insert_job",
     text: "INSERT {ignore} INTO job (id, namespace_id, name, app_id, version, anchor_at_ms, created_at_ms, \
-           updated_at_ms) VALUES (?, ?, ?, ?, 1, ?, ?, ?) {or_ignore}",
-};
-pub(super) const INSERT_VERSION: Statement = Statement {
-    name: "insert_version",
-    text: "INSERT INTO job_version (job_id, version, app_id, spec, author, created_at_ms) VALUES (?, ?, ?, ?, ?, ?)",
+           updated_at_ms, declared, declared_at_ms, calendar_id, calendar_version) \
+           VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const INSERT_DUE: Statement = Statement {
     name: "insert_due",
-    text: "INSERT INTO job_due (job_id, next_fire_at_ms, version, home, term) VALUES (?, ?, 1, 0, 0)",
+    text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) \
+           VALUES (?, ?, ?, ?, 1, 0, 0)",
 };
 const INSERT_TOKEN: Statement = Statement {
     name: "insert_token",
@@ -124,23 +121,8 @@ impl Catalog for SqlStore {
         })
     }
 
-    async fn create_job(&self, job: NewJob) -> Result<Option<JobRecord>> {
-        transact!(self, "create_job", |tx| {
-            let insert = Query::new(&INSERT_JOB)
-                .int(job.id.get())
-                .int(job.namespace.get())
-                .text(&job.spec.name)
-                .int(job.app.get())
-                .at(job.anchor)
-                .at(job.now)
-                .at(job.now);
-            if tx.execute(insert).await? == 0 {
-                return Ok(None);
-            }
-            tx.insert_version(job.id, 1, job.app, &job.spec, (&job.author, job.now)).await?;
-            tx.execute_all(Query::new(&INSERT_DUE).int(job.id.get()).opt_at(job.next_fire_at), 1).await?;
-            tx.job_by_id(job.id).await
-        })
+    async fn create_job(&self, job: NewJob) -> Result<Created> {
+        transact!(self, "create_job", |tx| tx.create_job(&job).await)
     }
 
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
@@ -171,21 +153,7 @@ impl Catalog for SqlStore {
     }
 
     async fn definitions(&self, keys: &[(JobId, i64)]) -> Result<Vec<Definition>> {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        let mut definitions = Vec::with_capacity(keys.len());
-        for chunk in keys.chunks(CHUNK_MAX) {
-            let query =
-                Query::new(&READ_DEFINITIONS).rows(chunk, |query, (job, version)| query.int(job.get()).int(*version));
-            for row in self.rows(query).await? {
-                definitions.push(definition(&row)?);
-            }
-        }
-        // A batch is filled up with its last row.
-        definitions.sort_by_key(|definition| (definition.job, definition.version));
-        definitions.dedup_by_key(|definition| (definition.job, definition.version));
-        Ok(definitions)
+        self.read_definitions(keys).await
     }
 
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
@@ -201,14 +169,16 @@ impl Catalog for SqlStore {
         self.retire_job(id, expected_version, now).await
     }
 
-    async fn versions(
-        &self,
-        _job: JobId,
-        _from: Timestamp,
-        _to: Timestamp,
-        _limit: u32,
-    ) -> Result<Vec<crate::catalog::VersionRecord>> {
-        Ok(Vec::new())
+    async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {
+        self.read_versions(job, (from, to), limit).await
+    }
+
+    async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool> {
+        self.write_declared(id, declared).await
+    }
+
+    async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
+        self.write_undeclared(ids, since).await
     }
 
     async fn add_token(&self, token: &TokenRecord) -> Result<()> {
@@ -243,25 +213,58 @@ impl Tx<'_> {
         self.row(Query::new(&READ_JOB_BY_ID).int(id.get())).await?.as_ref().map(job).transpose()
     }
 
-    /// `saved` is by whom and when.
-    pub(super) async fn insert_version(
-        &mut self,
-        id: JobId,
-        version: i64,
-        app: AppId,
-        spec: &JobSpec,
-        saved: (&str, Timestamp),
-    ) -> Result<()> {
-        let spec = serde_json::to_string(spec)
-            .map_err(|error| super::failure::refused("insert_version", &error.to_string()))?;
-        let insert = Query::new(&INSERT_VERSION)
-            .int(id.get())
-            .int(version)
-            .int(app.get())
-            .text(&spec)
-            .text(&clean_name(saved.0))
-            .at(saved.1);
-        self.execute_all(insert, 1).await
+    async fn create_job(&mut self, job: &NewJob) -> Result<Created> {
+        if !self.hold_calendar(job.calendar).await? {
+            return Ok(Created::NoCalendar);
+        }
+        let declared = job.declared.as_ref().map(json).transpose()?;
+        let insert = Query::new(&INSERT_JOB)
+            .int(job.id.get())
+            .int(job.namespace.get())
+            .text(&job.spec.name)
+            .int(job.app.get())
+            .at(job.anchor)
+            .at(job.now)
+            .at(job.now)
+            .opt_text(declared.as_deref())
+            .opt_at(declared.is_some().then_some(job.now));
+        if self.execute(pins(insert, job.calendar)).await? == 0 {
+            return Ok(Created::NameTaken);
+        }
+        self.insert_version(NewVersion {
+            job: job.id,
+            version: 1,
+            app: job.app,
+            spec: &job.spec,
+            calendar: job.calendar,
+            author: &job.author,
+            now: job.now,
+        })
+        .await?;
+        let due = Query::new(&INSERT_DUE)
+            .int(job.id.get())
+            .opt_at(job.next_fire_at)
+            .int(job.next_fire_at.is_none().into())
+            .opt_int(job.delay.map(millis));
+        self.execute_all(due, 1).await?;
+        match self.job_by_id(job.id).await? {
+            Some(record) => Ok(Created::Saved(Box::new(record))),
+            None => Err(super::failure::unexpected_count("create_job", 1, 0)),
+        }
+    }
+}
+
+impl SqlStore {
+    /// Those of these jobs that are not deleted, in the order of their ids.
+    pub(super) async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>> {
+        let mut jobs = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_JOBS_BY_ID).list(chunk.iter().map(|id| id.get()))).await? {
+                jobs.push(job(&row)?);
+            }
+        }
+        jobs.sort_by_key(|job| job.id);
+        Ok(jobs)
     }
 }
 
@@ -286,33 +289,14 @@ fn job(row: &AnyRow) -> Result<JobRecord> {
         namespace: NamespaceId::new(columns.int("namespace_id")?),
         app: AppId::new(columns.int("app_id")?),
         version: columns.int("version")?,
-        spec: spec(&mut columns)?,
+        spec: columns.json("spec")?,
         anchor: columns.at("anchor_at_ms")?,
         next_fire_at: columns.opt_at("next_fire_at_ms")?,
-        calendar: None,
-        declared: None,
         created_at: columns.at("created_at_ms")?,
         updated_at: columns.at("updated_at_ms")?,
+        calendar: pinned(&mut columns)?,
+        declared: declared(&mut columns)?,
     })
-}
-
-fn definition(row: &AnyRow) -> Result<Definition> {
-    let mut columns = Reader::new(row, "job_version");
-    Ok(Definition {
-        job: JobId::new(columns.int("job_id")?),
-        version: columns.int("version")?,
-        namespace: NamespaceId::new(columns.int("namespace_id")?),
-        namespace_name: columns.text("name")?,
-        app: AppId::new(columns.int("app_id")?),
-        spec: spec(&mut columns)?,
-        anchor: columns.at("anchor_at_ms")?,
-        calendar: None,
-    })
-}
-
-fn spec(columns: &mut Reader<'_>) -> Result<JobSpec> {
-    let text = columns.text("spec")?;
-    serde_json::from_str(&text).map_err(|error| columns.corrupt("spec", error))
 }
 
 fn token(row: &AnyRow) -> Result<TokenRecord> {

@@ -4,6 +4,7 @@ use super::query::{CHUNK_MAX, Query, Statement};
 use super::{SqlStore, failure, transact};
 use crate::Result;
 use crate::catalog::NewJob;
+use crate::settle::millis;
 
 const INSERT_JOBS: Statement = Statement {
     name: "insert_jobs",
@@ -16,7 +17,7 @@ const INSERT_VERSIONS: Statement = Statement {
 };
 const INSERT_DUES: Statement = Statement {
     name: "insert_dues",
-    text: "INSERT INTO job_due (job_id, next_fire_at_ms, version, home, term) {values:iiiii}",
+    text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) {values:iiiiiii}",
 };
 
 /// Rows of one statement: a power of two, so that none is repeated to fill it up.
@@ -27,8 +28,12 @@ impl SqlStore {
     /// Creates jobs whose apps exist and whose names are free, a few hundred to a transaction.
     ///
     /// # Errors
-    /// The store's; a name that is taken is one. The transactions before it are kept.
+    /// The store's; a name that is taken is one. The transactions before it are kept. Jobs that use a calendar or that
+    /// code declares are refused: they are created one by one.
     pub async fn create_jobs(&self, jobs: &[NewJob]) -> Result<()> {
+        if jobs.iter().any(|job| job.calendar.is_some() || job.declared.is_some()) {
+            return Err(failure::refused("create_jobs", "a job with a calendar or a declaration is created by itself"));
+        }
         let mut rest = jobs;
         while !rest.is_empty() {
             let count = if rest.len() >= CHUNK { CHUNK } else { 1 << rest.len().ilog2() };
@@ -62,8 +67,11 @@ impl SqlStore {
                 query.int(job.id.get()).int(1).int(job.app.get()).text(spec).text(&job.author).at(job.now)
             });
             tx.execute_all(insert, jobs.len()).await?;
-            let insert = Query::new(&INSERT_DUES)
-                .rows(jobs, |query, job| query.int(job.id.get()).opt_at(job.next_fire_at).int(1).int(0).int(0));
+            let insert = Query::new(&INSERT_DUES).rows(jobs, |query, job| {
+                let (next, delay) = (job.next_fire_at, job.delay.map(millis));
+                let due = query.int(job.id.get()).opt_at(next).int(next.is_none().into());
+                due.opt_int(delay).int(1).int(0).int(0)
+            });
             tx.execute_all(insert, jobs.len()).await
         })
     }

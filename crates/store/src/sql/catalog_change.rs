@@ -1,13 +1,15 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
-use rondel_core::edit::{EditPlan, FutureRow, Standing, plan_edit};
-use rondel_core::{Job, JobId, Reason, Run, RunId, Timestamp};
+use rondel_core::edit::{EditPlan, FutureRow, Moved, Standing, look_back, plan_edit};
+use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
+use super::calendars::pins;
+use super::catalog_versions::NewVersion;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, is_duplicate, transact};
 use crate::catalog::{Changed, JobChange, JobRecord};
-use crate::settle::shard_of;
+use crate::settle::{millis, shard_of};
 use crate::{Result, StoreError};
 
 const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT id, epoch FROM node WHERE id = ?" };
@@ -17,21 +19,31 @@ const FIND_OTHER_JOB: Statement = Statement {
 };
 const UPDATE_JOB: Statement = Statement {
     name: "update_job",
-    text: "UPDATE job SET name = ?, app_id = ?, version = ?, updated_at_ms = ? WHERE id = ? AND version = ? \
-           AND retired = 0",
+    text: "UPDATE job SET name = ?, app_id = ?, version = ?, updated_at_ms = ?, calendar_id = ?, calendar_version = ? \
+           WHERE id = ? AND version = ? AND retired = 0",
 };
 const RETIRE_JOB: Statement = Statement {
     name: "retire_job",
-    text: "UPDATE job SET retired = id, updated_at_ms = ? WHERE id = ? AND version = ? AND retired = 0",
+    text: "UPDATE job SET retired = id, updated_at_ms = ?, calendar_id = NULL, calendar_version = NULL WHERE id = ? AND version = ? AND retired = 0",
 };
 const DELETE_DUE: Statement = Statement { name: "delete_due", text: "DELETE FROM job_due WHERE job_id = ?" };
-const UPDATE_DUE: Statement =
-    Statement { name: "update_due", text: "UPDATE job_due SET next_fire_at_ms = ?, version = ? WHERE job_id = ?" };
-/// A marked row may have been sent.
+const LOCK_STANDING: Statement = Statement {
+    name: "lock_standing",
+    text: "SELECT job_id, home, follows_run_id FROM job_due WHERE job_id = ? {for_update}",
+};
+const READ_STATUS: Statement = Statement { name: "read_status", text: "SELECT id, status FROM run WHERE id = ?" };
+const UPDATE_DUE: Statement = Statement {
+    name: "update_due",
+    text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, delay_ms = ?, follows_run_id = ?, version = ? \
+           WHERE job_id = ?",
+};
+/// A marked row may have been sent, a later attempt shows that it was. A row that jitter puts off is ahead until it
+/// starts.
 pub(super) const LOCK_FUTURE: Statement = Statement {
     name: "lock_future",
-    text: "SELECT id, fire_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? AND cause = 0 \
-           AND shard_index IN (0, -1) AND marked_at_ms IS NULL AND (status IN ('pending', 'waiting') \
+    text: "SELECT id, fire_at_ms, due_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? \
+           AND (fire_at_ms > ? OR due_at_ms > ?) AND cause = 0 AND shard_index IN (0, -1) AND parent_id IS NULL \
+           AND attempt = 1 AND marked_at_ms IS NULL AND (status IN ('pending', 'waiting') \
            OR (status = 'skipped' AND reason IN ('changed', 'paused'))) ORDER BY id {for_update}",
 };
 const SETTLE_FUTURE: Statement = Statement {
@@ -41,14 +53,15 @@ const SETTLE_FUTURE: Statement = Statement {
 };
 const KEEP_FUTURE: Statement = Statement {
     name: "keep_future",
-    text: "UPDATE run SET job_version = ?, app_id = ?, shard_index = ?, shard_total = ? WHERE id {in_list} \
-           AND status IN ('pending', 'waiting')",
+    text: "UPDATE run {join:iiiiii} SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
+           shard_index = v.column5, shard_total = v.column6 {from:iiiiii} WHERE run.id = v.column1 \
+           AND run.status IN ('pending', 'waiting')",
 };
 const REOPEN_FUTURE: Statement = Statement {
     name: "reopen_future",
-    text: "UPDATE run SET job_version = ?, app_id = ?, shard_index = ?, shard_total = ?, status = 'pending', \
-           reason = NULL, finished_at_ms = NULL, due_at_ms = fire_at_ms, cancel_by = NULL WHERE id {in_list} \
-           AND status = 'skipped'",
+    text: "UPDATE run {join:iiiiii} SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
+           shard_index = v.column5, shard_total = v.column6, status = 'pending', reason = NULL, finished_at_ms = NULL, \
+           cancel_by = NULL {from:iiiiii} WHERE run.id = v.column1 AND run.status = 'skipped'",
 };
 const HAND_TO_HOME: Statement = Statement {
     name: "hand_to_home",
@@ -72,11 +85,11 @@ impl SqlStore {
         now: Timestamp,
     ) -> Result<std::result::Result<bool, i64>> {
         transact!(self, "delete_job", |tx| {
-            let Some((record, _)) = tx.lock_job(id).await? else { return Ok(Ok(false)) };
+            let Some((record, due)) = tx.lock_job(id).await? else { return Ok(Ok(false)) };
             if expected_version.is_some_and(|version| version != record.version) {
                 return Ok(Err(record.version));
             }
-            let plan = tx.plan(&record, None, now).await?;
+            let plan = tx.plan(&record, due, None, now).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
@@ -89,18 +102,39 @@ fn names_a_job(error: &StoreError) -> bool {
     matches!(error, StoreError::Query { operation: "update_job", .. })
 }
 
+/// What is locked of a job's place in the schedule.
+#[derive(Clone, Copy)]
+struct LockedDue {
+    home: i64,
+    /// The open run whose end gives the next fire.
+    follows: Option<RunId>,
+}
+
 impl Tx<'_> {
-    /// Locks a job that is not deleted; answers it and its home.
-    async fn lock_job(&mut self, id: JobId) -> Result<Option<(JobRecord, i64)>> {
-        let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(id.get())).await? else { return Ok(None) };
+    /// Locks a job that is not deleted.
+    async fn lock_job(&mut self, id: JobId) -> Result<Option<(JobRecord, LockedDue)>> {
+        let Some(row) = self.row(Query::new(&LOCK_STANDING).int(id.get())).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "job_due");
         columns.int("job_id")?;
         let home = columns.int("home")?;
-        Ok(self.job_by_id(id).await?.map(|record| (record, home)))
+        let follows = match columns.opt_int("follows_run_id")?.map(RunId::new) {
+            Some(run) => self.is_open(run).await?.then_some(run),
+            None => None,
+        };
+        Ok(self.job_by_id(id).await?.map(|record| (record, LockedDue { home, follows })))
+    }
+
+    /// Whether a run exists that has no verdict.
+    pub(super) async fn is_open(&mut self, run: RunId) -> Result<bool> {
+        let Some(row) = self.row(Query::new(&READ_STATUS).int(run.get())).await? else { return Ok(false) };
+        let mut columns = Reader::new(&row, "run");
+        columns.int("id")?;
+        let status: RunStatus = columns.word("status")?;
+        Ok(!status.is_terminal())
     }
 
     async fn change_job(&mut self, change: &JobChange<'_>) -> Result<Changed> {
-        let Some((record, home)) = self.lock_job(change.id).await? else { return Ok(Changed::NotFound) };
+        let Some((record, due)) = self.lock_job(change.id).await? else { return Ok(Changed::NotFound) };
         if change.expected_version.is_some_and(|version| version != record.version) {
             return Ok(Changed::Conflict(record.version));
         }
@@ -111,26 +145,29 @@ impl Tx<'_> {
                 return Ok(Changed::NameTaken);
             }
         }
+        if !self.hold_calendar(change.calendar).await? {
+            return Ok(Changed::NoCalendar);
+        }
         let version = record.version + 1;
-        let update = Query::new(&UPDATE_JOB)
-            .text(&change.spec.name)
-            .int(change.app.get())
-            .int(version)
-            .at(change.now)
-            .int(change.id.get())
-            .int(record.version);
-        self.execute_all(update, 1).await?;
-        self.insert_version(change.id, version, change.app, change.spec, (change.author, change.now)).await?;
+        self.write_definition(change, version).await?;
 
-        let plan = self.plan(&record, Some((change.job, change.before)), change.now).await?;
+        let plan = self.plan(&record, due, Some((change.job, change.before)), change.now).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
         self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
         self.follow(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
-        self.hand_to_home(&plan.reopen, home).await?;
-        let due = Query::new(&UPDATE_DUE).opt_at(plan.next_fire_at).int(version).int(change.id.get());
-        self.execute_all(due, 1).await?;
+        let reopened: Vec<RunId> = plan.reopen.iter().map(|row| row.id).collect();
+        self.hand_to_home(&reopened, due.home).await?;
+        let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
+        let update = Query::new(&UPDATE_DUE)
+            .opt_at(plan.next_fire_at)
+            .int(plan.next_fire_at.is_none().into())
+            .opt_int(delay.map(millis))
+            .opt_int(plan.follows.map(RunId::get))
+            .int(version)
+            .int(change.id.get());
+        self.execute_all(update, 1).await?;
 
-        let mut reopened = self.runs_of(&plan.reopen).await?;
+        let mut reopened = self.runs_of(&reopened).await?;
         reopened.sort_by_key(|run| (run.due_at, run.id));
         match self.job_by_id(change.id).await? {
             Some(saved) => Ok(Changed::Saved(Box::new(saved), reopened)),
@@ -138,23 +175,54 @@ impl Tx<'_> {
         }
     }
 
-    /// Locks the rows that an edit is about, and plans it.
-    async fn plan(&mut self, record: &JobRecord, jobs: Option<(&Job, &Job)>, now: Timestamp) -> Result<EditPlan> {
+    async fn write_definition(&mut self, change: &JobChange<'_>, version: i64) -> Result<()> {
+        let update = Query::new(&UPDATE_JOB).text(&change.spec.name).int(change.app.get()).int(version).at(change.now);
+        let update = pins(update, change.calendar).int(change.id.get()).int(version - 1);
+        self.execute_all(update, 1).await?;
+        self.insert_version(NewVersion {
+            job: change.id,
+            version,
+            app: change.app,
+            spec: change.spec,
+            calendar: change.calendar,
+            author: change.author,
+            now: change.now,
+        })
+        .await
+    }
+
+    /// Locks the rows that an edit is about, and plans it; `jobs` are the definitions after and before.
+    async fn plan(
+        &mut self,
+        record: &JobRecord,
+        due: LockedDue,
+        jobs: Option<(&Job, &Job)>,
+        now: Timestamp,
+    ) -> Result<EditPlan> {
+        let deleted = if jobs.is_none() { record.spec.compile().ok() } else { None };
+        let (after, before) = jobs.unzip();
+        let from = now - look_back(before.or(deleted.as_ref()), after);
+        let query = Query::new(&LOCK_FUTURE).int(record.id.get()).at(from).at(now).at(now);
         let mut future = Vec::new();
-        for row in self.rows(Query::new(&LOCK_FUTURE).int(record.id.get()).at(now)).await? {
+        for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
-            let (id, fire_at) = (RunId::new(columns.int("id")?), columns.at("fire_at_ms")?);
-            future.push(FutureRow { id, fire_at, status: columns.word("status")? });
+            future.push(FutureRow {
+                id: RunId::new(columns.int("id")?),
+                fire_at: columns.at("fire_at_ms")?,
+                due_at: columns.at("due_at_ms")?,
+                status: columns.word("status")?,
+            });
         }
         let standing = Standing {
+            job: record.id,
             anchor: record.anchor,
             now,
             rows: &future,
-            before: jobs.map(|(_, before)| before),
+            before,
             next_fire_at: record.next_fire_at,
-            follows: None,
+            follows: due.follows,
         };
-        Ok(plan_edit(jobs.map(|(job, _)| job), standing))
+        Ok(plan_edit(after, standing))
     }
 
     async fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
@@ -171,18 +239,16 @@ impl Tx<'_> {
     async fn follow(
         &mut self,
         statement: &'static Statement,
-        runs: &[RunId],
+        rows: &[Moved],
         change: &JobChange<'_>,
         version: i64,
     ) -> Result<()> {
         let (shard_index, shard_total) = shard_of(change.job);
-        for chunk in runs.chunks(CHUNK_MAX) {
-            let query = Query::new(statement)
-                .int(version)
-                .int(change.app.get())
-                .int(shard_index.into())
-                .opt_int(shard_total.map(i64::from))
-                .list(chunk.iter().map(|run| run.get()));
+        for chunk in rows.chunks(CHUNK_MAX) {
+            let query = Query::new(statement).rows(chunk, |query, row| {
+                let moved = query.int(row.id.get()).at(row.due_at).int(version).int(change.app.get());
+                moved.int(shard_index.into()).opt_int(shard_total.map(i64::from))
+            });
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(())

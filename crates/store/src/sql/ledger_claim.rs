@@ -27,8 +27,9 @@ const LOCK_DUE: Statement = Statement {
 };
 const MOVE_DUE: Statement = Statement {
     name: "move_due",
-    text: "UPDATE job_due {join:iiii} SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4 \
-           {from:iiii} WHERE job_due.job_id = v.column1",
+    text: "UPDATE job_due {join:iiiii} SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
+           follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END \
+           {from:iiiii} WHERE job_due.job_id = v.column1",
 };
 const FIND_INSERTED: Statement = Statement {
     name: "find_inserted",
@@ -223,7 +224,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);
     for chunk in won.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
-            query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job))
+            let moved = query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
+            moved.opt_int(job.follows.map(RunId::get))
         });
         tx.execute_all(query, chunk.len()).await?;
         claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));

@@ -9,6 +9,7 @@ use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::failure::{self, Failure};
+use super::ledger_delay::Delays;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, transact};
@@ -79,29 +80,29 @@ impl SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
     pub(super) async fn finish_batch(&self, _finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
-        let mut answers = Vec::with_capacity(batch.len());
+        let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
         let mut parts = vec![&clean[..]];
         while let Some(part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
             match transact!(self, "finish", |tx| Batch::default().run(tx, part).await) {
-                Ok(part_answers) => answers.extend(part_answers),
+                Ok(part_ends) => ends.extend(part_ends),
                 Err(error) if !matches!(failure::of(&error), Failure::Data | Failure::Duplicate) => {
                     return Err(error);
                 }
-                Err(error) if part.len() == 1 => answers.push(self.finish_unwritable(part[0].finish, &error).await?),
+                Err(error) if part.len() == 1 => ends.extend(self.finish_unwritable(part[0].finish, &error).await?),
                 Err(_) => {
                     let (left, right) = part.split_at(part.len() / 2);
                     parts.extend([right, left]);
                 }
             }
         }
-        Ok(Ends { answers, released: Vec::new() })
+        Ok(ends)
     }
 
     /// Ends a run whose result the database refuses, without anything of what was refused.
-    async fn finish_unwritable(&self, finish: &Finish, error: &StoreError) -> Result<Finished> {
+    async fn finish_unwritable(&self, finish: &Finish, error: &StoreError) -> Result<Ends> {
         tracing::error!(run = %finish.run, %error, "a result cannot be written");
         let failed = Finish {
             outcome: Outcome::Failed { retryable: false },
@@ -112,11 +113,13 @@ impl SqlStore {
             ..finish.clone()
         };
         let part = [CleanFinish::new(&failed)];
-        let answers = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, &part).await)?;
-        Ok(match answers.into_iter().next() {
-            Some(Finished::Stored(..) | Finished::Late) | None => Finished::Unwritable,
-            Some(other) => other,
-        })
+        let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, &part).await)?;
+        for answer in &mut ends.answers {
+            if matches!(answer, Finished::Stored(..) | Finished::Late) {
+                *answer = Finished::Unwritable;
+            }
+        }
+        Ok(ends)
     }
 }
 
@@ -191,10 +194,12 @@ struct Batch<'f> {
     broadcasts: BTreeMap<RunId, ShardCount>,
     /// Runs that failed for good: some of them the world is told about.
     failed: Vec<RunId>,
+    delays: Delays,
 }
 
 impl<'f> Batch<'f> {
-    async fn run(mut self, tx: &mut Tx<'_>, part: &'f [CleanFinish<'f>]) -> Result<Vec<Finished>> {
+    async fn run(mut self, tx: &mut Tx<'_>, part: &'f [CleanFinish<'f>]) -> Result<Ends> {
+        self.delays = Delays::lock(tx, part).await?;
         let mut ids: Vec<i64> = part.iter().map(|clean| clean.finish.run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -214,7 +219,8 @@ impl<'f> Batch<'f> {
         }
         self.write(tx).await?;
         tx.insert_failures(&self.failed).await?;
-        Ok(self.answers)
+        let is_due = self.delays.write(tx).await?;
+        Ok(Ends { answers: self.answers, is_due, ..Ends::default() })
     }
 
     fn decide(&mut self, clean: &'f CleanFinish<'f>) {
@@ -260,6 +266,7 @@ impl<'f> Batch<'f> {
                 locked.standing.status = status;
                 locked.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked, 1);
+                self.delays.end(finish.run, Timestamp::from_millis(locked.key.fire_at), finish.finished_at);
                 if is_failure(status) {
                     self.failed.push(finish.run);
                 }
@@ -364,6 +371,8 @@ impl<'f> Batch<'f> {
                     if is_first && is_failure(broadcast.status) {
                         self.failed.push(broadcast.id);
                     }
+                    let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
+                    self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
                     if broadcast.is_cancel_asked {
                         self.cancels.push(broadcast.id.get());
                     }

@@ -6,7 +6,10 @@ use sqlx::{AssertSqlSafe, Row};
 use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
-use super::{catalog_change, cluster, ledger_adopt, ledger_claim, ledger_finish, ledger_hand, ledger_read};
+use super::{
+    calendars, catalog_change, catalog_versions, cluster, ledger_adopt, ledger_claim, ledger_delay, ledger_finish,
+    ledger_hand, ledger_read,
+};
 use crate::DatabaseUrl;
 
 async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
@@ -32,9 +35,13 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_hand::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&ledger_adopt::READ_OVERDUE, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&ledger_adopt::READ_ORPHANS, "run_open (node_id=? AND node_epoch<?)"),
+        (&ledger_delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&ledger_finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&ledger_finish::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&catalog_change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
+        (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
+        (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),
+        (&catalog_versions::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&ledger_read::LIST_ALL, "run_list (namespace_id=? AND id<?)"),
         (&ledger_read::LIST_BY_STATUS, "run_list (namespace_id=? AND id<?)"),
         (&ledger_read::LIST_TROUBLE, "run_trouble (namespace_id=? AND id<?)"),

@@ -5,6 +5,7 @@
 //! as many rows as the query carries.
 
 use rondel_core::Timestamp;
+use serde::de::DeserializeOwned;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -171,6 +172,18 @@ impl<'r> Reader<'r> {
     /// One of the words of an enum.
     pub(super) fn word<T: std::str::FromStr<Err = String>>(&mut self, column: &'static str) -> Result<T, StoreError> {
         self.text(column)?.parse().map_err(|message: String| self.corrupt(column, message))
+    }
+
+    /// A document.
+    pub(super) fn json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<T, StoreError> {
+        let text = self.text(column)?;
+        serde_json::from_str(&text).map_err(|error| self.corrupt(column, error))
+    }
+
+    /// A document, or nothing.
+    pub(super) fn opt_json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<Option<T>, StoreError> {
+        let value = self.opt_text(column)?.map(|text| serde_json::from_str(&text)).transpose();
+        value.map_err(|error| self.corrupt(column, error))
     }
 
     /// One of the words of an enum, or nothing.

@@ -1,0 +1,218 @@
+//! Checks of jobs whose next fire follows from the end of a run.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::run::BROADCAST;
+use rondel_core::{JobId, JobSpec, Reason, Run, RunStatus, Timestamp};
+
+use super::broadcasts::shards;
+use super::{
+    DEFAULT, FAILED, app, change, created, due, finish, finish_all, finisher, join, name, next_id, read, run, saved,
+    spec,
+};
+use crate::catalog::{JobRecord, NewJob};
+use crate::ledger::{ClaimJob, Ends, Finish};
+use crate::{LeaseToken, Store};
+
+const DELAY: Duration = Duration::from_secs(2);
+
+pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> JobRecord {
+    let now = store.now().await.unwrap();
+    let new = NewJob {
+        id: JobId::new(next_id()),
+        namespace: DEFAULT,
+        app: app(store).await,
+        spec: spec(&name("delay"), serde_json::json!({"schedule": {"delay": "2s"}})),
+        anchor: now.ceil_second(),
+        next_fire_at: Some(next_fire_at),
+        delay: Some(DELAY),
+        calendar: None,
+        declared: None,
+        author: "conformance".to_owned(),
+        now,
+    };
+    created(store.create_job(new).await.unwrap())
+}
+
+/// Claims the fire that is due; its run gives the next.
+pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
+    let seen = due(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
+    let claim = ClaimJob { seen, next_fire_at: None, follows: Some(run.id), runs: vec![run.clone()] };
+    let claimed = store.claim(token, &[claim]).await.unwrap();
+    assert_eq!((claimed.jobs.len(), claimed.existing.len()), (1, 0));
+    run
+}
+
+/// A claimed fire of a job with a delay, planned ten seconds ago.
+async fn following(store: &dyn Store, token: LeaseToken, shard_index: i32) -> (JobRecord, Run) {
+    let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
+    let job = delayed_job(store, at).await;
+    let run = Run { shard_index, shard_total: (shard_index != BROADCAST).then_some(1), ..run(&job, token, at) };
+    let run = follow(store, token, &job, run).await;
+    assert_eq!(due(store, &job, &[token.node]).await, None, "not before its run ends");
+    (job, run)
+}
+
+fn ending(run: &Run, outcome: Outcome) -> Finish {
+    let mut finish = finish(run, outcome);
+    finish.policy.delays = true;
+    finish
+}
+
+async fn end(store: &dyn Store, token: LeaseToken, batch: &[Finish]) -> Ends {
+    store.finish(finisher(token), batch).await.unwrap()
+}
+
+/// Whatever the verdict is; and a result that comes again does not move the job again.
+pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) {
+    let token = join(store).await;
+    let outcomes = [Outcome::Succeeded, FAILED, Outcome::Cancelled, Outcome::Skipped(Reason::Expired)];
+    let mut batch = Vec::new();
+    let mut jobs = Vec::new();
+    for outcome in outcomes {
+        let (job, run) = following(store, token, 0).await;
+        batch.push(ending(&run, outcome));
+        jobs.push(job);
+    }
+    // One that failed before it gets another attempt gives nothing yet, nor does one whose job has no delay.
+    let (again, run) = following(store, token, 0).await;
+    batch.push(ending(&run, FAILED));
+    batch[4].policy.retry_max = 1;
+    let other = finish(&super::pending(store, token).await, Outcome::Succeeded);
+    assert!(!end(store, token, &[other, batch[4].clone()]).await.is_due);
+    assert_eq!(due(store, &again, &[token.node]).await, None);
+
+    assert!(end(store, token, &batch[..4]).await.is_due);
+    for (job, finish) in jobs.iter().zip(&batch) {
+        let found = due(store, job, &[token.node]).await.unwrap();
+        assert_eq!(found.next_fire_at, finish.finished_at + DELAY, "{:?}", finish.outcome);
+    }
+    assert!(!end(store, token, &batch[..4]).await.is_due, "it is known");
+    let second = Finish { attempt: 2, ..batch[4].clone() };
+    assert!(end(store, token, &[second]).await.is_due);
+    assert!(due(store, &again, &[token.node]).await.is_some());
+}
+
+/// An executor's clock that runs ahead does not put the next fire off.
+pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
+    let token = join(store).await;
+    let (job, run) = following(store, token, 0).await;
+    let before = store.now().await.unwrap();
+    let ahead = before + Duration::from_secs(3600);
+    assert!(end(store, token, &[Finish { finished_at: ahead, ..ending(&run, Outcome::Succeeded) }]).await.is_due);
+    let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
+    assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
+}
+
+/// The next fire of a broadcast follows from its last shard, and from the verdict of the whole where it had none.
+pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
+    let token = join(store).await;
+    let (job, whole) = following(store, token, BROADCAST).await;
+    let shards = shards(&whole, 3);
+    assert!(store.expand(token, whole.id, &shards).await.unwrap());
+    let ends: Vec<Finish> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
+    assert!(!end(store, token, &ends[..2]).await.is_due);
+    assert_eq!(due(store, &job, &[token.node]).await, None);
+    assert!(end(store, token, &ends[2..]).await.is_due);
+    assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
+
+    let (job, whole) = following(store, token, BROADCAST).await;
+    assert!(end(store, token, &[ending(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.is_due);
+    assert!(due(store, &job, &[token.node]).await.is_some());
+}
+
+/// A job that was paused while its run ran does not fire when it ends, and does after it is switched on again.
+pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
+    let token = join(store).await;
+    let (job, run) = following(store, token, 0).await;
+    let now = store.now().await.unwrap();
+    let paused = JobSpec { enabled: false, ..job.spec.clone() };
+    saved(change(store, job.id, &paused, None, now).await);
+    assert!(!end(store, token, &[ending(&run, Outcome::Succeeded)]).await.is_due);
+    assert_eq!(due(store, &job, &[token.node]).await, None);
+    let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
+    assert_eq!(record.next_fire_at, Some(now + DELAY));
+
+    // Edited while it runs: the end still gives the next fire, by the new length.
+    let (job, run) = following(store, token, 0).await;
+    let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
+    let (record, _) = saved(change(store, job.id, &three, None, now).await);
+    assert_eq!(record.next_fire_at, None);
+    let done = ending(&run, Outcome::Succeeded);
+    assert!(end(store, token, &[done.clone()]).await.is_due);
+    let next = due(store, &job, &[token.node]).await.unwrap();
+    assert_eq!((next.next_fire_at, next.version), (done.finished_at + Duration::from_secs(3), 2));
+
+    // A run that the edit settles gives nothing: the wait begins anew. What became of the run cannot be seen later.
+    let (job, run) = {
+        let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(2);
+        let job = delayed_job(store, at).await;
+        let ahead = super::run(&job, token, at);
+        let run = follow(store, token, &job, ahead).await;
+        (job, run)
+    };
+    let now = store.now().await.unwrap();
+    let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
+    let (record, _) = saved(change(store, job.id, &three, None, now).await);
+    assert_eq!(record.next_fire_at, Some(now + Duration::from_secs(3)));
+    assert_eq!(read(store, run.id).await.status, RunStatus::Skipped);
+    // A job whose run ended while it had no delay is not held up by that.
+    let (job, run) = following(store, token, 0).await;
+    let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
+    saved(change(store, job.id, &every, None, now).await);
+    finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
+    let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
+    assert_eq!(record.next_fire_at, Some(now + DELAY));
+}
+
+/// An edit and a result that meet: whoever comes second sees the other.
+pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn Store) {
+    let token = join(store).await;
+    for _ in 0..5 {
+        let (job, run) = following(store, token, 0).await;
+        let now = store.now().await.unwrap();
+        let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
+        let done = [ending(&run, Outcome::Succeeded)];
+        let (_, ends) = tokio::join!(change(store, job.id, &three, None, now), store.finish(finisher(token), &done));
+        ends.unwrap();
+        let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
+        let possible = [done[0].finished_at + Duration::from_secs(3), now + Duration::from_secs(3)];
+        assert!(possible.contains(&next), "{next}");
+    }
+}
+
+/// A row that jitter puts off belongs to the edit until it starts; one that waits for its next attempt does not.
+pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let at = now.ceil_second() - Duration::from_secs(30);
+    let hour = |jitter: &str| {
+        let cron = serde_json::json!({"schedule": {"cron": "* * * * * ?", "jitter": {"max": jitter}}});
+        spec(&name("jitter"), cron)
+    };
+    let job = super::job_with(store, hour("60s"), Some(at)).await;
+    let row = |offset: u64, wait: u64| {
+        let run = run(&job, token, at + Duration::from_secs(offset));
+        let due_at = run.fire_at + Duration::from_secs(wait);
+        Run { due_at, status: RunStatus::Waiting, ..run }
+    };
+    let (put_off, started, retried) = (row(0, 50), row(1, 10), Run { attempt: 2, ..row(2, 55) });
+    super::claim(store, token, &job, vec![put_off.clone(), started.clone(), retried.clone()]).await;
+    // Rows that wait are woken when they are due, not before.
+    let woken = store.take_waiting(token, now, 10).await.unwrap();
+    assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), [started.id]);
+
+    let paused = JobSpec { enabled: false, ..job.spec.clone() };
+    saved(change(store, job.id, &paused, None, now).await);
+    let status = async |run: &Run| read(store, run.id).await.status;
+    assert_eq!(status(&put_off).await, RunStatus::Skipped);
+    assert_eq!((status(&started).await, status(&retried).await), (RunStatus::Pending, RunStatus::Waiting));
+    let (_, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    let fire = super::compile(&job.spec).timetable.fire_at(job.anchor, put_off.fire_at).unwrap();
+    let expected = (fire.due_at(job.id) > now).then_some((put_off.id, fire.due_at(job.id)));
+    assert_eq!(reopened.iter().map(|run| (run.id, run.due_at)).next(), expected);
+
+    store.delete_job(job.id, None, now).await.unwrap().unwrap();
+    assert_eq!(status(&put_off).await, RunStatus::Skipped);
+}

@@ -1,0 +1,159 @@
+//! Jobs created and edited.
+
+use std::collections::BTreeMap;
+
+use rondel_core::edit::{EditPlan, FutureRow, Standing, look_back, plan_edit};
+use rondel_core::run::BROADCAST;
+use rondel_core::{Job, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+
+use super::{Due, State, StoredJob, StoredVersion, key};
+use crate::catalog::{Changed, Declared, JobChange, JobRecord, NewJob};
+use crate::settle::{clean_name, shard_of};
+
+impl State {
+    pub(super) fn create(&mut self, job: NewJob) -> JobRecord {
+        let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
+        let record = JobRecord {
+            id: job.id,
+            namespace: job.namespace,
+            app: job.app,
+            version: 1,
+            spec: job.spec,
+            anchor: job.anchor,
+            next_fire_at: job.next_fire_at,
+            calendar: job.calendar,
+            declared: job.declared.map(declared),
+            created_at: job.now,
+            updated_at: job.now,
+        };
+        let version = StoredVersion {
+            app: record.app,
+            spec: record.spec.clone(),
+            calendar: job.calendar,
+            author: clean_name(&job.author).into_owned(),
+            created_at: job.now,
+        };
+        let due = Due {
+            next_fire_at: job.next_fire_at,
+            is_over: job.next_fire_at.is_none(),
+            delay: job.delay,
+            follows: None,
+            version: 1,
+            home: NodeId::new(0),
+            term: 0,
+        };
+        self.due.insert(job.id, due);
+        let versions = BTreeMap::from([(1, version)]);
+        self.jobs.insert(job.id, StoredJob { record: record.clone(), is_deleted: false, versions });
+        record
+    }
+
+    /// Plans an edit; `jobs` are the definitions after and before.
+    pub(super) fn plan(&self, record: &JobRecord, jobs: Option<(&Job, &Job)>, now: Timestamp) -> EditPlan {
+        let deleted = if jobs.is_none() { record.spec.compile().ok() } else { None };
+        let (after, before) = jobs.unzip();
+        let from = now - look_back(before.or(deleted.as_ref()), after);
+        let follows = self.due.get(&record.id).and_then(|due| due.follows).filter(|run| self.is_open(*run));
+        let rows = self.future(record.id, from, now);
+        plan_edit(
+            after,
+            Standing {
+                job: record.id,
+                anchor: record.anchor,
+                now,
+                rows: &rows,
+                before,
+                next_fire_at: record.next_fire_at,
+                follows,
+            },
+        )
+    }
+
+    /// Whether a run exists that has no verdict.
+    pub(super) fn is_open(&self, run: RunId) -> bool {
+        self.runs.get(&run).is_some_and(|run| !run.status.is_terminal())
+    }
+
+    /// The rows that an edit is about; a marked one may have been sent, a later attempt shows that it was.
+    fn future(&self, job: JobId, from: Timestamp, now: Timestamp) -> Vec<FutureRow> {
+        let is_unsent = |run: &&Run| match run.status {
+            RunStatus::Pending | RunStatus::Waiting => run.marked_at.is_none(),
+            RunStatus::Skipped => matches!(run.reason, Some(Reason::Changed | Reason::Paused)),
+            _ => false,
+        };
+        let is_ahead = |run: &&Run| run.fire_at > from && (run.fire_at > now || run.due_at > now);
+        let is_own = |run: &&Run| {
+            let is_whole = run.shard_index == 0 || run.shard_index == BROADCAST;
+            run.job == job && run.cause == 0 && run.parent.is_none() && run.attempt == 1 && is_whole
+        };
+        let row = |run: &Run| FutureRow { id: run.id, fire_at: run.fire_at, due_at: run.due_at, status: run.status };
+        self.runs.values().filter(is_own).filter(is_ahead).filter(is_unsent).map(row).collect()
+    }
+
+    pub(super) fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) {
+        for id in runs {
+            self.cancels.remove(id);
+            if let Some(run) = self.runs.get_mut(id) {
+                (run.status, run.reason, run.finished_at) = (RunStatus::Skipped, Some(reason), Some(now));
+            }
+        }
+    }
+
+    pub(super) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>) -> Changed {
+        let job: &Job = change.job;
+        let version = record.version + 1;
+        let plan = self.plan(record, Some((job, change.before)), change.now);
+        self.settle(&plan.settle, plan.reason, change.now);
+        for row in plan.keep.iter().chain(&plan.reopen) {
+            let Some(run) = self.runs.get_mut(&row.id) else { continue };
+            self.keys.remove(&key(run));
+            (run.job_version, run.app, run.due_at) = (version, change.app, row.due_at);
+            (run.shard_index, run.shard_total) = shard_of(job);
+            self.keys.insert(key(run), row.id);
+        }
+        let reopened = self.reopen(change.id, &plan);
+        if let Some(due) = self.due.get_mut(&change.id) {
+            (due.next_fire_at, due.version) = (plan.next_fire_at, version);
+            (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.follows);
+            due.delay = job.timetable.delay().filter(|_| job.enabled);
+        }
+        let saved = JobRecord {
+            app: change.app,
+            version,
+            spec: change.spec.clone(),
+            calendar: change.calendar,
+            next_fire_at: plan.next_fire_at,
+            updated_at: change.now,
+            ..record.clone()
+        };
+        if let Some(stored) = self.jobs.get_mut(&change.id) {
+            stored.record = saved.clone();
+            let held = StoredVersion {
+                app: change.app,
+                spec: change.spec.clone(),
+                calendar: change.calendar,
+                author: clean_name(change.author).into_owned(),
+                created_at: change.now,
+            };
+            stored.versions.insert(version, held);
+        }
+        Changed::Saved(Box::new(saved), reopened)
+    }
+
+    /// Opens settled rows again; the job's home has them now.
+    fn reopen(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
+        let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(|held| held.node.token());
+        let mut reopened = Vec::new();
+        for row in &plan.reopen {
+            let Some(run) = self.runs.get_mut(&row.id) else { continue };
+            (run.status, run.reason, run.finished_at) = (RunStatus::Pending, None, None);
+            run.cancel_by = None;
+            if let Some(home) = home {
+                (run.node, run.node_epoch) = (home.node, home.epoch);
+            }
+            reopened.push(run.clone());
+        }
+        reopened.sort_by_key(|run| (run.due_at, run.id));
+        reopened
+    }
+}

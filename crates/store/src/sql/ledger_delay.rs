@@ -1,0 +1,75 @@
+//! The end of a run gives the next fire of a job with a fixed delay.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rondel_core::{RunId, Timestamp};
+
+use super::Tx;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::Result;
+use crate::settle::{CleanFinish, delayed};
+
+/// Before the runs, as a claim and an edit do, so that nobody waits for the other in a circle.
+pub(super) const LOCK_FOLLOWED: Statement = Statement {
+    name: "lock_followed",
+    text: "SELECT job_id, follows_run_id, delay_ms, {now} FROM job_due WHERE job_id {in_list} \
+           AND follows_run_id IS NOT NULL ORDER BY job_id {for_update}",
+};
+const MOVE_FOLLOWED: Statement = Statement {
+    name: "move_followed",
+    text: "UPDATE job_due {join:ii} SET next_fire_at_ms = v.column2, follows_run_id = NULL, \
+           is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END {from:ii} WHERE job_due.job_id = v.column1",
+};
+
+/// A job whose next fire follows from a run.
+struct Followed {
+    job: i64,
+    /// Nothing where it is paused, or has no delay any more.
+    delay: Option<Duration>,
+    now: Timestamp,
+}
+
+/// The jobs of a batch whose next fire follows from a run, and where they move.
+#[derive(Default)]
+pub(super) struct Delays {
+    followed: HashMap<RunId, Followed>,
+    moves: Vec<(i64, Option<Timestamp>)>,
+}
+
+impl Delays {
+    /// Locks the jobs of a batch that have a delay; says nothing to the database where none has.
+    pub(super) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
+        let delaying = part.iter().filter(|clean| clean.finish.policy.delays);
+        let mut jobs: Vec<i64> = delaying.map(|clean| clean.finish.job.get()).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let mut delays = Self::default();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            for row in tx.rows(Query::new(&LOCK_FOLLOWED).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "job_due");
+                let job = columns.int("job_id")?;
+                let run = RunId::new(columns.int("follows_run_id")?);
+                let delay = columns.opt_int("delay_ms")?.and_then(|millis| u64::try_from(millis).ok());
+                let delay = delay.map(Duration::from_millis);
+                delays.followed.insert(run, Followed { job, delay, now: columns.at("now")? });
+            }
+        }
+        Ok(delays)
+    }
+
+    /// Notes that a run has its verdict.
+    pub(super) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
+        let Some(Followed { job, delay, now }) = self.followed.remove(&run) else { return };
+        self.moves.push((job, delay.map(|delay| delayed((fire_at, finished_at), delay, now))));
+    }
+
+    /// Writes where the jobs move; answers whether any of them fires again.
+    pub(super) async fn write(self, tx: &mut Tx<'_>) -> Result<bool> {
+        for chunk in self.moves.chunks(CHUNK_MAX) {
+            let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (job, next)| query.int(*job).opt_at(*next));
+            tx.execute_all(query, chunk.len()).await?;
+        }
+        Ok(self.moves.iter().any(|(_, next)| next.is_some()))
+    }
+}
