@@ -123,7 +123,10 @@ impl ResultLoop {
     async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
         let (finishes, replies): (Vec<Finish>, Vec<Option<SessionHandle>>) =
             batch.into_iter().map(|item| (item.finish, item.reply_to)).unzip();
-        let Some(Ends { answers: finished, released }) = self.finish(&finishes, stop).await else { return };
+        let Some(Ends { answers: finished, released, is_due }) = self.finish(&finishes, stop).await else { return };
+        if is_due {
+            self.shared.scan_poke.notify_one();
+        }
         self.shared.put_own(released).await;
         let mut acks: HashMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = HashMap::new();
         for ((finish, reply), finished) in finishes.iter().zip(replies).zip(&finished) {
