@@ -9,6 +9,7 @@ use rondel_core::name;
 use rondel_proto::v1;
 use tokio::sync::Semaphore;
 
+use crate::declare::{DECLARED_BYTES_MAX, DECLARED_COUNT_MAX, Declaration, Job};
 use crate::engine::{Engine, Identity};
 use crate::error::ExecutorError;
 use crate::executor::Executor;
@@ -77,6 +78,7 @@ pub struct Builder {
     secrets: Option<Secrets>,
     states: States,
     handlers: Vec<(String, JobHandler)>,
+    declared: Vec<Declaration>,
 }
 
 /// Who it is, and where it goes.
@@ -99,6 +101,7 @@ impl Builder {
             secrets: None,
             states: States::default(),
             handlers: Vec::new(),
+            declared: Vec::new(),
         }
     }
 
@@ -214,6 +217,31 @@ impl Builder {
     }
 }
 
+/// What it declares.
+impl Builder {
+    /// A job that stands in the code: its handler runs here, and its definition is registered with the server at the
+    /// start.
+    ///
+    /// ```
+    /// #[rondel::job(name = "caches.warm", every = "10m")]
+    /// async fn warm_caches() {}
+    ///
+    /// let builder = rondel::Executor::builder("shop").job(warm_caches);
+    /// ```
+    pub fn job(self, job: impl Job) -> Self {
+        let declaration = job.declaration();
+        let mut builder = self.declare(declaration.clone());
+        builder.handlers.push((declaration.handler_name().to_owned(), job.handler()));
+        builder
+    }
+
+    /// A job of a handler that is here, or in another executor of the app: its definition alone is registered.
+    pub fn declare(mut self, declaration: Declaration) -> Self {
+        self.declared.push(declaration);
+        self
+    }
+}
+
 impl Builder {
     /// Checks everything, and takes the data directory.
     ///
@@ -222,8 +250,10 @@ impl Builder {
     pub fn build(self) -> Result<Executor, ExecutorError> {
         self.check()?;
         let handlers = collect_handlers(self.handlers)?;
+        let declared = collect_declared(self.declared, &self.app)?;
         let servers = open_servers(&self.servers, self.token, self.ca_file)?;
         let mut setup = Setup::new(handlers, self.states, self.timing);
+        setup.declared = declared;
         setup.secrets = self.secrets;
         setup.shipping = Some(Arc::new(Shipping::default()));
         setup.blocking = Arc::new(Semaphore::new(self.blocking_threads));
@@ -272,6 +302,22 @@ fn collect_handlers(handlers: Vec<(String, JobHandler)>) -> Result<BTreeMap<Stri
         by_name.insert(handler_name, handler);
     }
     Ok(by_name)
+}
+
+fn collect_declared(declared: Vec<Declaration>, app: &str) -> Result<Vec<v1::DeclaredJob>, ExecutorError> {
+    let mut names = BTreeSet::new();
+    let mut jobs = Vec::with_capacity(declared.len());
+    for declaration in declared {
+        if !names.insert(declaration.name().to_owned()) {
+            return Err(ExecutorError::DuplicateJob(declaration.name().to_owned()));
+        }
+        jobs.push(v1::DeclaredJob { spec_json: declaration.into_spec_json(app)? });
+    }
+    let (count, bytes) = (jobs.len(), jobs.iter().map(|job| job.spec_json.len()).sum());
+    if count > DECLARED_COUNT_MAX || bytes > DECLARED_BYTES_MAX {
+        return Err(ExecutorError::TooManyJobs { count, bytes });
+    }
+    Ok(jobs)
 }
 
 fn open_servers(urls: &[String], token: TokenSource, ca_file: Option<PathBuf>) -> Result<Servers, ExecutorError> {
@@ -329,6 +375,8 @@ mod tests {
             (builder().name("a b"), "executor: "),
             (builder().handler("a b", nothing), "handler: "),
             (builder().handler("a", nothing).handler("a", nothing), "handler \"a\" is there twice"),
+            (builder().declare(Declaration::new("a").cron("x")), "the declared job \"a\": /schedule/cron: "),
+            (builder().declare(Declaration::new("a")).declare(Declaration::new("a")), "job \"a\" is declared twice"),
             (builder().slots(0), "slots must be at least 1"),
             (builder().token_file("/nonexistent/token"), "read /nonexistent/token"),
             (builder().ca_file("/nonexistent/ca"), "read /nonexistent/ca"),

@@ -17,6 +17,27 @@ pub enum ExecutorError {
     /// Two handlers have the same name.
     #[error("handler {0:?} is there twice")]
     DuplicateHandler(String),
+    /// A job that the code declares is not a definition.
+    #[error("the declared job {job:?}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " })]
+    Declaration {
+        /// Its name.
+        job: String,
+        /// Where in the definition, as a JSON pointer; empty for the whole.
+        pointer: String,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+    /// Two declared jobs have the same name.
+    #[error("job {0:?} is declared twice")]
+    DuplicateJob(String),
+    /// More jobs are declared than a server takes.
+    #[error("{count} jobs with {bytes} bytes of JSON are declared; at most 1,000 and 1 MiB can be")]
+    TooManyJobs {
+        /// How many.
+        count: usize,
+        /// How long their definitions are together.
+        bytes: usize,
+    },
     /// Nobody to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,

@@ -21,6 +21,8 @@
 //! - Handlers take what they need as arguments ([`FromRun`]): [`Params`], [`Shard`], [`State`], [`Cancel`],
 //!   [`RunContext`], [`Progress`], [`Log`]. They return `()` or a `Result`; an error from `?` is a failure that may be
 //!   tried again, [`JobError`] has the other kinds. A panic is a failed run with the panic's message.
+//! - [`job`](macro@job) puts a job's schedule and policies beside its function; [`Builder::job`] registers it with the
+//!   server at the start.
 //! - Code far from the handler reads [`shard::index`], [`shard::total`] and [`run::current`]; tasks made by [`spawn`]
 //!   inherit them.
 //! - With [`log_layer`] in the program's `tracing` subscriber, each event inside a run lands in that run's log.
@@ -34,6 +36,7 @@ pub mod agent;
 mod attempt;
 mod builder;
 mod clock;
+mod declare;
 mod ending;
 mod engine;
 mod error;
@@ -57,6 +60,7 @@ mod template;
 mod test_run;
 
 pub use builder::Builder;
+pub use declare::{Declaration, Job};
 pub use ending::{Ending, IntoEnding};
 pub use error::ExecutorError;
 pub use executor::Executor;
@@ -69,6 +73,58 @@ pub use secrets::Secrets;
 pub use setup::Timing;
 pub use shard::Shard;
 pub use test_run::{TestOutcome, TestRun};
+
+/// Declares a job beside its function. `.job(function)` registers it; nothing else does.
+///
+/// ```
+/// use rondel::{Executor, JobError, Params, TestRun};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// struct Close {
+///     /// Invoices of this region only.
+///     region: Option<String>,
+/// }
+///
+/// /// Closes the invoices of the day.
+/// #[rondel::job(name = "invoices.close", cron = "0 30 2 * * ?", tz = "Europe/Berlin", retry = 3, backoff = "10s..5m")]
+/// async fn close_invoices(Params(close): Params<Close>) -> Result<u32, JobError> {
+///     Ok(if close.region.is_some() { 1 } else { 7 })
+/// }
+///
+/// /// Tells the accountants, once all are closed.
+/// #[rondel::job(parent = "invoices.close", timeout = "5m")]
+/// async fn tell_accountants() {}
+///
+/// let builder = Executor::builder("billing").job(close_invoices).job(tell_accountants);
+/// // A handler is tested without a server, or called as the function that it is.
+/// assert_eq!(TestRun::of_job(&close_invoices).run().await.result(), Some(&7.into()));
+/// assert!(matches!(close_invoices::call(Params(Close { region: Some("eu".into()) })).await, Ok(1)));
+/// # }
+/// ```
+///
+/// | argument | |
+/// |---|---|
+/// | `name` | the job's and the handler's name; the function's where it is left out. May stand first without `name =` |
+/// | `cron`, `every`, `delay`, `at`, `after` | when it fires: one of them, or none for a job that is only triggered |
+/// | `parent` | `after` with one job |
+/// | `tz` | the zone of `cron`; UTC where it is left out |
+/// | `on` | how the jobs of `after` must have ended: `success`, `failure`, `either` |
+/// | `retry`, `backoff` | attempts beyond the first; the wait before them, `"10s"` or `"10s..5m"` |
+/// | `timeout` | how long one attempt may take |
+/// | `misfire`, `overlap`, `route`, `priority`, `enabled` | as in the REST API |
+///
+/// Names, expressions, zones, lengths and words are checked while the program compiles, by the server's own parsers:
+///
+/// ```compile_fail
+/// #[rondel::job(cron = "0 30 25 * * ?")] // there is no hour 25
+/// async fn close_invoices() {}
+/// ```
+///
+/// An `async fn` becomes an async handler, a plain `fn` a [blocking one](Builder::blocking_handler). The doc comment's
+/// first paragraph is the job's description. What there is no argument for is said by a [`Declaration`], by hand.
+pub use rondel_macros::job;
 
 /// What [`Params`] takes the schema of its type from: derive [`schemars::JsonSchema`] for it.
 pub use schemars;

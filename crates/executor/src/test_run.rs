@@ -13,6 +13,7 @@ use tracing::instrument::WithSubscriber;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::attempt;
+use crate::declare::Job;
 use crate::ending::Ending;
 use crate::handler::{BlockingHandler, Handler, JobHandler};
 use crate::log::{LogText, log_layer};
@@ -57,6 +58,29 @@ impl TestRun {
     /// Of a blocking one.
     pub fn of_blocking<Args: 'static>(handler: impl BlockingHandler<Args>) -> Self {
         Self::of_any(JobHandler::of_blocking(handler))
+    }
+
+    /// Of a declared job: under its name, with the parameters that it declares.
+    ///
+    /// ```
+    /// # use rondel::{JobError, Params, RunContext, TestRun};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// #[rondel::job(name = "orders.export", cron = "@hourly")]
+    /// async fn export(run: RunContext) -> Result<String, JobError> {
+    ///     Ok(run.job().to_owned())
+    /// }
+    /// assert_eq!(TestRun::of_job(&export).run().await.result(), Some(&"orders.export".into()));
+    /// # }
+    /// ```
+    pub fn of_job(job: &impl Job) -> Self {
+        let declaration = job.declaration();
+        let mut run = Self::of_any(job.handler()).job(declaration.name());
+        declaration.handler_name().clone_into(&mut run.trigger.handler);
+        if let Some(params) = declaration.document().get("params") {
+            run.trigger.params = params.to_string();
+        }
+        run
     }
 
     fn of_any(handler: JobHandler) -> Self {

@@ -3,6 +3,7 @@
 
 mod agent;
 mod basics;
+mod declared;
 mod durability;
 mod fake;
 mod logs;

@@ -1,0 +1,299 @@
+//! Jobs that code declares: the definition beside the function, registered with the server at the start.
+
+use rondel_core::JobSpec;
+use rondel_core::spec::ScheduleSpec;
+use serde::Deserialize as _;
+use serde_json::{Map, Value, json};
+
+use crate::error::ExecutorError;
+use crate::handler::JobHandler;
+
+/// The most jobs that one executor declares.
+pub(crate) const DECLARED_COUNT_MAX: usize = 1_000;
+/// The longest that their definitions are together, in bytes of JSON.
+pub(crate) const DECLARED_BYTES_MAX: usize = 1024 * 1024;
+
+/// A job that stands in the code: its definition and its handler. [`#[rondel::job]`](macro@crate::job) makes one from a
+/// function; by hand it looks like this:
+///
+/// ```
+/// use rondel::{Declaration, Job, JobError, JobHandler, TestRun};
+///
+/// async fn close_invoices() -> Result<(), JobError> {
+///     Ok(())
+/// }
+///
+/// struct CloseInvoices;
+///
+/// impl Job for CloseInvoices {
+///     fn declaration(&self) -> Declaration {
+///         Declaration::new("invoices.close").cron("0 30 2 * * ?").time_zone("Europe/Berlin").retry(3)
+///     }
+///
+///     fn handler(&self) -> JobHandler {
+///         JobHandler::of(close_invoices)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(TestRun::of_job(&CloseInvoices).run().await.is_succeeded());
+/// # }
+/// ```
+pub trait Job {
+    /// The definition.
+    fn declaration(&self) -> Declaration;
+
+    /// What runs it.
+    fn handler(&self) -> JobHandler;
+}
+
+/// A job's definition in code. What is not said has the server's default; the words and units are those of the REST API.
+/// What is wrong is said by [`Builder::build`](crate::Builder::build).
+///
+/// ```
+/// use rondel::Declaration;
+///
+/// let report = Declaration::new("report.daily")
+///     .cron("0 30 2 * * ?")
+///     .time_zone("Asia/Shanghai")
+///     .timeout("30m")
+///     .retry(3)
+///     .backoff("5s..5m");
+/// assert_eq!(report.name(), "report.daily");
+/// assert_eq!(report.document()["schedule"]["time_zone"], "Asia/Shanghai");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Declaration {
+    document: Map<String, Value>,
+}
+
+impl Declaration {
+    /// The job's name, which is unique in the namespace. It is the handler's name as well, unless
+    /// [`handler`](Self::handler) says otherwise.
+    pub fn new(name: impl Into<String>) -> Self {
+        let mut document = Map::new();
+        document.insert("name".to_owned(), Value::String(name.into()));
+        Self { document }
+    }
+
+    /// The job's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.document.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The definition as the REST API takes it, without the app.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        Value::Object(self.document.clone())
+    }
+
+    /// Another handler than the one that has the job's name: several jobs can share one.
+    ///
+    /// ```
+    /// use rondel::{Declaration, Executor};
+    ///
+    /// async fn import() {}
+    ///
+    /// let import_of = |region: &str| {
+    ///     Declaration::new(format!("import.{region}")).handler("import").params(serde_json::json!({"region": region}))
+    /// };
+    /// let builder = Executor::builder("shop").handler("import", import).declare(import_of("eu")).declare(import_of("us"));
+    /// ```
+    #[must_use]
+    pub fn handler(self, name: impl Into<String>) -> Self {
+        self.option("handler", name.into())
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn description(self, text: impl Into<String>) -> Self {
+        self.option("description", text.into())
+    }
+
+    /// What the handler gets, any JSON value.
+    #[must_use]
+    pub fn params(self, params: impl Into<Value>) -> Self {
+        self.option("params", params)
+    }
+
+    /// Fires by a cron expression, with seconds or without, or `@daily` and the like.
+    #[must_use]
+    pub fn cron(self, expression: impl Into<String>) -> Self {
+        self.within("schedule", "cron", expression.into())
+    }
+
+    /// The zone of the cron expression; UTC where nothing is said.
+    #[must_use]
+    pub fn time_zone(self, zone: impl Into<String>) -> Self {
+        self.within("schedule", "time_zone", zone.into())
+    }
+
+    /// Fires at a fixed rate: `"30s"`.
+    #[must_use]
+    pub fn every(self, period: impl Into<String>) -> Self {
+        self.within("schedule", "every", period.into())
+    }
+
+    /// Fires so long after the end of the run before: `"5m"`.
+    #[must_use]
+    pub fn delay(self, length: impl Into<String>) -> Self {
+        self.within("schedule", "delay", length.into())
+    }
+
+    /// Fires once: `"2027-01-01T00:00:00Z"`.
+    #[must_use]
+    pub fn at(self, instant: impl Into<String>) -> Self {
+        self.within("schedule", "at", instant.into())
+    }
+
+    /// Fires after these jobs.
+    #[must_use]
+    pub fn after<S: Into<String>>(self, parents: impl IntoIterator<Item = S>) -> Self {
+        let parents: Vec<String> = parents.into_iter().map(Into::into).collect();
+        self.within("schedule", "after", parents)
+    }
+
+    /// How the jobs of [`after`](Self::after) must have ended: `success`, `failure` or `either`.
+    #[must_use]
+    pub fn on(self, what: impl Into<String>) -> Self {
+        self.within("schedule", "on", what.into())
+    }
+
+    /// Attempts beyond the first.
+    #[must_use]
+    pub fn retry(self, max: u32) -> Self {
+        self.within("retry", "max", max)
+    }
+
+    /// The wait before the second attempt, doubled for each further one: `"10s"`, or `"10s..5m"` with a cap.
+    #[must_use]
+    pub fn backoff(self, wait: impl Into<String>) -> Self {
+        self.within("retry", "backoff", wait.into())
+    }
+
+    /// How long one attempt may take: `"30m"`.
+    #[must_use]
+    pub fn timeout(self, length: impl Into<String>) -> Self {
+        self.option("timeout", length.into())
+    }
+
+    /// What happens to missed fires: `skip`, `once` or `all`.
+    #[must_use]
+    pub fn misfire(self, policy: impl Into<String>) -> Self {
+        self.within("misfire", "policy", policy.into())
+    }
+
+    /// What happens when a run is due and an earlier one is not over: `serial`, `discard`, `cover` or `allow`.
+    #[must_use]
+    pub fn overlap(self, policy: impl Into<String>) -> Self {
+        self.within("overlap", "policy", policy.into())
+    }
+
+    /// Which executor gets a run: `round`, `broadcast`, …
+    #[must_use]
+    pub fn route(self, route: impl Into<String>) -> Self {
+        self.option("route", route.into())
+    }
+
+    /// Who goes first of the runs that wait: 0 (last) to 9 (first).
+    #[must_use]
+    pub fn priority(self, priority: u8) -> Self {
+        self.option("priority", priority)
+    }
+
+    /// Whether its schedule fires.
+    #[must_use]
+    pub fn enabled(self, enabled: bool) -> Self {
+        self.option("enabled", enabled)
+    }
+
+    /// Any field of the definition by its name, for what has no method here.
+    ///
+    /// ```
+    /// # use rondel::Declaration;
+    /// let gpu = Declaration::new("train").option("select", serde_json::json!({"labels": ["gpu"]}));
+    /// ```
+    #[must_use]
+    pub fn option(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.document.insert(field.into(), value.into());
+        self
+    }
+
+    fn within(mut self, object: &str, field: &str, value: impl Into<Value>) -> Self {
+        let place = self.document.entry(object).or_insert_with(|| json!({}));
+        if let Value::Object(fields) = place {
+            fields.insert(field.to_owned(), value.into());
+        } else {
+            // Somebody gave a list of schedules by `option`, and then one more.
+            *place = json!({ field: value.into() });
+        }
+        self
+    }
+
+    pub(crate) fn handler_name(&self) -> &str {
+        self.document.get("handler").and_then(Value::as_str).unwrap_or_else(|| self.name())
+    }
+
+    /// Checks it as the server will, and makes what goes over the wire.
+    pub(crate) fn into_spec_json(mut self, app: &str) -> Result<String, ExecutorError> {
+        let job = self.name().to_owned();
+        let handler = self.handler_name().to_owned();
+        self.document.insert("app".to_owned(), json!(app));
+        self.document.insert("handler".to_owned(), json!(handler));
+        let document = Value::Object(self.document);
+        let wrong =
+            |pointer: String, message: String| ExecutorError::Declaration { job: job.clone(), pointer, message };
+        if let Some(schedule) = document.get("schedule").filter(|schedule| schedule.is_object()) {
+            // By itself: of a choice between one and many, serde only says that neither fits.
+            let read = ScheduleSpec::deserialize(schedule);
+            read.map_err(|error| wrong("/schedule".to_owned(), error.to_string()))?;
+        }
+        let spec: JobSpec =
+            serde_json::from_value(document.clone()).map_err(|error| wrong(String::new(), error.to_string()))?;
+        match spec.compile() {
+            Ok(_) => Ok(document.to_string()),
+            Err(errors) => {
+                let first = errors.into_iter().next().map(|error| (error.pointer, error.message));
+                let (pointer, message) = first.unwrap_or_default();
+                Err(wrong(pointer, message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let job = || Declaration::new("a");
+        for (declaration, pointer, part) in [
+            (Declaration::new("A"), "/name", "\"A\""),
+            (job().cron("99 * * * * ?"), "/schedule/cron", "99"),
+            (job().cron("0 0 * * * ?").time_zone("Mars"), "/schedule/time_zone", "Mars"),
+            (job().every("1s").at("2027-01-01T00:00:00Z"), "/schedule", "exactly one"),
+            (job().after(["b"]).on("perhaps"), "/schedule", "perhaps"),
+            (job().timeout("soon"), "", "\"soon\""),
+            (job().option("colour", "red"), "", "colour"),
+            (job().handler("a b"), "/handler", "\"a b\""),
+        ] {
+            match declaration.into_spec_json("app") {
+                Err(ExecutorError::Declaration { pointer: at, message, .. }) => {
+                    assert_eq!(at, pointer);
+                    assert!(message.contains(part), "{message}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_was_said_goes_over_the_wire() {
+        let json = Declaration::new("a").after(["b"]).into_spec_json("app").unwrap();
+        let wanted = json!({"name": "a", "app": "app", "handler": "a", "schedule": {"after": ["b"]}});
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), wanted);
+    }
+}

@@ -1,0 +1,139 @@
+//! What stands in the attribute's parentheses.
+
+use proc_macro2::Span;
+use serde_json::{Value, json};
+use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
+use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Token};
+
+/// Each argument, where it goes in the job's document, and how the declaration is told.
+///
+/// `parent` is `after` with one job.
+pub(crate) const KINDS: &[Kind] = &[
+    Kind { name: "name", path: &["name"], method: "", wants: Wants::Text },
+    Kind { name: "cron", path: &["schedule", "cron"], method: "cron", wants: Wants::Text },
+    Kind { name: "tz", path: &["schedule", "time_zone"], method: "time_zone", wants: Wants::Text },
+    Kind { name: "every", path: &["schedule", "every"], method: "every", wants: Wants::Text },
+    Kind { name: "delay", path: &["schedule", "delay"], method: "delay", wants: Wants::Text },
+    Kind { name: "at", path: &["schedule", "at"], method: "at", wants: Wants::Text },
+    Kind { name: "after", path: &["schedule", "after"], method: "after", wants: Wants::Texts },
+    Kind { name: "parent", path: &["schedule", "after"], method: "after", wants: Wants::Texts },
+    Kind { name: "on", path: &["schedule", "on"], method: "on", wants: Wants::Text },
+    Kind { name: "retry", path: &["retry", "max"], method: "retry", wants: Wants::Number },
+    Kind { name: "backoff", path: &["retry", "backoff"], method: "backoff", wants: Wants::Text },
+    Kind { name: "timeout", path: &["timeout"], method: "timeout", wants: Wants::Text },
+    Kind { name: "misfire", path: &["misfire", "policy"], method: "misfire", wants: Wants::Text },
+    Kind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: Wants::Text },
+    Kind { name: "route", path: &["route"], method: "route", wants: Wants::Text },
+    Kind { name: "priority", path: &["priority"], method: "priority", wants: Wants::Number },
+    Kind { name: "enabled", path: &["enabled"], method: "enabled", wants: Wants::Flag },
+];
+
+/// An argument that can be given.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// Where it stands in the job's document.
+    pub(crate) path: &'static [&'static str],
+    /// The method of `Declaration` that takes it; the name goes to its constructor.
+    pub(crate) method: &'static str,
+    wants: Wants,
+}
+
+#[derive(Clone, Copy)]
+enum Wants {
+    Text,
+    /// One text, or a list of them.
+    Texts,
+    Number,
+    Flag,
+}
+
+/// An argument that was given.
+pub(crate) struct Arg {
+    pub(crate) kind: &'static Kind,
+    /// As it was written.
+    pub(crate) tokens: Expr,
+    /// The same as it stands in the job's document.
+    pub(crate) value: Value,
+    /// Where complaints about it point.
+    pub(crate) span: Span,
+}
+
+/// All of them.
+pub(crate) struct Args(pub(crate) Vec<Arg>);
+
+impl Parse for Args {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let mut args = Vec::new();
+        if input.peek(LitStr) {
+            let name: LitStr = input.parse()?;
+            args.push(Arg::new(&KINDS[0], Expr::Lit(ExprLit { attrs: Vec::new(), lit: Lit::Str(name) }))?);
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        for given in Punctuated::<Given, Token![,]>::parse_terminated(input)? {
+            let arg = Arg::new(kind(&given.name)?, given.value)?;
+            if let Some(other) = args.iter().find(|other| other.kind.path == arg.kind.path) {
+                let message = match other.kind.name {
+                    name if name == arg.kind.name => format!("`{name}` is given twice"),
+                    name => format!("`{}` says the same as `{name}`; give one of them", arg.kind.name),
+                };
+                return Err(syn::Error::new(given.name.span(), message));
+            }
+            args.push(arg);
+        }
+        Ok(Self(args))
+    }
+}
+
+struct Given {
+    name: Ident,
+    value: Expr,
+}
+
+impl Parse for Given {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let name = input.parse()?;
+        input.parse::<Token![=]>()?;
+        Ok(Self { name, value: input.parse()? })
+    }
+}
+
+fn kind(name: &Ident) -> syn::Result<&'static Kind> {
+    KINDS.iter().find(|kind| name == kind.name).ok_or_else(|| {
+        let known: Vec<String> = KINDS.iter().map(|kind| format!("`{}`", kind.name)).collect();
+        syn::Error::new(name.span(), format!("`{name}` is not an argument of a job; there are {}", known.join(", ")))
+    })
+}
+
+impl Arg {
+    fn new(kind: &'static Kind, tokens: Expr) -> syn::Result<Self> {
+        let span = syn::spanned::Spanned::span(&tokens);
+        let value = value(kind.wants, &tokens).ok_or_else(|| {
+            let wanted = match kind.wants {
+                Wants::Text => "a string literal",
+                Wants::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
+                Wants::Number => "a whole number",
+                Wants::Flag => "true or false",
+            };
+            syn::Error::new(span, format!("`{}` wants {wanted}", kind.name))
+        })?;
+        Ok(Self { kind, tokens, value, span })
+    }
+}
+
+fn value(wants: Wants, expr: &Expr) -> Option<Value> {
+    match (wants, expr) {
+        (Wants::Text, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!(text.value())),
+        (Wants::Texts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!([text.value()])),
+        (Wants::Texts, Expr::Array(ExprArray { elems, .. })) => {
+            elems.iter().map(|one| value(Wants::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
+        }
+        (Wants::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {
+            number.base10_parse::<u64>().ok().map(|number| json!(number))
+        }
+        (Wants::Flag, Expr::Lit(ExprLit { lit: Lit::Bool(flag), .. })) => Some(json!(flag.value)),
+        _ => None,
+    }
+}

@@ -1,0 +1,71 @@
+//! The attribute's arguments as a job's document, read by the server's own parsers.
+
+use proc_macro2::Span;
+use rondel_core::JobSpec;
+use rondel_core::spec::ScheduleSpec;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::args::{Arg, Args};
+
+/// Refuses what the server would refuse; each complaint points at its argument.
+pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> {
+    let mut complaints = Complaints(None);
+    for arg in &args.0 {
+        // Alone, so that a word or a length that cannot be read is this argument's.
+        if let Err(error) = read(document(std::slice::from_ref(arg), name)) {
+            complaints.add(arg.span, error);
+        }
+    }
+    if complaints.0.is_none() {
+        let spec = read(document(&args.0, name));
+        let spec = spec.map_err(|error| syn::Error::new(function, error))?;
+        for error in spec.compile().err().unwrap_or_default() {
+            complaints.add(span_of(&error.pointer, args, function), error.message);
+        }
+    }
+    complaints.0.map_or(Ok(()), Err)
+}
+
+/// The schedule by itself first: of a choice between one and many, serde only says that neither fits.
+fn read(document: Value) -> serde_json::Result<JobSpec> {
+    if let Some(schedule) = document.get("schedule") {
+        ScheduleSpec::deserialize(schedule)?;
+    }
+    serde_json::from_value(document)
+}
+
+struct Complaints(Option<syn::Error>);
+
+impl Complaints {
+    fn add(&mut self, span: Span, message: impl std::fmt::Display) {
+        let error = syn::Error::new(span, message);
+        match &mut self.0 {
+            Some(errors) => errors.combine(error),
+            None => self.0 = Some(error),
+        }
+    }
+}
+
+/// The argument that stands at the pointer or below it; the function's name where there is none.
+fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
+    let pointer = if pointer == "/handler" { "/name" } else { pointer };
+    let stands_there = |arg: &&Arg| {
+        let own = arg.kind.path.iter().map(|step| format!("/{step}")).collect::<String>();
+        pointer == own || own.starts_with(&format!("{pointer}/")) || pointer.starts_with(&format!("{own}/"))
+    };
+    args.0.iter().find(stands_there).map_or(function, |arg| arg.span)
+}
+
+fn document(args: &[Arg], name: &str) -> Value {
+    // The app is the executor's, which nobody knows here.
+    let mut document = json!({"name": name, "app": "app", "handler": name});
+    for arg in args {
+        let mut place = &mut document;
+        for step in arg.kind.path {
+            place = &mut place[*step];
+        }
+        *place = arg.value.clone();
+    }
+    document
+}

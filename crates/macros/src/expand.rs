@@ -1,0 +1,86 @@
+//! From the function to the item that is registered.
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::{Attribute, Expr, ExprLit, Ident, ItemFn, Lit, Meta};
+
+use crate::args::{Arg, Args};
+use crate::check::check;
+
+pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
+    let args: Args = syn::parse2(args)?;
+    let function: ItemFn = syn::parse2(item)?;
+    if !function.sig.generics.params.is_empty() {
+        return Err(syn::Error::new_spanned(&function.sig.generics, "a job's function has no type parameters"));
+    }
+    let name = job_name(&args, &function.sig.ident);
+    check(&args, &name, function.sig.ident.span())?;
+    Ok(emit(&args, &name, function))
+}
+
+fn job_name(args: &Args, function: &Ident) -> String {
+    let given = args.0.iter().find(|arg| arg.kind.name == "name").and_then(|arg| arg.value.as_str());
+    given.map_or_else(|| function.unraw().to_string(), str::to_owned)
+}
+
+fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
+    let ident = std::mem::replace(&mut function.sig.ident, format_ident!("call"));
+    let (docs, attributes): (Vec<_>, Vec<_>) = function.attrs.drain(..).partition(|attr| attr.path().is_ident("doc"));
+    let visibility = &function.vis;
+    let mut calls: Vec<TokenStream> = args.0.iter().filter_map(call).collect();
+    if let Some(text) = description(&docs) {
+        calls.insert(0, quote!(.description(#text)));
+    }
+    let kind = if function.sig.asyncness.is_some() { format_ident!("of") } else { format_ident!("of_blocking") };
+    // A function that is not a handler is complained of where its name stands.
+    let handler = quote_spanned!(ident.span()=> ::rondel::JobHandler::#kind(Self::call));
+    quote! {
+        #(#docs)*
+        #[allow(non_camel_case_types, reason = "it is called like the function")]
+        #[derive(Clone, Copy, Debug)]
+        #visibility struct #ident;
+
+        impl #ident {
+            /// The function itself.
+            #(#attributes)*
+            #function
+        }
+
+        impl ::rondel::Job for #ident {
+            fn declaration(&self) -> ::rondel::Declaration {
+                ::rondel::Declaration::new(#name) #(#calls)*
+            }
+
+            fn handler(&self) -> ::rondel::JobHandler {
+                #handler
+            }
+        }
+    }
+}
+
+/// An argument as a call of the declaration's method.
+fn call(arg: &Arg) -> Option<TokenStream> {
+    if arg.kind.method.is_empty() {
+        return None;
+    }
+    let method = format_ident!("{}", arg.kind.method);
+    let value = match (&arg.tokens, arg.value.is_array()) {
+        (one @ Expr::Lit(_), true) => quote!([#one]),
+        (other, _) => other.to_token_stream(),
+    };
+    Some(quote!(.#method(#value)))
+}
+
+/// The doc comment's first paragraph, in one line: what people read in the console.
+fn description(docs: &[Attribute]) -> Option<String> {
+    let line = |attr: &Attribute| match &attr.meta {
+        Meta::NameValue(pair) => match &pair.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value().trim().to_owned()),
+            _ => None,
+        },
+        Meta::Path(_) | Meta::List(_) => None,
+    };
+    let lines: Vec<String> = docs.iter().filter_map(line).take_while(|line| !line.is_empty()).collect();
+    (!lines.is_empty()).then(|| lines.join(" "))
+}
