@@ -9,6 +9,7 @@ mod edits;
 mod fires;
 mod harness;
 mod journal;
+mod misfire;
 mod purge;
 mod tidy;
 mod verdicts;

@@ -205,17 +205,29 @@ fn span(missed: &[Fire]) -> Option<MissedSpan> {
     })
 }
 
+/// A run that was planned in time.
+#[derive(Clone, Copy, Debug)]
+pub struct LateFire {
+    /// Its instant.
+    pub fire_at: Timestamp,
+    /// When it should have started.
+    pub due_at: Timestamp,
+}
+
 /// What becomes of a run that was planned in time but never sent, and is later than the tolerance now
-/// (a crash between its claim and its instant): the misfire policy holds for it too.
-///
-/// `newest` says whether it is the newest such run of its job.
+/// (a crash between its claim and its instant): the misfire policy holds for it too. Where only one is to run, that is
+/// the newest missed fire of the job, whether it has a row already or a scan is yet to find it.
 #[must_use]
-pub fn runs_late(job: &Job, due_at: Timestamp, newest: bool, now: Timestamp) -> bool {
-    let in_time = due_at >= now - job.misfire.tolerance;
+pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, now: Timestamp) -> bool {
+    if fire.due_at >= now - job.misfire.tolerance {
+        return true;
+    }
+    let missed_before = now - job.misfire.tolerance - job.timetable.jitter_max();
     match job.misfire.policy {
-        _ if in_time => true,
         MisfirePolicy::Skip => false,
-        MisfirePolicy::Once => newest,
+        MisfirePolicy::Once => {
+            job.timetable.next_after(anchor, fire.fire_at).is_none_or(|next| next.at >= missed_before)
+        }
         MisfirePolicy::All => true,
     }
 }
@@ -335,16 +347,17 @@ mod tests {
 
     #[test]
     fn a_late_claimed_run_meets_the_policy() {
-        for (policy, newest, in_time, runs) in [
-            ("skip", true, false, false),
-            ("skip", true, true, true),
-            ("once", true, false, true),
-            ("once", false, false, false),
-            ("all", false, false, true),
+        for (policy, fire_at, runs) in [
+            ("skip", 94, false),
+            ("skip", 95, true),
+            ("once", 94, true),
+            ("once", 93, false),
+            ("once", 95, true),
+            ("all", 50, true),
         ] {
             let job = job(&json!({"every": "1s"}), &json!({"policy": policy}));
-            let due = if in_time { at(98) } else { at(90) };
-            assert_eq!(runs_late(&job, due, newest, at(100)), runs, "{policy} {newest} {in_time}");
+            let fire = LateFire { fire_at: at(fire_at), due_at: at(fire_at) };
+            assert_eq!(runs_late(&job, at(0), fire, at(100)), runs, "{policy} {fire_at}");
         }
     }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::plan::runs_late;
-use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::plan::{LateFire, runs_late};
+use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::RunCheck;
 use tokio::sync::mpsc;
@@ -120,7 +120,6 @@ impl TickLoop {
         let keys = batch.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let now = self.shared.clock.now();
-        let newest = newest_of_jobs(&batch);
         let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         for run in batch {
             let check = checks.get(&run.id).filter(|check| self.is_ours(check));
@@ -129,7 +128,7 @@ impl TickLoop {
                 (Some(check), Some(definition)) if check.cancel_asked => {
                     ended.push(finish_unsent(&run, definition, Outcome::Cancelled, now, None));
                 }
-                (Some(_), Some(definition)) if !may_run(&run, definition, newest.get(&run.job), now) => {
+                (Some(_), Some(definition)) if !may_run(&run, definition, now) => {
                     ended.push(finish_unsent(&run, definition, Outcome::Skipped(Reason::Misfire), now, None));
                 }
                 (Some(_), Some(definition)) => ready.push(Ready::new(run, Arc::clone(definition))),
@@ -161,18 +160,10 @@ impl TickLoop {
 }
 
 /// A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy like any other.
-fn may_run(run: &Run, definition: &Compiled, newest: Option<&Timestamp>, now: Timestamp) -> bool {
+fn may_run(run: &Run, definition: &Compiled, now: Timestamp) -> bool {
     let from_schedule = run.cause == 0 && run.attempt == 1 && run.shard_index <= 0;
+    let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
     !from_schedule
         || run.trigger == rondel_core::Trigger::Misfire
-        || runs_late(&definition.job, run.due_at, newest == Some(&run.fire_at), now)
-}
-
-fn newest_of_jobs(batch: &[Run]) -> HashMap<JobId, Timestamp> {
-    let mut newest = HashMap::new();
-    for run in batch.iter().filter(|run| run.cause == 0) {
-        let at = newest.entry(run.job).or_insert(run.fire_at);
-        *at = run.fire_at.max(*at);
-    }
-    newest
+        || runs_late(&definition.job, definition.anchor, fire, now)
 }
