@@ -98,3 +98,132 @@ async fn a_quick_pause_and_resume_loses_nothing(db: ScratchDb) {
     }
 }
 on_each_database!(a_quick_pause_and_resume_loses_nothing);
+
+/// One state of the job in the model: from when it was asked for and acknowledged, and what fires then, under which tag.
+struct Held {
+    asked_ms: i64,
+    acknowledged_ms: i64,
+    definition: Option<(usize, usize)>,
+}
+
+type Definition = (fn() -> Value, fn(i64) -> bool);
+
+/// The schedules of the history, each with the seconds (since 1970) at which it fires.
+const DEFINITIONS: [Definition; 6] = [
+    (|| json!({"every": "1s"}), |_| true),
+    (|| json!({"cron": "0/2 * * * * ?"}), |second| second % 2 == 0),
+    (|| json!({"cron": "1/3 * * * * ?"}), |second| second % 60 % 3 == 1),
+    (|| json!({"cron": "* 0-29 * * * ?"}), |second| second / 60 % 60 < 30),
+    (|| json!({"cron": "* 0-29 * * * ?", "time_zone": "Asia/Kolkata"}), |second| second / 60 % 60 >= 30),
+    (
+        || json!([{"cron": "0/5 * * * * ?"}, {"cron": "3/7 * * * * ?"}]),
+        |second| second % 5 == 0 || (second % 60) % 7 == 3,
+    ),
+];
+
+/// A small generator with a seed that is shown, so that a history can be had again: `RONDEL_TEST_SEED`.
+struct Chance(u64);
+
+impl Chance {
+    fn new() -> Self {
+        use std::hash::{BuildHasher as _, RandomState};
+        let given = std::env::var("RONDEL_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(|| RandomState::new().hash_one(()) >> 16);
+        std::io::Write::write_all(&mut std::io::stdout(), format!("RONDEL_TEST_SEED={seed}\n").as_bytes())
+            .expect("say the seed");
+        Self(seed)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+fn now_ms() -> i64 {
+    let output = std::process::Command::new("date").arg("+%s%3N").output().expect("date runs");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("milliseconds")
+}
+
+/// Random edits, pauses and resumes of a job while its fires are claimed: what ran is what a model of the history says.
+async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
+    const STEPS: usize = 24;
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let journal = Journal::new();
+    let tags = journal.path().with_extension("tags");
+    let job = |definition: usize, tag: usize| {
+        let note = format!("echo $RONDEL_FIRE_AT {tag} >> {}", tags.display());
+        let schedule = DEFINITIONS[definition].0();
+        json!({"name": "j", "app": "files", "handler": "shell", "params": journal.params(&note), "schedule": schedule})
+    };
+    let mut chance = Chance::new();
+    api.post("/api/v1/jobs", job(0, 0)).await.expect(201);
+    let _agent = Agent::start(&server, "files").await;
+    some_lines(&journal, 2).await;
+    let start = now_ms();
+    let mut history = vec![Held { asked_ms: start, acknowledged_ms: start, definition: Some((0, 0)) }];
+    let mut last = (0, 0);
+    for tag in 1..=STEPS {
+        tokio::time::sleep(Duration::from_millis(chance.below(3_500))).await;
+        let is_paused = history.last().is_some_and(|held| held.definition.is_none());
+        let asked_ms = now_ms();
+        let definition = match chance.below(4) {
+            0 if !is_paused => {
+                api.post("/api/v1/jobs/j/pause", json!({})).await.expect(200);
+                None
+            }
+            0 | 1 if is_paused => {
+                api.post("/api/v1/jobs/j/resume", json!({})).await.expect(200);
+                Some(last)
+            }
+            _ => {
+                last = (usize::try_from(chance.below(6)).expect("small"), tag);
+                api.put("/api/v1/jobs/j", job(last.0, last.1)).await.expect(200);
+                Some(last)
+            }
+        };
+        history.push(Held { asked_ms, acknowledged_ms: now_ms(), definition });
+    }
+    let asked_ms = now_ms();
+    api.post("/api/v1/jobs/j/pause", json!({})).await.expect(200);
+    history.push(Held { asked_ms, acknowledged_ms: now_ms(), definition: None });
+    wait_until(Duration::from_secs(20), "what was claimed is past", async || {
+        if now_ms() > asked_ms + 7_000 { Ok(()) } else { Err(()) }
+    })
+    .await;
+    let text = std::fs::read_to_string(&tags).expect("it ran");
+    let ran: Vec<(i64, usize)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(fire, tag)| (seconds(fire), tag.parse().expect("a tag")))
+        .collect();
+    check_history(&history, &ran);
+}
+on_each_database!(a_random_history_of_edits_agrees_with_a_model);
+
+fn check_history(history: &[Held], ran: &[(i64, usize)]) {
+    let mut seen = std::collections::BTreeSet::new();
+    for (fire, tag) in ran {
+        assert!(seen.insert(*fire), "the fire of {fire} ran twice");
+        // Where a definition was paused and resumed, it held more than once.
+        let may = |index: usize| {
+            let held = &history[index];
+            let until = history.get(index + 1).map_or(i64::MAX, |next| next.acknowledged_ms + 1_000);
+            held.definition.is_some_and(|(definition, of)| of == *tag && DEFINITIONS[definition].1(*fire))
+                && (*fire + 1) * 1_000 > held.asked_ms
+                && *fire * 1_000 <= until
+        };
+        assert!(
+            (0..history.len()).any(may),
+            "the fire of {fire} ran under definition {tag}, which did not plan it then"
+        );
+    }
+    for (held, next) in history.iter().zip(&history[1..]) {
+        let Some((definition, tag)) = held.definition else { continue };
+        for fire in held.acknowledged_ms / 1_000 + 1..=(next.asked_ms - 1) / 1_000 {
+            let is_planned = DEFINITIONS[definition].1(fire);
+            assert!(!is_planned || ran.contains(&(fire, tag)), "the fire of {fire} under definition {tag} is lost");
+        }
+    }
+}
