@@ -100,6 +100,7 @@ async fn a_quick_pause_and_resume_loses_nothing(db: ScratchDb) {
 on_each_database!(a_quick_pause_and_resume_loses_nothing);
 
 /// One state of the job in the model: from when it was asked for and acknowledged, and what fires then, under which tag.
+#[derive(Debug)]
 struct Held {
     asked_ms: i64,
     acknowledged_ms: i64,
@@ -158,11 +159,12 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
         json!({"name": "j", "app": "files", "handler": "shell", "params": journal.params(&note), "schedule": schedule})
     };
     let mut chance = Chance::new();
+    let asked_ms = now_ms();
     api.post("/api/v1/jobs", job(0, 0)).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     some_lines(&journal, 2).await;
-    let start = now_ms();
-    let mut history = vec![Held { asked_ms: start, acknowledged_ms: start, definition: Some((0, 0)) }];
+    // What was due before the agent was there is another test's business.
+    let mut history = vec![Held { asked_ms, acknowledged_ms: now_ms(), definition: Some((0, 0)) }];
     let mut last = (0, 0);
     for tag in 1..=STEPS {
         tokio::time::sleep(Duration::from_millis(chance.below(3_500))).await;
@@ -198,11 +200,18 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
         .filter_map(|line| line.split_once(' '))
         .map(|(fire, tag)| (seconds(fire), tag.parse().expect("a tag")))
         .collect();
-    check_history(&history, &ran);
+    let runs = api.runs("j").await;
+    check_history(&history, &ran, &runs);
 }
 on_each_database!(a_random_history_of_edits_agrees_with_a_model);
 
-fn check_history(history: &[Held], ran: &[(i64, usize)]) {
+fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
+    let told = |fire: i64| {
+        let near = |run: &&Value| (seconds(run["fire_at"].as_str().unwrap_or_default()) - fire).abs() <= 2;
+        let rows: Vec<&Value> = runs.iter().filter(near).collect();
+        let states: Vec<&Held> = history.iter().filter(|held| (held.asked_ms / 1_000 - fire).abs() <= 4).collect();
+        format!("states {states:#?} rows {rows:#?}")
+    };
     let mut seen = std::collections::BTreeSet::new();
     for (fire, tag) in ran {
         assert!(seen.insert(*fire), "the fire of {fire} ran twice");
@@ -222,8 +231,15 @@ fn check_history(history: &[Held], ran: &[(i64, usize)]) {
     for (held, next) in history.iter().zip(&history[1..]) {
         let Some((definition, tag)) = held.definition else { continue };
         for fire in held.acknowledged_ms / 1_000 + 1..=(next.asked_ms - 1) / 1_000 {
+            // What is due within a second of the acknowledgement may run as it was before, but it runs.
+            let may_be_older = fire * 1_000 <= held.acknowledged_ms + 1_000;
+            let has_run = |(at, of): &(i64, usize)| *at == fire && (*of == tag || may_be_older);
             let is_planned = DEFINITIONS[definition].1(fire);
-            assert!(!is_planned || ran.contains(&(fire, tag)), "the fire of {fire} under definition {tag} is lost");
+            assert!(
+                !is_planned || ran.iter().any(has_run),
+                "the fire of {fire} under definition {tag} is lost: {}",
+                told(fire)
+            );
         }
     }
 }

@@ -9,6 +9,7 @@ use super::rollcall::Found;
 use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand, lost_message};
 use super::steps::Step;
 use super::{Ready, finish_unsent};
+use crate::scheduler::tick::may_run;
 
 impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
@@ -70,6 +71,12 @@ impl DispatchLoop {
         for found in self.rollcall.resolve(&self.executors, self.shared.config.lost_after, now) {
             match found {
                 Found::Held(ready, executor) => self.hold(ready, executor, now),
+                // Every executor has said that it never had it: it was not sent, and it is late.
+                Found::Nobody(ready, Reason::NotReceived)
+                    if ready.run.marked_at.is_none() && !may_run(&ready.run, &ready.definition, now) =>
+                {
+                    self.end_unsent(&ready, Outcome::Skipped(Reason::Misfire), None, now);
+                }
                 Found::Nobody(ready, reason) => {
                     let name = ready.run.executor.clone().unwrap_or_default();
                     let message = Some(lost_message(reason, &name));

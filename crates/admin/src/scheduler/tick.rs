@@ -160,7 +160,7 @@ impl TickLoop {
 }
 
 /// A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy like any other.
-fn may_run(run: &Run, definition: &Compiled, now: Timestamp) -> bool {
+pub(crate) fn may_run(run: &Run, definition: &Compiled, now: Timestamp) -> bool {
     let from_schedule = run.cause == 0 && run.attempt == 1 && run.shard_index <= 0;
     let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
     !from_schedule

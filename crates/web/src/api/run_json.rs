@@ -33,6 +33,11 @@ pub(super) struct RunItem {
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     message: Option<String>,
+    /// For a row that stands for several skipped fires: the last of them, and how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span_end_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span_count: Option<i64>,
 }
 
 /// A run by itself.
@@ -52,11 +57,6 @@ struct RunJson {
     progress: Option<ProgressJson>,
     /// How it came to its executor.
     trace: Option<Box<RawValue>>,
-    /// For a row that stands for several skipped fires: the last of them, and how many.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    span_end_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    span_count: Option<i64>,
     attempts: Vec<AttemptJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shards: Option<Vec<RunItem>>,
@@ -96,6 +96,8 @@ impl RunItem {
             started_at: run.started_at,
             finished_at: run.finished_at,
             message: run.message,
+            span_end_at: run.span_end_at,
+            span_count: run.span_end_at.map(|_| run.span_count),
         }
     }
 }
@@ -153,9 +155,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
     attempts.push(present_attempt(&run));
     let shards = if run.shard_index == BROADCAST { Some(shards(call, &run).await?) } else { None };
     let params = params(call, &run).await?;
-    let is_span = run.span_end_at.is_some();
     let (job_version, due_at, parent) = (run.job_version, run.due_at, run.parent);
-    let (span_end_at, span_count) = (run.span_end_at, is_span.then_some(run.span_count));
     let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let trace = run.trace.clone();
@@ -172,8 +172,6 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
         cancel_requested_by,
         progress,
         trace: trace.and_then(raw),
-        span_end_at,
-        span_count,
         attempts,
         shards,
     })
