@@ -55,7 +55,7 @@ impl Default for Timing {
             started_after: Duration::from_millis(500),
             sweep_period: Duration::from_millis(200),
             reconnect_min: Duration::from_millis(100),
-            reconnect_max: Duration::from_secs(5),
+            reconnect_max: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
             ack_grace: Duration::from_secs(5),
         }
