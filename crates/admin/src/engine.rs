@@ -65,9 +65,22 @@ pub(crate) struct Shared {
     pub(crate) events: mpsc::Sender<Event>,
     database: AtomicBool,
     draining: AtomicBool,
+    /// What was open when this node started has been looked for.
+    adopted: AtomicBool,
 }
 
 impl Shared {
+    /// The scan may begin: what it claims comes after what was open already.
+    pub(crate) fn note_adopted(&self) {
+        if !self.adopted.swap(true, Ordering::AcqRel) {
+            self.scan_poke.notify_one();
+        }
+    }
+
+    pub(crate) fn has_adopted(&self) -> bool {
+        self.adopted.load(Ordering::Acquire)
+    }
+
     /// Puts durable open runs into the ring, unless they are in memory already.
     pub(crate) async fn put(&self, runs: Vec<Run>) {
         let new = self.in_memory.admit(runs);
@@ -145,6 +158,7 @@ impl Engine {
             events: events.clone(),
             database: AtomicBool::new(true),
             draining: AtomicBool::new(false),
+            adopted: AtomicBool::new(false),
         });
         let (soft, hard) = (&lifecycle.soft, &lifecycle.hard);
         let beat = BeatLoop::new(Arc::clone(&shared));

@@ -31,7 +31,8 @@ pub struct Window {
 pub struct PlannedFire {
     /// The planned instant.
     pub fire_at: Timestamp,
-    /// When it may start: the planned instant with its jitter, or now for a missed one.
+    /// When it may start: the planned instant with its jitter. A missed one keeps its own, so that runs of one job stay in
+    /// the order of their instants.
     pub due_at: Timestamp,
     /// Why it exists.
     pub trigger: Trigger,
@@ -72,7 +73,7 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
     let missed = pass_over(job, anchor, next_fire_at, missed_before);
     let late = missed.made_up.into_iter();
     let mut fires: Vec<PlannedFire> =
-        late.map(|fire| PlannedFire { fire_at: fire.at, due_at: window.now, trigger: Trigger::Misfire }).collect();
+        late.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
     if missed.more.is_some() {
         return Plan { fires, missed: missed.span, next: missed.more };
     }
@@ -102,7 +103,7 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window:
         let span = MissedSpan { first: fire_at, last: fire_at, count: 1, trigger: Trigger::Interval };
         return Plan { fires: Vec::new(), missed: Some(span), next: Some(next) };
     }
-    let (due_at, trigger) = if is_missed { (window.now, Trigger::Misfire) } else { (due_at, Trigger::Interval) };
+    let trigger = if is_missed { Trigger::Misfire } else { Trigger::Interval };
     Plan { fires: vec![PlannedFire { fire_at, due_at, trigger }], missed: None, next: None }
 }
 
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!((instants(&skip), skip.missed), (vec![160], missed(100, 150, 6)));
         let once = plan_at(&job(&every, &json!({"policy": "once"})), 100, 157);
         assert_eq!((instants(&once), once.missed), (vec![150, 160], missed(100, 140, 5)));
-        assert_eq!((once.fires[0].due_at, once.fires[0].trigger), (at(157), Trigger::Misfire));
+        assert_eq!((once.fires[0].due_at, once.fires[0].trigger), (at(150), Trigger::Misfire));
         let all = plan_at(&job(&every, &json!({"policy": "all", "max": 2})), 100, 157);
         assert_eq!((instants(&all), all.missed), (vec![140, 150, 160], missed(100, 130, 4)));
     }
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!((skipped.fires.len(), skipped.missed.map(|span| span.count)), (0, Some(1)));
         assert_eq!(skipped.next, Some(at(177)));
         let late = plan_at(&policy("once"), 100, 157);
-        assert_eq!((late.fires[0].fire_at, late.fires[0].due_at, late.next), (at(100), at(157), None));
+        assert_eq!((late.fires[0].fire_at, late.fires[0].trigger, late.next), (at(100), Trigger::Misfire, None));
     }
 
     #[test]

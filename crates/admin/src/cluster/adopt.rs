@@ -58,6 +58,7 @@ impl AdoptLoop {
     async fn tick(&mut self) -> Result<(), StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(()) };
         self.adopt(&held).await?;
+        self.shared.note_adopted();
         self.take_strays(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(MISSING_ROUNDS) {
@@ -81,9 +82,10 @@ impl AdoptLoop {
             }
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
             let (unsent, maybe_sent) = sort(adopted);
-            shared.put(unsent).await;
             let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
+            // What may be in an executor's hands takes its place in the job's order before what comes after it.
             self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
+            shared.put(unsent).await;
         }
     }
 

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
+use rondel_core::plan::{LateFire, runs_late};
 use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
@@ -39,6 +40,9 @@ use crate::registry::OnlineExecutor;
 pub(crate) use messages::incoming;
 pub(crate) use run_loop::DispatchLoop;
 
+/// A run that comes out of the ring so long after its instant was late before it had to wait for anybody.
+const CAME_LATE: Duration = Duration::from_secs(1);
+
 /// A run with the definition that it runs under.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
@@ -46,11 +50,28 @@ pub(crate) struct Ready {
     pub(crate) definition: Arc<Compiled>,
     /// When an executor was first looked for.
     pub(crate) tried_at: Option<Timestamp>,
+    /// It came here late: until it is sent, the misfire policy holds for it. One that came in time waits as long as its
+    /// job says.
+    pub(crate) came_late: bool,
 }
 
 impl Ready {
     pub(crate) const fn new(run: Run, definition: Arc<Compiled>) -> Self {
-        Self { run, definition, tried_at: None }
+        Self { run, definition, tried_at: None, came_late: false }
+    }
+
+    /// The same as it comes from the ring at an instant.
+    pub(crate) fn released(run: Run, definition: Arc<Compiled>, now: Timestamp) -> Self {
+        let came_late = run.due_at + CAME_LATE < now;
+        Self { came_late, ..Self::new(run, definition) }
+    }
+
+    /// Whether the misfire policy passes it over: it is from the schedule, was never sent, and it or this server is late.
+    pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
+        let run = &self.run;
+        let from_schedule = run.cause == 0 && run.attempt == 1 && run.shard_index <= 0 && run.marked_at.is_none();
+        let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
+        from_schedule && !runs_late(&self.definition.job, self.definition.anchor, fire, now)
     }
 }
 

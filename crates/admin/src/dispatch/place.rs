@@ -45,6 +45,11 @@ impl DispatchLoop {
 
     /// Finds an executor; gives the run back where there is none with room.
     pub(super) fn place(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
+        if ready.came_late && ready.is_missed(now) {
+            let outcome = Outcome::Skipped(Reason::Misfire);
+            let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
+            return (!self.shared.results.try_submit(finish, None)).then_some(ready);
+        }
         if ready.run.is_root() && ready.run.shard_total.is_none() {
             return self.expand(ready, now);
         }

@@ -1,7 +1,5 @@
 //! What is looked at each second: long runs, waits that are over, lost executors, the roll call.
 
-use std::time::Duration;
-
 use rondel_core::outcome::Outcome;
 use rondel_core::{AppId, ExecutorId, Reason, RunStatus, Timestamp};
 use rondel_store::ledger::{Finish, InHand};
@@ -11,10 +9,6 @@ use super::rollcall::Found;
 use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand, lost_message};
 use super::steps::Step;
 use super::{Ready, finish_unsent};
-use crate::scheduler::tick::may_run;
-
-/// A run that comes to the dispatcher so long after its instant was late before it had to wait for anybody.
-const CAME_LATE: Duration = Duration::from_secs(1);
 
 impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
@@ -64,21 +58,9 @@ impl DispatchLoop {
             return;
         }
         let mut parked = std::mem::take(&mut self.parked);
-        parked.offer(app, |waiting| self.offer(waiting, now));
+        parked.offer(app, |Waiting { ready, since }| self.place(ready, now).map(|ready| Waiting { ready, since }));
         // Nothing is parked while runs are offered: placing only assigns or gives back.
         self.parked = parked;
-    }
-
-    /// Places a waiting run, or gives it back. One that came to this node late already is held to the misfire tolerance
-    /// until it is sent; one that was here in time waits as long as its job says.
-    fn offer(&mut self, waiting: Waiting, now: Timestamp) -> Option<Waiting> {
-        let Waiting { ready, since } = waiting;
-        if since > ready.run.due_at + CAME_LATE && !may_run(&ready.run, &ready.definition, now) {
-            let outcome = Outcome::Skipped(Reason::Misfire);
-            let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
-            return (!self.shared.results.try_submit(finish, None)).then_some(Waiting { ready, since });
-        }
-        self.place(ready, now).map(|ready| Waiting { ready, since })
     }
 
     pub(super) fn resolve_rollcall(&mut self, now: Timestamp) {
@@ -89,9 +71,7 @@ impl DispatchLoop {
             match found {
                 Found::Held(ready, executor) => self.hold(ready, executor, now),
                 // Every executor has said that it never had it: it was not sent, and it is late.
-                Found::Nobody(ready, Reason::NotReceived)
-                    if ready.run.marked_at.is_none() && !may_run(&ready.run, &ready.definition, now) =>
-                {
+                Found::Nobody(ready, Reason::NotReceived) if ready.is_missed(now) => {
                     self.end_unsent(&ready, Outcome::Skipped(Reason::Misfire), None, now);
                 }
                 Found::Nobody(ready, reason) => {

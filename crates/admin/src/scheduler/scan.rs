@@ -62,7 +62,7 @@ impl ScanLoop {
 
     async fn tick(&mut self) -> Result<(), StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(()) };
-        if self.is_full() {
+        if !self.shared.has_adopted() || self.is_full() {
             return Ok(());
         }
         let homes = self.shared.membership.claimable_homes();

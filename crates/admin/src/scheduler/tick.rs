@@ -8,14 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::plan::{LateFire, runs_late};
-use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::StoreError;
 use rondel_store::ledger::RunCheck;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::definitions::Compiled;
 use crate::dispatch::{Event, Ready, finish_unsent};
 use crate::engine::Shared;
 use crate::scheduler::ring::Ring;
@@ -128,10 +126,17 @@ impl TickLoop {
                 (Some(check), Some(definition)) if check.cancel_asked => {
                     ended.push(finish_unsent(&run, definition, Outcome::Cancelled, now, None));
                 }
-                (Some(_), Some(definition)) if !may_run(&run, definition, now) => {
-                    ended.push(finish_unsent(&run, definition, Outcome::Skipped(Reason::Misfire), now, None));
+                (Some(_), Some(definition)) => {
+                    let run = Ready::released(run, Arc::clone(definition), now);
+                    // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
+                    // like any other; one that is made up for has met it.
+                    if run.run.trigger != Trigger::Misfire && run.is_missed(now) {
+                        let outcome = Outcome::Skipped(Reason::Misfire);
+                        ended.push(finish_unsent(&run.run, definition, outcome, now, None));
+                    } else {
+                        ready.push(run);
+                    }
                 }
-                (Some(_), Some(definition)) => ready.push(Ready::new(run, Arc::clone(definition))),
                 _ => dropped.push(run.id),
             }
         }
@@ -157,13 +162,4 @@ impl TickLoop {
             self.shared.store.runs(&stale).await?.into_iter().map(|run| (run.id, run)).collect();
         Ok(batch.into_iter().map(|run| fresh.remove(&run.id).unwrap_or(run)).collect())
     }
-}
-
-/// A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy like any other.
-pub(crate) fn may_run(run: &Run, definition: &Compiled, now: Timestamp) -> bool {
-    let from_schedule = run.cause == 0 && run.attempt == 1 && run.shard_index <= 0;
-    let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
-    !from_schedule
-        || run.trigger == rondel_core::Trigger::Misfire
-        || runs_late(&definition.job, definition.anchor, fire, now)
 }
