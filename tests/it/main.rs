@@ -9,7 +9,6 @@ mod edits;
 mod fires;
 mod harness;
 mod journal;
-mod misfire;
 mod purge;
 mod tidy;
 mod verdicts;
