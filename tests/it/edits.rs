@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use crate::journal::{Journal, seconds};
 use crate::on_each_database;
 
-fn now_seconds() -> i64 {
+pub(crate) fn now_seconds() -> i64 {
     let output = std::process::Command::new("date").arg("+%s").output().expect("date runs");
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("seconds")
 }
 
-async fn some_lines(journal: &Journal, more_than: usize) {
+pub(crate) async fn some_lines(journal: &Journal, more_than: usize) {
     wait_until(Duration::from_secs(30), "more lines", async || {
         let count = journal.lines().len();
         if count > more_than { Ok(()) } else { Err(count) }

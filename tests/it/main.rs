@@ -2,8 +2,10 @@
 
 mod bad_input;
 mod broadcast;
+mod calendars;
 mod console;
 mod crash;
+mod delays;
 mod drain;
 mod edits;
 mod fires;

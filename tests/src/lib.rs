@@ -37,5 +37,6 @@ pub use api::{Answer, Api};
 pub use binary::{Finished, binary, rondel};
 pub use databases::{Backend, ScratchDb, scratch, uncovered};
 pub use process::{Process, Signal};
+pub use reqwest::Method;
 pub use system::{Agent, Dev, Server};
 pub use wait::wait_until;

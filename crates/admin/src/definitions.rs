@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rondel_core::calendar::Calendar;
-use rondel_core::{AppId, FieldError, Job, JobId, NamespaceId, Timestamp};
+use rondel_core::calendar::{Calendar, Rule};
+use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::catalog::Definition;
 use rondel_store::{Store, StoreError};
 
@@ -90,7 +90,7 @@ impl Definitions {
     }
 
     fn compile(&self, definition: Definition) -> Option<Arc<Compiled>> {
-        match self.job(&definition) {
+        match self.job(&definition.spec, definition.calendar.as_ref()) {
             Ok(job) => Some(Arc::new(Compiled {
                 id: definition.job,
                 version: definition.version,
@@ -109,8 +109,9 @@ impl Definitions {
         }
     }
 
-    fn job(&self, definition: &Definition) -> Result<Job, Vec<FieldError>> {
-        let calendar = match (&definition.spec.calendar, &definition.calendar) {
+    /// A definition with the rule of its calendar, which it must not come without.
+    pub(crate) fn job(&self, spec: &JobSpec, rule: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
+        let calendar = match (&spec.calendar, rule) {
             (None, _) => None,
             (Some(used), Some(rule)) => Some(self.shared(Calendar::of_rule(&used.name, rule)?)),
             // Without it the job would fire on the very days that it must not.
@@ -119,7 +120,7 @@ impl Definitions {
                 return Err(vec![FieldError::new("/calendar", message)]);
             }
         };
-        definition.spec.compile_with(calendar)
+        spec.compile_with(calendar)
     }
 
     /// One copy of a calendar for all definitions that are planned by it: it may list thousands of days.

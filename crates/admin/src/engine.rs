@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rondel_core::calendar::Rule;
 use rondel_core::run::BROADCAST;
-use rondel_core::{Run, RunId, Timestamp};
+use rondel_core::{FieldError, Job, JobSpec, NodeId, Run, RunId, Timestamp};
 use rondel_store::ledger::RunQuery;
 use rondel_store::{LeaseToken, Store, StoreError};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -24,6 +25,7 @@ use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, Registry};
+use crate::scheduler::heal::HealLoop;
 use crate::scheduler::in_memory::InMemory;
 use crate::scheduler::scan::ScanLoop;
 use crate::scheduler::tick::{Command, TickLoop};
@@ -184,7 +186,9 @@ impl Engine {
         let alert = AlertLoop::new(Arc::clone(&shared));
         lifecycle.spawn("alert", Until::Soft, alert.run(soft.clone()));
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
-        Ok(Self { shared, gateway, lifecycle: lifecycle.clone() })
+        let engine = Self { shared, gateway, lifecycle: lifecycle.clone() };
+        lifecycle.spawn("heal", Until::Soft, HealLoop::new(engine.clone()).run(soft.clone()));
+        Ok(engine)
     }
 
     /// What is remembered.
@@ -264,6 +268,21 @@ impl Engine {
         keys: impl IntoIterator<Item = Key>,
     ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
         self.shared.definitions.load(self.store(), keys).await
+    }
+
+    /// A definition with the rule of its calendar, compiled.
+    pub(crate) fn compile(&self, spec: &JobSpec, calendar: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
+        self.shared.definitions.job(spec, calendar)
+    }
+
+    /// The nodes of the cluster, living and dead, as the last beat saw them.
+    pub(crate) fn known_nodes(&self) -> Vec<NodeId> {
+        self.shared.membership.nodes().iter().map(|node| node.id).collect()
+    }
+
+    /// How long runs are kept after their verdict.
+    pub(crate) fn retention(&self) -> Duration {
+        self.shared.config.retention
     }
 
     /// Makes the scan look now.

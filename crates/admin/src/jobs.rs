@@ -2,10 +2,13 @@
 
 mod checks;
 
+use std::sync::Arc;
+
+use rondel_core::calendar::Calendar;
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::StoreError;
-use rondel_store::catalog::{Changed, Created, JobChange, JobRecord, NewJob};
+use rondel_store::catalog::{Changed, Created, JobChange, JobRecord, NewJob, PinnedCalendar};
 use rondel_store::ledger::CancelAsked;
 
 use crate::engine::Engine;
@@ -75,7 +78,7 @@ impl Engine {
         match self.store().create_job(new).await? {
             Created::Saved(record) => {
                 self.poke_scan();
-                Ok(*record)
+                self.catch_up(*record).await
             }
             Created::NameTaken => Err(JobError::NameTaken),
             Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
@@ -93,17 +96,47 @@ impl Engine {
         expected_version: Option<i64>,
         author: &str,
     ) -> Result<JobRecord, JobError> {
+        let checked = self.check(record.namespace, spec, self.now(), Some(&record.spec)).await?;
+        let saved = self.save(record, &checked, expected_version, author).await?;
+        self.catch_up(saved).await
+    }
+
+    /// Gives a job the newest version of its calendar, which was found like this, and no other definition.
+    pub(crate) async fn follow(
+        &self,
+        record: &JobRecord,
+        calendar: Option<(PinnedCalendar, Arc<Calendar>)>,
+        author: &str,
+    ) -> Result<(), JobError> {
+        let (pin, calendar) = calendar.unzip();
+        let checked = Checked {
+            spec: record.spec.clone(),
+            job: record.spec.compile_with(calendar).map_err(JobError::Invalid)?,
+            calendar: pin,
+        };
+        if record.spec.calendar.is_some() && checked.calendar.is_none() {
+            return Err(JobError::Invalid(vec![no_calendar(&record.spec)]));
+        }
+        self.save(record, &checked, Some(record.version), author).await.map(drop)
+    }
+
+    async fn save(
+        &self,
+        record: &JobRecord,
+        checked: &Checked,
+        expected_version: Option<i64>,
+        author: &str,
+    ) -> Result<JobRecord, JobError> {
         let now = self.now();
-        let Checked { spec, job, calendar } = self.check(record.namespace, spec, now, Some(&record.spec)).await?;
-        let app = self.app_of(record.namespace, &spec, now).await?;
+        let app = self.app_of(record.namespace, &checked.spec, now).await?;
         let before = self.compiled(record).await?;
         let change = JobChange {
             id: record.id,
             expected_version,
-            spec: &spec,
-            job: &job,
+            spec: &checked.spec,
+            job: &checked.job,
             before: &before,
-            calendar,
+            calendar: checked.calendar,
             app,
             author,
             now,
@@ -116,9 +149,24 @@ impl Engine {
             }
             Changed::Conflict(version) => Err(JobError::Conflict { version }),
             Changed::NameTaken => Err(JobError::NameTaken),
-            Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&spec)])),
+            Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
             Changed::NotFound => Err(JobError::NotFound),
         }
+    }
+
+    /// A job that was saved while its calendar was: whoever saved the calendar did not see it.
+    async fn catch_up(&self, record: JobRecord) -> Result<JobRecord, JobError> {
+        let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
+        let found = self.calendar(record.namespace, &used.name).await?;
+        if found.as_ref().is_none_or(|(newest, _)| *newest == pin) {
+            return Ok(record);
+        }
+        match self.follow(&record, found, &format!("calendar {}", used.name)).await {
+            // Somebody else changed it, and catches up.
+            Ok(()) | Err(JobError::Conflict { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(self.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
     }
 
     /// Switches a job's schedules on or off; does nothing where they are.

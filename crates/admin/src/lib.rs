@@ -2,20 +2,24 @@
 //! comes back.
 //!
 //! - [`engine`] puts the loops together and is what the edges (REST, command line) hold;
-//! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due;
+//! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due; [`fires`] tells what became of
+//!   them;
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
 //! - [`alert`] tells the world what failed; `housekeeping` removes what is old;
-//! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life; [`auth`] the tokens.
+//! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
+//!   calendars'; [`auth`] the tokens.
 
 pub mod alert;
 pub mod auth;
+pub mod calendars;
 pub mod clock;
 mod cluster;
 mod config;
 mod definitions;
 mod dispatch;
 pub mod engine;
+pub mod fires;
 pub mod gateway;
 mod housekeeping;
 pub mod jobs;

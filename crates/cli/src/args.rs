@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use crate::agent::AgentArgs;
 use crate::app::AppArgs;
 use crate::bench::BenchArgs;
+use crate::calendar::CalendarArgs;
 use crate::cron::CronArgs;
 use crate::dev::DevArgs;
 use crate::executor::ExecutorArgs;
@@ -40,6 +41,8 @@ enum Command {
     Agent(Box<AgentArgs>),
     /// Create, look at, trigger and change jobs
     Job(JobArgs),
+    /// See, save, import and delete business calendars
+    Calendar(CalendarArgs),
     /// Look at runs and their logs, cancel and retry them
     Run(RunArgs),
     /// See the executors
@@ -85,6 +88,7 @@ impl Command {
             Self::Server(args) => args.run(),
             Self::Agent(args) => args.run(),
             Self::Job(args) => done(runtime::run(args.run())),
+            Self::Calendar(args) => done(runtime::run(args.run())),
             Self::Run(args) => done(runtime::run(args.run())),
             Self::Executor(args) => done(runtime::run(args.run())),
             Self::Node(args) => done(runtime::run(args.run())),

@@ -33,13 +33,23 @@ pub(crate) async fn read(
     query: &[(&str, &str)],
     bounds: &BoundArgs,
 ) -> Result<Body, Failure> {
+    read_at(client, &[collection], query, bounds).await
+}
+
+/// The same, of a list that lies deeper: `path` is what follows `/api/v1`.
+pub(crate) async fn read_at(
+    client: &Client,
+    path: &[&str],
+    query: &[(&str, &str)],
+    bounds: &BoundArgs,
+) -> Result<Body, Failure> {
     let max = bounds.max();
-    let first = page(client, collection, query, (max, None)).await?;
+    let first = page(client, path, query, (max, None)).await?;
     let (mut items, mut next) = take(&first)?;
     let first_count = items.len();
     while items.len() < max {
         let Some(cursor) = &next else { break };
-        let body = page(client, collection, query, (max - items.len(), Some(cursor))).await?;
+        let body = page(client, path, query, (max - items.len(), Some(cursor))).await?;
         let (more, following) = take(&body)?;
         items.extend(more);
         next = following;
@@ -62,7 +72,7 @@ fn take(body: &Body) -> Result<Taken, Failure> {
 
 async fn page(
     client: &Client,
-    collection: &str,
+    path: &[&str],
     query: &[(&str, &str)],
     (count, cursor): (usize, Option<&str>),
 ) -> Result<Body, Failure> {
@@ -70,5 +80,5 @@ async fn page(
     let mut query = query.to_vec();
     query.push(("limit", &limit));
     query.extend(cursor.map(|cursor| ("cursor", cursor)));
-    client.get(&[collection], &query).await
+    client.get(path, &query).await
 }

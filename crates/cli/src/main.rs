@@ -2,7 +2,7 @@
 //!
 //! - `dev`, `server` and `agent` put the other crates together; `config`, `births`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
-//! - `job`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
+//! - `job`, `calendar`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
 //! - `bench` measures; `cron` works offline; `exit` and `output` are how everything ends and speaks.
 
 mod agent;
@@ -10,6 +10,7 @@ mod app;
 mod args;
 mod bench;
 mod births;
+mod calendar;
 mod client;
 mod clock;
 mod config;

@@ -19,6 +19,18 @@ pub(crate) struct JsonBody(pub(crate) Bytes);
 #[derive(Clone, Debug)]
 pub(crate) struct OptionalJsonBody(pub(crate) Option<Bytes>);
 
+/// A body of any type: a file.
+#[derive(Clone, Debug)]
+pub(crate) struct TextBody(pub(crate) Bytes);
+
+impl FromRequest<Web> for TextBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
+        collect(request, web).await.map(Self)
+    }
+}
+
 impl FromRequest<Web> for JsonBody {
     type Rejection = Problem;
 
@@ -100,7 +112,8 @@ fn refuse(base: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> 
         match segment {
             Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
             Segment::Map { key } => push(&mut pointer, key),
-            Segment::Enum { .. } | Segment::Unknown => {}
+            Segment::Enum { variant } => push(&mut pointer, variant),
+            Segment::Unknown => {}
         }
     }
     let message = reason(inner);

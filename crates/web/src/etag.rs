@@ -1,4 +1,4 @@
-//! Versions of jobs as entity tags: `"v3"`, and `If-Match` against them.
+//! Versions of jobs and calendars as entity tags: `"v3"`, and `If-Match` against them.
 
 use axum::extract::FromRequestParts;
 use http::HeaderValue;
@@ -23,7 +23,7 @@ pub(crate) enum IfMatch {
 }
 
 impl IfMatch {
-    /// Whether a job with `version` may be changed, and which version to hold the change against.
+    /// Whether what has `version` may be changed, and which version to hold the change against.
     pub(crate) fn against(&self, version: i64) -> Result<Option<i64>, Problem> {
         match self {
             Self::Any => Ok(None),
@@ -40,7 +40,7 @@ impl IfMatch {
 
 /// The refusal that names the version of now.
 pub(crate) fn mismatch(version: i64) -> Problem {
-    Problem::new(Code::VersionMismatch, format!("the job has version {version}: read it again and repeat the change"))
+    Problem::new(Code::VersionMismatch, format!("it has version {version} now: read it again and repeat the change"))
         .with_current_version(version)
         .with_header(http::header::ETAG, tag(version))
 }

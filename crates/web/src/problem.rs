@@ -60,6 +60,7 @@ codes! {
     NamespaceNotFound = "namespace_not_found", 404, "There is no such namespace";
     AppNotFound = "app_not_found", 404, "There is no such app";
     JobNotFound = "job_not_found", 404, "There is no such job";
+    CalendarNotFound = "calendar_not_found", 404, "There is no such calendar";
     RunNotFound = "run_not_found", 404, "There is no such run";
     WebhookNotFound = "webhook_not_found", 404, "The namespace has no failure webhook";
     MethodNotAllowed = "method_not_allowed", 405, "The path does not have this method";
@@ -69,9 +70,11 @@ codes! {
     JobDeleted = "job_deleted", 409, "The job of this run was deleted";
     RunNotFinished = "run_not_finished", 409, "The run is not over yet";
     RunFinished = "run_finished", 409, "The run is over already";
+    CalendarUsed = "calendar_used", 409, "The calendar is in use";
+    TooManyCalendars = "too_many_calendars", 409, "The namespace has as many calendars as it can";
     ShardOfBroadcast = "shard_of_broadcast", 409, "The run is one shard of a broadcast";
     LinkSpent = "link_spent", 410, "The sign-in link was used or has expired";
-    VersionMismatch = "version_mismatch", 412, "The job has another version by now";
+    VersionMismatch = "version_mismatch", 412, "It has another version by now";
     BodyTooLarge = "body_too_large", 413, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
     InvalidBody = "invalid_body", 422, "The body is not right";

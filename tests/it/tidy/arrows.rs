@@ -27,6 +27,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("chrono-tz", &["rondel-core"]),
     ("clap", &["rondel-cli"]),
     ("cron", &["rondel-core"]),
+    ("csv", &["rondel-admin"]),
     ("md-5", &["rondel-core"]),
     ("prost", &["rondel-proto"]),
     // In admin it sends alerts.

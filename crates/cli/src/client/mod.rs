@@ -20,6 +20,7 @@ use crate::token_file;
 
 /// Where the help lists these flags.
 const HEADING: &str = "Server";
+const JSON: &str = "application/json";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -99,7 +100,17 @@ impl Client {
 
     /// POST with a JSON text.
     pub(crate) async fn post(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
-        self.send(Method::POST, path, &[], Some(body.to_owned())).await
+        self.send(Method::POST, path, &[], Some((JSON, body.to_owned()))).await
+    }
+
+    /// PUT with a JSON text.
+    pub(crate) async fn put(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
+        self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
+    }
+
+    /// POST with a file's text, whose kind the query says.
+    pub(crate) async fn post_file(&self, path: &[&str], query: &[(&str, &str)], text: String) -> Result<Body, Failure> {
+        self.send(Method::POST, path, query, Some(("text/plain; charset=utf-8", text))).await
     }
 
     /// DELETE.
@@ -125,12 +136,12 @@ impl Client {
         method: Method,
         path: &[&str],
         query: &[(&str, &str)],
-        body: Option<String>,
+        body: Option<(&str, String)>,
     ) -> Result<Body, Failure> {
         let mut request =
             self.request(method, path, query)?.header("accept", "application/json").timeout(ANSWER_TIMEOUT);
-        if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body);
+        if let Some((kind, body)) = body {
+            request = request.header("content-type", kind).body(body);
         }
         let response = request.send().await.map_err(|error| self.unreachable(error))?;
         let status = response.status();

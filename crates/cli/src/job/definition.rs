@@ -1,7 +1,7 @@
 //! A job's definition from a file or from flags. Whether it is right, the server says.
 
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -122,7 +122,16 @@ pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}")))
 }
 
-fn read(path: &PathBuf) -> Result<String, Failure> {
+/// Reads a JSON file; `-` is stdin.
+pub(crate) fn read(path: &Path) -> Result<String, Failure> {
+    let text = read_text(path)?;
+    serde_json::from_str::<&serde_json::value::RawValue>(&text)
+        .map_err(|error| Failure::refused(format!("{} is not JSON: {error}", path.display())))?;
+    Ok(text)
+}
+
+/// Reads a file; `-` is stdin.
+pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read = if path.as_os_str() == "-" {
         std::io::stdin().lock().read_to_string(&mut text)
@@ -130,8 +139,6 @@ fn read(path: &PathBuf) -> Result<String, Failure> {
         std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
     };
     read.map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
-    serde_json::from_str::<&serde_json::value::RawValue>(&text)
-        .map_err(|error| Failure::refused(format!("{} is not JSON: {error}", path.display())))?;
     Ok(text)
 }
 

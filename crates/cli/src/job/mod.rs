@@ -1,6 +1,7 @@
 //! `rondel job`: definitions of jobs.
 
 mod definition;
+mod fires;
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
@@ -12,7 +13,10 @@ use crate::format::{Format, FormatArgs};
 use crate::run::{self, WaitArgs};
 use crate::view::View;
 use crate::{list, output};
+pub(crate) use definition::{read as read_json, read_text};
+
 use definition::DefinitionArgs;
+use fires::{FiresArgs, WhyArgs};
 
 /// Jobs.
 #[derive(Debug, Args)]
@@ -41,6 +45,10 @@ enum JobCommand {
     Resume(NameArgs),
     /// Delete a job; its runs stay
     Delete(NameArgs),
+    /// Show what became of each planned fire, and what is ahead
+    Fires(FiresArgs),
+    /// Say why a job ran or did not run at an instant
+    Why(WhyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +100,8 @@ impl JobArgs {
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
             JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
             JobCommand::Delete(args) => delete(&client, &args.name, format).await,
+            JobCommand::Fires(args) => args.run(&client, format).await,
+            JobCommand::Why(args) => args.run(&client, format).await,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The endpoints: one file for each noun, one function for each verb.
 
 mod apps;
+mod calendars;
 pub(crate) mod executors;
+mod fires;
 mod follow;
 mod job_body;
 pub(crate) mod jobs;
@@ -41,6 +43,15 @@ pub(crate) fn routes() -> Routes {
         .post("/api/v1/jobs/{name}/pause", Operate, jobs::pause)
         .post("/api/v1/jobs/{name}/resume", Operate, jobs::resume)
         .post("/api/v1/jobs/{name}/runs", Operate, runs::trigger)
+        .get("/api/v1/jobs/{name}/fires", View, fires::list)
+        .get("/api/v1/jobs/{name}/why", View, fires::why)
+        .get("/api/v1/jobs/{name}/versions", View, fires::versions)
+        .get("/api/v1/calendars", View, calendars::list)
+        .get("/api/v1/calendars/{name}", View, calendars::get)
+        .put("/api/v1/calendars/{name}", Edit, calendars::put)
+        .delete("/api/v1/calendars/{name}", Edit, calendars::delete)
+        .post("/api/v1/calendars/{name}/import", Edit, calendars::import_file)
+        .get("/api/v1/calendars/{name}/users", View, calendars::users)
         .get("/api/v1/runs", View, runs::list)
         .get("/api/v1/runs/{id}", View, runs::get)
         .post("/api/v1/runs/{id}/cancel", Operate, runs::cancel)

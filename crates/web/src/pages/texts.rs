@@ -211,13 +211,16 @@ impl Texts {
             Code::NotFound
             | Code::NamespaceNotFound
             | Code::AppNotFound
+            | Code::CalendarNotFound
             | Code::WebhookNotFound
             | Code::MethodNotAllowed => (self.problem_not_found, self.problem_not_found_hint),
             Code::JobNotFound | Code::JobDeleted => (self.problem_no_job, self.problem_no_job_hint),
             Code::RunNotFound => (self.problem_no_run, self.problem_no_run_hint),
-            Code::JobExists | Code::EditConflict | Code::VersionMismatch => {
-                (self.problem_conflict, self.problem_conflict_hint)
-            }
+            Code::JobExists
+            | Code::EditConflict
+            | Code::VersionMismatch
+            | Code::CalendarUsed
+            | Code::TooManyCalendars => (self.problem_conflict, self.problem_conflict_hint),
             Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {
                 (self.problem_too_late, self.problem_too_late_hint)
             }

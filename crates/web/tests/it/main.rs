@@ -4,7 +4,9 @@
 
 mod access;
 mod bad_input;
+mod calendars;
 mod documents;
+mod fires;
 mod harness;
 mod jobs;
 mod logs;

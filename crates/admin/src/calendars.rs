@@ -1,0 +1,229 @@
+//! The life of a calendar: saved, deleted, and what follows for the calendars that name it and the jobs that use it.
+//!
+//! A job is planned by one version of its calendar. Saving a calendar answers when every job that uses it, directly or
+//! through other calendars, has moved on: no fire due more than a second after the answer runs under the old one. What a
+//! crash leaves behind is found by the healing loop.
+
+mod composition;
+mod followers;
+mod import;
+
+use rondel_core::calendar::{Calendar, CalendarSpec};
+use rondel_core::{CalendarId, FieldError, NamespaceId, name};
+use rondel_store::StoreError;
+use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
+
+use self::composition::Composition;
+pub use self::import::{IMPORT_LEN_MAX, ImportAs, ImportError, ImportFormat, import};
+use crate::engine::Engine;
+
+/// The most calendars of one namespace.
+pub const CALENDAR_COUNT_MAX: usize = 1_000;
+/// Calendars read by one statement; each may list thousands of days.
+const PAGE: u32 = 50;
+
+/// Why a change of a calendar was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum CalendarError {
+    /// The document is wrong, or would make wrong what names or uses it.
+    #[error("the calendar has {} error(s), the first is {}", .0.len(), .0.first().map_or_else(String::new, ToString::to_string))]
+    Invalid(Vec<FieldError>),
+    /// Somebody else changed it first.
+    #[error("the calendar was changed meanwhile, its version is {version}")]
+    Conflict {
+        /// Its version now, 0 where it is gone.
+        version: i64,
+    },
+    /// It is used, and therefore stays.
+    #[error("the calendar is used by {} calendar(s) and {job_count} job(s)", .calendars.len())]
+    Used {
+        /// The calendars that name it.
+        calendars: Vec<String>,
+        /// Some of the jobs that use it.
+        jobs: Vec<String>,
+        /// How many jobs do.
+        job_count: u64,
+    },
+    /// The namespace has as many as it can.
+    #[error("the namespace has {CALENDAR_COUNT_MAX} calendars, more are not kept")]
+    TooMany,
+    /// There is no such calendar.
+    #[error("there is no such calendar")]
+    NotFound,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A calendar that was saved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedCalendar {
+    /// As it is now.
+    pub record: CalendarRecord,
+    /// Whether it was not there before.
+    pub is_new: bool,
+}
+
+/// One that uses a calendar.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CalendarUser {
+    /// Another calendar, by name.
+    Calendar(String),
+    /// A job, by name.
+    Job(String),
+}
+
+impl Engine {
+    /// Checks a calendar as [`save_calendar`](Self::save_calendar) does, and saves nothing.
+    ///
+    /// # Errors
+    /// [`CalendarError::Invalid`], [`CalendarError::TooMany`], the store's.
+    pub async fn check_calendar(&self, namespace: NamespaceId, spec: &CalendarSpec) -> Result<(), CalendarError> {
+        self.checked(namespace, spec).await.map(drop)
+    }
+
+    /// Saves a calendar, and moves on whatever is made of it or planned by it.
+    ///
+    /// # Errors
+    /// [`CalendarError`] but `Used` and `NotFound`. After an error of the store the calendar may be saved, and what
+    /// follows from it is still to come.
+    pub async fn save_calendar(
+        &self,
+        namespace: NamespaceId,
+        spec: &CalendarSpec,
+        expected_version: Option<i64>,
+        author: &str,
+    ) -> Result<SavedCalendar, CalendarError> {
+        let parts = self.checked(namespace, spec).await?;
+        let expanded = spec.expanded(|name| parts.get(name).cloned());
+        let before = self.find_calendar(namespace, &spec.name).await?;
+        let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
+        let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded == expanded && is_seen(record);
+        let is_new = if before.is_some_and(|record| is_same(&record)) {
+            false
+        } else {
+            let change = CalendarChange {
+                id: CalendarId::new(self.new_id()),
+                namespace,
+                expected_version,
+                spec,
+                expanded: &expanded,
+                author,
+                now: self.now(),
+            };
+            match self.store().save_calendar(change).await? {
+                CalendarSaved::Created(_) => true,
+                CalendarSaved::Changed(_) => false,
+                CalendarSaved::Conflict(version) => return Err(CalendarError::Conflict { version }),
+            }
+        };
+        // Reads what is there now: a part that was saved between the check and the saving is put in here, or by whoever
+        // saved it, for both of us write first and read then.
+        let composition = self.composition(namespace).await?;
+        let mut affected = composition.made_of(&spec.name);
+        affected.insert(0, spec.name.clone());
+        self.expand_again(namespace, &affected).await?;
+        self.move_jobs_on().await?;
+        let record = self.store().calendar(namespace, &spec.name).await?;
+        record.map(|record| SavedCalendar { record, is_new }).ok_or(CalendarError::Conflict { version: 0 })
+    }
+
+    /// Deletes a calendar that nothing uses.
+    ///
+    /// # Errors
+    /// [`CalendarError::NotFound`], [`CalendarError::Used`], [`CalendarError::Conflict`], the store's.
+    pub async fn delete_calendar(
+        &self,
+        namespace: NamespaceId,
+        wanted: &str,
+        expected_version: Option<i64>,
+    ) -> Result<(), CalendarError> {
+        let record = self.find_calendar(namespace, wanted).await?.ok_or(CalendarError::NotFound)?;
+        let calendars = self.composition(namespace).await?.naming(wanted);
+        if !calendars.is_empty() {
+            return Err(CalendarError::Used { calendars, jobs: Vec::new(), job_count: 0 });
+        }
+        match self.store().delete_calendar(record.id, expected_version).await? {
+            CalendarDeleted::Deleted => Ok(()),
+            CalendarDeleted::Used(jobs, job_count) => {
+                Err(CalendarError::Used { calendars: Vec::new(), jobs, job_count })
+            }
+            CalendarDeleted::Conflict(version) => Err(CalendarError::Conflict { version }),
+            CalendarDeleted::NotFound => Err(CalendarError::NotFound),
+        }
+    }
+
+    /// What uses a calendar, calendars first, each by name, after `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn calendar_users(
+        &self,
+        record: &CalendarRecord,
+        after: Option<&CalendarUser>,
+        limit: usize,
+    ) -> Result<Vec<CalendarUser>, StoreError> {
+        let mut users = Vec::new();
+        if !matches!(after, Some(CalendarUser::Job(_))) {
+            let calendars = self.composition(record.namespace).await?.naming(&record.spec.name);
+            users.extend(calendars.into_iter().map(CalendarUser::Calendar).filter(|user| after < Some(user)));
+            users.truncate(limit);
+        }
+        let left = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
+        if left > 0 {
+            let after = match after {
+                Some(CalendarUser::Job(name)) => Some(name.as_str()),
+                Some(CalendarUser::Calendar(_)) | None => None,
+            };
+            let jobs = self.store().calendar_users(record.id, after, left).await?;
+            users.extend(jobs.into_iter().map(CalendarUser::Job));
+        }
+        Ok(users)
+    }
+
+    /// A calendar by its name, whatever text that is.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn find_calendar(
+        &self,
+        namespace: NamespaceId,
+        wanted: &str,
+    ) -> Result<Option<CalendarRecord>, StoreError> {
+        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+        if name::check(wanted).is_ok() { self.store().calendar(namespace, wanted).await } else { Ok(None) }
+    }
+
+    /// Checks a calendar with all that names it; answers the calendars that it is made of.
+    async fn checked(&self, namespace: NamespaceId, spec: &CalendarSpec) -> Result<composition::Parts, CalendarError> {
+        let composition = self.composition(namespace).await?;
+        if composition.len() >= CALENDAR_COUNT_MAX && !composition.has(&spec.name) {
+            return Err(CalendarError::TooMany);
+        }
+        let parts = self.parts(namespace, spec, None).await?;
+        let calendar = Calendar::compile(spec, |name| parts.get(name).cloned()).map_err(CalendarError::Invalid)?;
+        self.check_users(namespace, &spec.name, &calendar).await?;
+        self.check_composed(namespace, spec, &composition).await?;
+        Ok(parts)
+    }
+
+    /// Checks that what names a calendar stays right with its new version.
+    async fn check_composed(
+        &self,
+        namespace: NamespaceId,
+        spec: &CalendarSpec,
+        composition: &Composition,
+    ) -> Result<(), CalendarError> {
+        for composed in composition.made_of(&spec.name).iter().filter(|composed| **composed != spec.name) {
+            let Some(record) = self.store().calendar(namespace, composed).await? else { continue };
+            let parts = self.parts(namespace, &record.spec, Some(spec)).await?;
+            let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {
+                let first = errors.first().map(|error| error.message.clone()).unwrap_or_default();
+                let message = format!("the calendar {composed:?} names this one and would not be right: {first}");
+                CalendarError::Invalid(vec![FieldError::new("/rule", message)])
+            })?;
+            self.check_users(namespace, composed, &calendar).await?;
+        }
+        Ok(())
+    }
+}

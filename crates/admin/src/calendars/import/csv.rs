@@ -1,0 +1,61 @@
+//! Days as CSV: a header of `date`, and `name` and `kind` where they are wanted, in any order.
+
+use csv::{ReaderBuilder, StringRecord, Trim};
+
+use super::{Days, ImportError, Kind, date};
+
+/// Where the columns are.
+struct Columns {
+    date: usize,
+    name: Option<usize>,
+    kind: Option<usize>,
+}
+
+pub(super) fn read(text: &str) -> Result<Days, ImportError> {
+    let mut reader = ReaderBuilder::new().trim(Trim::All).flexible(true).from_reader(text.as_bytes());
+    let columns = columns(reader.headers().map_err(|error| unreadable(&error))?)?;
+    let mut days = Days::default();
+    for record in reader.records() {
+        let record = record.map_err(|error| unreadable(&error))?;
+        let line = record.position().map_or(0, csv::Position::line);
+        put(&mut days, &columns, &record).map_err(|message| ImportError::Line { line, message })?;
+    }
+    Ok(days)
+}
+
+fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
+    let wrong = |message: String| ImportError::Line { line: 1, message };
+    let known = ["date", "name", "kind"];
+    if let Some(other) = header.iter().find(|column| !known.contains(&column.to_ascii_lowercase().as_str())) {
+        let other: String = other.chars().take(60).collect();
+        return Err(wrong(format!("{other:?} is none of the columns date, name and kind")));
+    }
+    let find = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
+    let date = find("date").ok_or_else(|| wrong("the header has no column date".to_owned()))?;
+    Ok(Columns { date, name: find("name"), kind: find("kind") })
+}
+
+fn put(days: &mut Days, columns: &Columns, record: &StringRecord) -> Result<(), String> {
+    let cell = |index: Option<usize>| index.and_then(|index| record.get(index)).unwrap_or_default();
+    let text = cell(Some(columns.date));
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let span = date(first).zip(date(last));
+    let kind = match cell(columns.kind).to_ascii_lowercase().as_str() {
+        "" | "holiday" => Kind::Holiday,
+        "workday" => Kind::Workday,
+        other => {
+            return Err(format!("{:?} is neither holiday nor workday", other.chars().take(60).collect::<String>()));
+        }
+    };
+    let shown: String = text.chars().take(60).collect();
+    let span = span.ok_or_else(|| format!("{shown:?} is neither a date such as 2026-10-01 nor a span of two"))?;
+    days.put(kind, span, Some(cell(columns.name)))
+}
+
+fn unreadable(error: &csv::Error) -> ImportError {
+    let message = "cannot be read as CSV".to_owned();
+    match error.position() {
+        Some(position) => ImportError::Line { line: position.line(), message },
+        None => ImportError::File(message),
+    }
+}

@@ -1,0 +1,271 @@
+//! Days as iCalendar: all-day events, spans of days, and what repeats each year.
+//!
+//! Read line by line and without recursion, so that no nesting, however deep, can exhaust the stack.
+
+use std::collections::BTreeSet;
+
+use chrono::{Datelike as _, Days as DayCount, NaiveDate};
+use rondel_core::calendar::DAY_COUNT_MAX;
+
+use super::recurrence::Recurrence;
+use super::{Days, ImportError, Kind, date};
+
+/// One line, unfolded.
+struct Line {
+    /// Where it begins.
+    number: u64,
+    text: String,
+}
+
+#[derive(Default)]
+struct Event {
+    begins: u64,
+    start: Option<NaiveDate>,
+    /// The first day after it.
+    end: Option<NaiveDate>,
+    /// How many days it lasts.
+    duration: Option<u64>,
+    summary: String,
+    recurrence: Option<Recurrence>,
+    except: BTreeSet<NaiveDate>,
+    is_cancelled: bool,
+}
+
+pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, ImportError> {
+    let mut days = Days::default();
+    let mut event: Option<Event> = None;
+    // Components inside of the event: alarms.
+    let mut depth = 0_usize;
+    let lines = unfold(text);
+    if !lines.first().is_some_and(|line| line.text.trim().eq_ignore_ascii_case("BEGIN:VCALENDAR")) {
+        return Err(ImportError::File("does not begin with BEGIN:VCALENDAR".to_owned()));
+    }
+    for line in &lines {
+        let wrong = |message: String| ImportError::Line { line: line.number, message };
+        let (name, value) =
+            split(&line.text).ok_or_else(|| wrong("is not NAME:VALUE, as each line of iCalendar is".to_owned()))?;
+        match (name.as_str(), &mut event) {
+            ("BEGIN", None) if value.eq_ignore_ascii_case("VEVENT") => {
+                event = Some(Event { begins: line.number, ..Event::default() });
+            }
+            ("BEGIN", Some(_)) => depth += 1,
+            ("END", Some(_)) if depth > 0 => depth -= 1,
+            ("END", Some(_)) => {
+                if let Some(event) = event.take() {
+                    let begins = event.begins;
+                    event.put(&mut days, years).map_err(|message| ImportError::Line { line: begins, message })?;
+                }
+            }
+            (_, Some(event)) if depth == 0 => event.take(&name, value).map_err(wrong)?,
+            _ => {}
+        }
+    }
+    match event {
+        Some(event) => {
+            Err(ImportError::Line { line: event.begins, message: "the event that begins here has no end".to_owned() })
+        }
+        None => Ok(days),
+    }
+}
+
+/// Lines that begin with a space or a tab go on with the line before.
+fn unfold(text: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (number, raw) in (1..).zip(text.split('\n')) {
+        let raw = raw.strip_suffix('\r').unwrap_or(raw);
+        match (raw.strip_prefix([' ', '\t']), lines.last_mut()) {
+            (Some(rest), Some(line)) => line.text.push_str(rest),
+            _ if raw.trim().is_empty() => {}
+            _ => lines.push(Line { number, text: raw.to_owned() }),
+        }
+    }
+    lines
+}
+
+/// Name in capitals, and value: `DTSTART;VALUE=DATE:20261001`. A colon in quotes is none. What the parameters say about a
+/// date (`VALUE`, `TZID`) is plain from its form.
+fn split(line: &str) -> Option<(String, &str)> {
+    let mut quoted = false;
+    let colon = line.char_indices().find(|(_, c)| {
+        quoted ^= *c == '"';
+        *c == ':' && !quoted
+    });
+    let (head, value) = line.split_at(colon?.0);
+    let name = head.split_once(';').map_or(head, |(name, _)| name);
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    is_name.then(|| (name.to_ascii_uppercase(), value[1..].trim()))
+}
+
+impl Event {
+    /// Takes in one property.
+    fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "DTSTART" => self.start = Some(day(name, value)?),
+            "DTEND" => self.end = Some(day(name, value)?),
+            "DURATION" => self.duration = Some(days_of(value)?),
+            "SUMMARY" => self.summary = unescape(value),
+            "RRULE" if self.recurrence.is_some() => return Err("a second RRULE is not understood".to_owned()),
+            "RRULE" => self.recurrence = Some(Recurrence::parse(value)?),
+            "EXDATE" => {
+                for text in value.split(',').take(DAY_COUNT_MAX) {
+                    self.except.insert(day(name, text)?);
+                }
+            }
+            "RDATE" | "RECURRENCE-ID" | "EXRULE" => return Err(format!("{name} is not understood")),
+            "STATUS" => self.is_cancelled = value.eq_ignore_ascii_case("CANCELLED"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn put(self, days: &mut Days, years: Option<(i32, i32)>) -> Result<(), String> {
+        if self.is_cancelled {
+            return Ok(());
+        }
+        let title: String = self.summary.chars().take(60).collect();
+        let about = |message: String| format!("the event {title:?} {message}");
+        let start = self.start.ok_or_else(|| about("has no DTSTART".to_owned()))?;
+        let length = match (self.end, self.duration) {
+            (Some(end), _) if end < start => return Err(about(format!("ends on {end}, before it begins on {start}"))),
+            // The day of the end is not included; some programs write the day itself.
+            (Some(end), _) => u64::try_from((end - start).num_days()).unwrap_or(0).max(1),
+            (None, Some(duration)) => duration.max(1),
+            (None, None) => 1,
+        };
+        let starts = match &self.recurrence {
+            None => vec![start],
+            Some(recurrence) => recurrence.starts(start, years).map_err(about)?,
+        };
+        for start in starts.into_iter().filter(|start| !self.except.contains(start)) {
+            let last = start.checked_add_days(DayCount::new(length - 1));
+            let last = last.filter(|last| last.year() <= 2199);
+            let last = last.ok_or_else(|| about("goes beyond the year 2199".to_owned()))?;
+            days.put(Kind::Holiday, (start, last), Some(&self.summary)).map_err(about)?;
+        }
+        Ok(())
+    }
+}
+
+/// A day: a date, or midnight. A time of day makes no day.
+fn day(name: &str, value: &str) -> Result<NaiveDate, String> {
+    let shown: String = value.chars().take(40).collect();
+    let (text, time) = value.trim().split_once('T').unwrap_or((value, "000000"));
+    if time.trim_end_matches('Z') != "000000" {
+        return Err(format!("{name} {shown:?} has a time of day; only all-day events are days"));
+    }
+    date(text).ok_or_else(|| format!("{name} {shown:?} is no date such as 20261001 from 1970 to 2199"))
+}
+
+/// `P3D`, `P2W`.
+fn days_of(value: &str) -> Result<u64, String> {
+    let whole = value.trim().strip_prefix('P');
+    let parsed = whole.and_then(|text| {
+        let (digits, factor) = match (text.strip_suffix('D'), text.strip_suffix('W')) {
+            (Some(digits), _) => (digits, 1),
+            (None, Some(digits)) => (digits, 7),
+            (None, None) => return None,
+        };
+        digits.parse::<u64>().ok()?.checked_mul(factor).filter(|days| *days <= DAY_COUNT_MAX as u64)
+    });
+    let shown: String = value.chars().take(40).collect();
+    parsed.ok_or_else(|| format!("DURATION {shown:?} is no number of days such as P3D or P1W"))
+}
+
+fn unescape(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match (c, if c == '\\' { chars.next() } else { None }) {
+            (_, Some('n' | 'N')) => text.push(' '),
+            (_, Some(escaped)) => text.push(escaped),
+            (plain, None) => text.push(plain),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::calendar::{Day, Rule};
+
+    use super::super::{ImportAs, ImportFormat, import};
+
+    fn days(events: &str, years: Option<(i32, i32)>) -> Result<Vec<String>, String> {
+        let text = format!("BEGIN:VCALENDAR\r\nVERSION:2.0\r\n{events}\r\nEND:VCALENDAR\r\n");
+        let rule = import(ImportFormat::Ics, text.as_bytes(), ImportAs::Days, years).map_err(|e| e.to_string())?;
+        let Rule::Days(days) = rule else { unreachable!("days were asked for") };
+        let show = |day: Day| match day {
+            Day::Date(date) => date,
+            Day::Named { date, name } => format!("{date} {name}"),
+        };
+        Ok(days.into_iter().map(show).collect())
+    }
+
+    fn event(lines: &[&str]) -> String {
+        format!("BEGIN:VEVENT\r\n{}\r\nEND:VEVENT", lines.join("\r\n"))
+    }
+
+    #[test]
+    fn all_day_events_and_spans_are_days() {
+        let events = [
+            event(&["DTSTART;VALUE=DATE:20261001", "DTEND;VALUE=DATE:20261008", "SUMMARY:National Day\\, China"]),
+            event(&[
+                "DTSTART;VALUE=DATE:20261225",
+                "SUMMARY:Christ",
+                " mas",
+                "BEGIN:VALARM",
+                "SUMMARY:x",
+                "END:VALARM",
+            ]),
+            event(&["DTSTART;TZID=\"Europe/Berlin:x\":20261231T000000", "DURATION:P1D"]),
+            event(&["DTSTART;VALUE=DATE:20260101", "STATUS:CANCELLED"]),
+        ];
+        let found = days(&events.join("\r\n"), None).unwrap();
+        assert_eq!(found, ["2026-10-01..2026-10-07 National Day, China", "2026-12-25 Christmas", "2026-12-31"]);
+    }
+
+    #[test]
+    fn what_repeats_each_year_is_expanded() {
+        for (rule, years, expected) in [
+            ("FREQ=YEARLY;COUNT=3", None, vec!["2026-05-01", "2027-05-01", "2028-05-01"]),
+            ("FREQ=YEARLY;UNTIL=20270501T000000Z", None, vec!["2026-05-01", "2027-05-01"]),
+            ("FREQ=YEARLY", Some((2027, 2028)), vec!["2027-05-01", "2028-05-01"]),
+            ("FREQ=YEARLY;INTERVAL=2", Some((2026, 2029)), vec!["2026-05-01", "2028-05-01"]),
+            ("FREQ=YEARLY;BYMONTH=5;BYMONTHDAY=1", Some((2026, 2026)), vec!["2026-05-01"]),
+            ("FREQ=YEARLY;BYMONTH=11;BYDAY=4TH", Some((2026, 2027)), vec!["2026-11-26", "2027-11-25"]),
+            ("FREQ=YEARLY;BYMONTH=5;BYDAY=-1MO", Some((2026, 2026)), vec!["2026-05-25"]),
+        ] {
+            let events = event(&["DTSTART;VALUE=DATE:20260501", &format!("RRULE:{rule}")]);
+            assert_eq!(days(&events, years).unwrap(), expected, "{rule}");
+        }
+        let leap = event(&["DTSTART;VALUE=DATE:20240229", "RRULE:FREQ=YEARLY", "EXDATE;VALUE=DATE:20240229"]);
+        assert_eq!(days(&leap, Some((2024, 2028))).unwrap(), ["2028-02-29"]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_by_name() {
+        for (lines, part) in [
+            (&["DTSTART:20261001T083000Z", "SUMMARY:meeting"][..], "time of day"),
+            (&["DTSTART:2026-10-1"], "no date"),
+            (&["DTSTART;VALUE=DATE:20261001", "SUMMARY:a", "RRULE:FREQ=WEEKLY"], "WEEKLY"),
+            (&["DTSTART;VALUE=DATE:20261001", "SUMMARY:for ever", "RRULE:FREQ=YEARLY"], "years"),
+            (&["DTSTART;VALUE=DATE:20261001", "RRULE:FREQ=YEARLY;BYSETPOS=1"], "BYSETPOS"),
+            (&["DTSTART;VALUE=DATE:20261001", "DTEND;VALUE=DATE:20260901"], "before it begins"),
+            (&["SUMMARY:x"], "DTSTART"),
+            (&["DTSTART;VALUE=DATE:20261001", "RDATE:20261002"], "RDATE"),
+            (&["DTSTART;VALUE=DATE:20261001", "DURATION:PT1H"], "DURATION"),
+            (&["nonsense"], "NAME:VALUE"),
+        ] {
+            let error = days(&event(lines), None).unwrap_err();
+            assert!(error.contains(part), "{lines:?}: {error}");
+        }
+        let open = days("BEGIN:VEVENT\r\nBEGIN:VALARM", None).unwrap_err();
+        assert!(open.contains("line 3") && open.contains("no end"), "{open}");
+    }
+
+    #[test]
+    fn however_deep_it_is_nested_the_stack_holds() {
+        let error = days(&"BEGIN:VEVENT\r\n".repeat(70_000), None).unwrap_err();
+        assert!(error.contains("no end"), "{error}");
+    }
+}

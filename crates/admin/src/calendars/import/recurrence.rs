@@ -1,0 +1,115 @@
+//! Rules by which an event repeats: only those that give a day of each year.
+
+use chrono::{Datelike as _, NaiveDate, Weekday};
+
+use super::date;
+
+const YEAR_MAX: i32 = 2199;
+
+/// `FREQ=YEARLY` with what belongs to it.
+#[derive(Debug)]
+pub(super) struct Recurrence {
+    interval: i32,
+    count: Option<u32>,
+    until: Option<NaiveDate>,
+    month: Option<u32>,
+    month_day: Option<u32>,
+    /// `4TH`: the fourth Thursday of the month; a negative number counts from its end.
+    weekday: Option<(i32, Weekday)>,
+}
+
+impl Recurrence {
+    /// Reads a rule; what it has that gives no day of each year is refused by name.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut rule = Self { interval: 1, count: None, until: None, month: None, month_day: None, weekday: None };
+        let mut is_yearly = false;
+        for part in text.split(';').filter(|part| !part.trim().is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let (key, value) = (key.trim().to_ascii_uppercase(), value.trim().to_ascii_uppercase());
+            let shown: String = part.chars().take(60).collect();
+            let wrong = || format!("{shown:?} in an RRULE is not understood");
+            match key.as_str() {
+                "FREQ" if value == "YEARLY" => is_yearly = true,
+                "FREQ" => return Err(format!("an RRULE repeats {value}; only what repeats YEARLY is expanded")),
+                "INTERVAL" => {
+                    rule.interval = value.parse().ok().filter(|years| (1..=1000).contains(years)).ok_or_else(wrong)?;
+                }
+                "COUNT" => rule.count = Some(value.parse().map_err(|_| wrong())?),
+                "UNTIL" => {
+                    let day = value.split_once('T').map_or(value.as_str(), |(day, _)| day);
+                    rule.until = Some(date(day).ok_or_else(wrong)?);
+                }
+                "BYMONTH" => {
+                    let month = value.parse().ok().filter(|month| (1..=12).contains(month));
+                    rule.month = Some(month.ok_or_else(wrong)?);
+                }
+                "BYMONTHDAY" => {
+                    let day = value.parse().ok().filter(|day| (1..=31).contains(day));
+                    rule.month_day = Some(day.ok_or_else(wrong)?);
+                }
+                "BYDAY" => rule.weekday = Some(weekday(&value).ok_or_else(wrong)?),
+                "WKST" => {}
+                _ => return Err(wrong()),
+            }
+        }
+        if rule.weekday.is_some() && (rule.month.is_none() || rule.month_day.is_some()) {
+            return Err("BYDAY in an RRULE is understood together with BYMONTH alone".to_owned());
+        }
+        if is_yearly { Ok(rule) } else { Err("an RRULE has no FREQ".to_owned()) }
+    }
+
+    /// The days on which it begins: the first is `start` itself, where the rule agrees.
+    pub(super) fn starts(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
+        if self.count.is_none() && self.until.is_none() && years.is_none() {
+            return Err("repeats each year without end: say for which years, as in years=2026..2030".to_owned());
+        }
+        let (first, last) = years.unwrap_or((start.year(), YEAR_MAX));
+        let mut starts = Vec::new();
+        let mut left = self.count.unwrap_or(u32::MAX);
+        let mut year = start.year();
+        while year <= last.min(YEAR_MAX) && left > 0 {
+            let day = self.in_year(year, start).filter(|day| *day >= start);
+            if day.is_some_and(|day| self.until.is_some_and(|until| day > until)) {
+                break;
+            }
+            // A year without the day (29 February) is passed over and not counted.
+            if let Some(day) = day {
+                left -= 1;
+                starts.extend((year >= first).then_some(day));
+            }
+            year += self.interval;
+        }
+        Ok(starts)
+    }
+
+    fn in_year(&self, year: i32, start: NaiveDate) -> Option<NaiveDate> {
+        let month = self.month.unwrap_or(start.month());
+        match self.weekday {
+            None => NaiveDate::from_ymd_opt(year, month, self.month_day.unwrap_or(start.day())),
+            Some((nth, weekday)) if nth > 0 => {
+                NaiveDate::from_weekday_of_month_opt(year, month, weekday, u8::try_from(nth).ok()?)
+            }
+            Some((nth, weekday)) => {
+                let nth = usize::try_from(-nth - 1).ok()?;
+                (1..=5).rev().filter_map(|n| NaiveDate::from_weekday_of_month_opt(year, month, weekday, n)).nth(nth)
+            }
+        }
+    }
+}
+
+/// `4TH`, `-1MO`.
+fn weekday(text: &str) -> Option<(i32, Weekday)> {
+    let (nth, name) = text.split_at_checked(text.len().checked_sub(2)?)?;
+    let names = [
+        ("MO", Weekday::Mon),
+        ("TU", Weekday::Tue),
+        ("WE", Weekday::Wed),
+        ("TH", Weekday::Thu),
+        ("FR", Weekday::Fri),
+        ("SA", Weekday::Sat),
+        ("SU", Weekday::Sun),
+    ];
+    let (_, weekday) = names.into_iter().find(|(short, _)| *short == name)?;
+    let nth = nth.parse().ok().filter(|nth: &i32| (1..=5).contains(&nth.abs()))?;
+    Some((nth, weekday))
+}

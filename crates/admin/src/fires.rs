@@ -1,0 +1,121 @@
+//! What became of a job's fires: the facts for the account are read here, the account is computed in `core`.
+
+use rondel_core::fires::{self, Account, Definition, Facts, Range, Why};
+use rondel_core::{Run, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::catalog::{JobRecord, VersionRecord};
+
+use crate::engine::Engine;
+
+/// Definitions that one account looks at; each may have a calendar of thousands of days.
+const VERSION_COUNT_MAX: u32 = 50;
+/// How far around an instant the definitions are read that tell of the fires next to it.
+const AROUND: std::time::Duration = fires::RANGE_MAX;
+
+/// What an account is computed from.
+struct Read {
+    record: JobRecord,
+    definitions: Vec<Definition>,
+    rows: Vec<Run>,
+    now: Timestamp,
+    kept_from: Timestamp,
+}
+
+impl Read {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            definitions: &self.definitions,
+            anchor: self.record.anchor,
+            deleted_at: None,
+            rows: &self.rows,
+            next_fire_at: self.record.next_fire_at,
+            now: self.now,
+            kept_from: self.kept_from,
+        }
+    }
+}
+
+impl Engine {
+    /// What became of the fires of a job in a range, and where the next account goes on.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn fires(&self, record: &JobRecord, range: Range) -> Result<Account, StoreError> {
+        let mut to = range.to;
+        let mut versions = self.versions(record, range.from, to).await?;
+        // Of too many definitions only the newest are read: the account ends earlier instead.
+        while is_cut(&versions, range.from) && to > range.from {
+            to = Timestamp::from_millis(range.from.as_millis().midpoint(to.as_millis()));
+            versions = self.versions(record, range.from, to).await?;
+        }
+        let limit = range.limit.min(fires::ENTRY_COUNT_MAX);
+        let row_count = u32::try_from(limit).unwrap_or(u32::MAX).saturating_add(1);
+        let rows = self.store().planned_rows(record.id, range.from, to, row_count).await?;
+        if rows.len() > limit
+            && let Some(last) = rows.last()
+        {
+            to = to.min(last.fire_at.max(range.from));
+        }
+        let read = self.read(record, versions, rows);
+        let part = Range { from: range.from, to, limit };
+        let mut account = self.compute(move || fires::account(&read.facts(), part)).await;
+        if to < range.to && account.next.is_none() {
+            account.next = Some(Timestamp::from_millis(to.as_millis() + 1));
+        }
+        Ok(account)
+    }
+
+    /// Why a job ran or did not run at an instant.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn why(&self, record: &JobRecord, at: Timestamp) -> Result<Why, StoreError> {
+        let mut versions = self.versions(record, at - AROUND, at + AROUND).await?;
+        if is_cut(&versions, at) {
+            versions.extend(self.store().versions(record.id, at, at, 2).await?);
+        }
+        let rows = self.store().planned_rows(record.id, at, at, 2).await?;
+        let read = self.read(record, versions, rows);
+        Ok(self.compute(move || fires::why(&read.facts(), at)).await)
+    }
+
+    async fn versions(
+        &self,
+        record: &JobRecord,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<VersionRecord>, StoreError> {
+        self.store().versions(record.id, from, to, VERSION_COUNT_MAX).await
+    }
+
+    fn read(&self, record: &JobRecord, mut versions: Vec<VersionRecord>, rows: Vec<Run>) -> Read {
+        versions.sort_by_key(|version| version.version);
+        versions.dedup_by_key(|version| version.version);
+        let compile = |version: VersionRecord| {
+            let job = self.compile(&version.spec, version.calendar.as_ref()).ok()?;
+            Some(Definition { from: version.created_at, job })
+        };
+        let now = self.now();
+        Read {
+            record: record.clone(),
+            definitions: versions.into_iter().filter_map(compile).collect(),
+            rows,
+            now,
+            kept_from: now - self.retention(),
+        }
+    }
+
+    /// Away from the tasks that fire jobs: an account may look at thousands of instants.
+    async fn compute<T: Send + 'static>(&self, account: impl FnOnce() -> T + Send + 'static) -> T {
+        match tokio::task::spawn_blocking(account).await {
+            Ok(account) => account,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+/// Whether these definitions, the newest first, do not reach back to `from`.
+fn is_cut(versions: &[VersionRecord], from: Timestamp) -> bool {
+    let is_full = versions.len() >= usize::try_from(VERSION_COUNT_MAX).unwrap_or(usize::MAX);
+    is_full && versions.last().is_some_and(|oldest| oldest.created_at > from)
+}

@@ -1,0 +1,211 @@
+//! Healing: what no other loop finds again. Jobs that should fire and have no next fire, jobs whose home is no node of
+//! the cluster, calendars and jobs that did not follow a calendar which was saved by a node that died then.
+//!
+//! One node per period looks. Normally there is nothing to find, and nothing is said.
+
+use std::time::Duration;
+
+use rondel_core::{NodeId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::upkeep::StuckJob;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::calendars::CalendarError;
+use crate::engine::{Engine, chain};
+
+const PERIOD: Duration = Duration::from_secs(15);
+/// Calendars are read as a whole for it.
+const CALENDAR_PERIOD: Duration = Duration::from_secs(60);
+/// Jobs healed in one pass.
+const STUCK_COUNT_MAX: u32 = 1_000;
+const HOMELESS_PAGE: u32 = 1_000;
+/// Transactions of one pass that free jobs.
+const HOMELESS_PAGE_COUNT_MAX: u32 = 100;
+
+const HEAL: &str = "heal";
+const CALENDARS: &str = "heal_calendars";
+
+/// What a pass healed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Healed {
+    /// Jobs that had no next fire.
+    pub(crate) stuck: u64,
+    /// Jobs that had a home which is no node.
+    pub(crate) homeless: u64,
+    /// Calendars that were not what they are made of.
+    pub(crate) calendars: u64,
+    /// Jobs that were planned by an earlier version of their calendar.
+    pub(crate) behind: u64,
+}
+
+pub(crate) struct HealLoop {
+    engine: Engine,
+}
+
+impl HealLoop {
+    pub(crate) const fn new(engine: Engine) -> Self {
+        Self { engine }
+    }
+
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        // Nodes that start together look at different moments.
+        let first = PERIOD.mul_f64(rand::random_range(0.1..1.0));
+        let mut period = interval_at(Instant::now() + first, PERIOD);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut complained = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = period.tick() => {}
+            }
+            match self.tick().await {
+                Ok(healed) => {
+                    complained = false;
+                    if healed != Healed::default() {
+                        let Healed { stuck, homeless, calendars, behind } = healed;
+                        tracing::warn!(stuck, homeless, calendars, behind, "healed what no other loop found");
+                    }
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(error = %chain(&error), "cannot look for what is to be healed; trying on");
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn tick(&self) -> Result<Healed, StoreError> {
+        let mut healed = Healed::default();
+        if !self.engine.readiness().lease_held || !self.engine.store().begin_pass(HEAL, PERIOD).await? {
+            return Ok(healed);
+        }
+        healed.stuck = self.heal_stuck().await?;
+        healed.homeless = self.free_homeless().await?;
+        if self.engine.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
+            healed.calendars = self.expand_calendars().await?;
+        }
+        healed.behind = self.engine.move_jobs_on().await?;
+        if healed.stuck + healed.homeless > 0 {
+            self.engine.poke_scan();
+        }
+        Ok(healed)
+    }
+
+    async fn heal_stuck(&self) -> Result<u64, StoreError> {
+        let store = self.engine.store();
+        let stuck = store.stuck_jobs(STUCK_COUNT_MAX).await?;
+        let definitions = self.engine.definitions(stuck.iter().map(|stuck| (stuck.job, stuck.version))).await?;
+        let mut count = 0;
+        for seen in stuck {
+            // The end of a run that is open gives the next fire. A definition that cannot be read was complained about.
+            let Some(definition) = definitions.get(&(seen.job, seen.version)).filter(|_| seen.follows.is_none()) else {
+                continue;
+            };
+            let job = &definition.job;
+            let next = if !job.enabled {
+                None
+            } else if job.timetable.delay().is_some() {
+                job.timetable.first_delayed(self.engine.now())
+            } else {
+                let after = self.accounted_until(seen, definition.namespace).await?;
+                job.timetable.next_after(definition.anchor, after).map(|fire| fire.at)
+            };
+            count += u64::from(store.heal_job(seen, next).await?);
+        }
+        Ok(count)
+    }
+
+    /// The instant up to which the fires of a job have their verdicts: its last planned row, or its last edit. What was
+    /// due since then meets the misfire policy.
+    async fn accounted_until(
+        &self,
+        seen: StuckJob,
+        namespace: rondel_core::NamespaceId,
+    ) -> Result<Timestamp, StoreError> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        let edited_at = store.versions(seen.job, now, now, 1).await?.first().map_or(now, |version| version.created_at);
+        let query = rondel_store::ledger::RunQuery { job: Some(seen.job), limit: 100, ..Default::default() };
+        let rows = store.list_runs(namespace, &query).await?;
+        let planned = rows.iter().filter(|run| run.cause == 0).map(|run| run.span_end_at.unwrap_or(run.fire_at));
+        Ok(planned.max().unwrap_or(edited_at).max(edited_at))
+    }
+
+    async fn free_homeless(&self) -> Result<u64, StoreError> {
+        let nodes: Vec<NodeId> = self.engine.known_nodes();
+        if nodes.is_empty() {
+            return Ok(0);
+        }
+        let mut count = 0;
+        for _ in 0..HOMELESS_PAGE_COUNT_MAX {
+            let freed = self.engine.store().free_homeless(&nodes, HOMELESS_PAGE).await?;
+            count += freed;
+            if freed < u64::from(HOMELESS_PAGE) {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    async fn expand_calendars(&self) -> Result<u64, StoreError> {
+        let mut count = 0;
+        for namespace in self.engine.store().namespaces().await? {
+            let composed = self.engine.composition(namespace.id).await?.composed();
+            match self.engine.expand_again(namespace.id, &composed).await {
+                Ok(expanded) => count += expanded,
+                Err(CalendarError::Store(error)) => return Err(error),
+                Err(error) => {
+                    tracing::error!(namespace = namespace.name, error = %chain(&error), "cannot put calendars together");
+                }
+            }
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::{NamespaceId, RunId};
+    use rondel_store::ledger::{ClaimJob, DueRange};
+    use rondel_store::{MemStore, Store};
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::lifecycle::Lifecycle;
+
+    const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+    async fn engine(lifecycle: &Lifecycle) -> Engine {
+        let started = Instant::now();
+        let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        Engine::start(store, EngineConfig::default(), lifecycle).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_delay_whose_run_is_gone_begins_anew() {
+        let lifecycle = Lifecycle::new();
+        let engine = engine(&lifecycle).await;
+        let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "1h"}});
+        engine.create_job(NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
+        let seen = engine.store().due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
+        // As if it had been claimed, and the run that gives the next fire had been lost.
+        let claim = ClaimJob { seen, next_fire_at: None, runs: Vec::new(), follows: Some(RunId::new(42)) };
+        engine.store().claim(engine.token(), &[claim]).await.unwrap();
+        assert_eq!(engine.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
+
+        let heal = HealLoop::new(engine.clone());
+        assert_eq!(heal.tick().await.unwrap(), Healed { stuck: 1, ..Healed::default() });
+        let next = engine.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at.unwrap();
+        let ahead = next.since(engine.now());
+        assert!((3_590..=3_600).contains(&ahead.as_secs()), "{ahead:?}");
+        assert_eq!(heal.tick().await.unwrap(), Healed::default(), "one node looks in a period");
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+}

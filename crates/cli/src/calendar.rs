@@ -1,0 +1,214 @@
+//! `rondel calendar`: business calendars.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::job::{read_json, read_text};
+use crate::view::View;
+use crate::{list, output};
+
+/// Calendars.
+#[derive(Debug, Args)]
+pub(crate) struct CalendarArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: CalendarCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CalendarCommand {
+    /// List the calendars by name
+    List(list::BoundArgs),
+    /// Show a calendar
+    Get(NameArgs),
+    /// Save a calendar from a file, and move on the jobs that are planned by it
+    Apply(ApplyArgs),
+    /// Save a calendar from the days of an iCalendar or CSV file
+    Import(ImportArgs),
+    /// List the calendars and jobs that use a calendar
+    Users(UsersArgs),
+    /// Delete a calendar that nothing uses
+    Delete(NameArgs),
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The calendar's name
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct UsersArgs {
+    /// The calendar's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    bounds: list::BoundArgs,
+}
+
+#[derive(Debug, Args)]
+struct ApplyArgs {
+    /// A JSON file with the calendar; - for stdin
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct ImportArgs {
+    /// The calendar's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The file; - for stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// What kind of file it is; else its name says so
+    #[arg(long, value_enum, value_name = "KIND")]
+    kind: Option<Kind>,
+    /// What the days become: a calendar of them, or one of working days without them
+    #[arg(long = "as", value_enum, default_value_t = As::Days, value_name = "WHAT")]
+    wanted: As,
+    /// For which years to expand what repeats for ever: 2026 or 2026..2030
+    #[arg(long, value_name = "YEARS")]
+    years: Option<String>,
+    /// Show the calendar and save nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// iCalendar
+    Ics,
+    /// Columns date, name and kind
+    Csv,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum As {
+    /// These days
+    Days,
+    /// Monday to Friday without them, and the make-up days
+    Workdays,
+}
+
+const VIEW: View = View { name: "name", headers: &["NAME", "DESCRIPTION", "VERSION", "UPDATED"], row };
+const USERS: View = View { name: "name", headers: &["KIND", "NAME"], row: user_row };
+
+impl CalendarArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let (client, format) = (self.client.client()?, self.format);
+        match self.command {
+            CalendarCommand::List(bounds) => VIEW.list(&list::read(&client, "calendars", &[], &bounds).await?, format),
+            CalendarCommand::Get(args) => VIEW.whole(&client.get(&["calendars", &args.name], &[]).await?, format),
+            CalendarCommand::Apply(args) => apply(&client, &args.file, format).await,
+            CalendarCommand::Import(args) => args.run(&client, format).await,
+            CalendarCommand::Users(args) => {
+                let path = ["calendars", &args.name, "users"];
+                USERS.list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+            }
+            CalendarCommand::Delete(args) => delete(&client, &args.name, format).await,
+        }
+    }
+}
+
+async fn apply(client: &Client, file: &Path, format: FormatArgs) -> Result<(), Failure> {
+    let text = read_json(file)?;
+    let document: Value = serde_json::from_str(&text)?;
+    let Some(name) = document["name"].as_str() else {
+        return Err(Failure::refused(format!("{}: /name: is missing: the calendar's name", file.display())));
+    };
+    VIEW.line(&client.put(&["calendars", name], &text).await?, format)
+}
+
+async fn delete(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
+    client.delete(&["calendars", name]).await?;
+    match format.format {
+        Format::Name => output::data(name),
+        Format::Table => {
+            output::talk(&format!("deleted {name}"));
+            Ok(())
+        }
+        // The server's answer is empty.
+        Format::Json | Format::Jsonl => Ok(()),
+    }
+}
+
+impl ImportArgs {
+    async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let kind = match self.kind()? {
+            Kind::Ics => "ics",
+            Kind::Csv => "csv",
+        };
+        let wanted = match self.wanted {
+            As::Days => "days",
+            As::Workdays => "workdays",
+        };
+        let mut query = vec![("format", kind), ("as", wanted)];
+        query.extend(self.years.as_deref().map(|years| ("years", years)));
+        if self.dry_run {
+            query.push(("dry_run", "true"));
+        }
+        let body = client.post_file(&["calendars", &self.name, "import"], &query, read_text(&self.file)?).await?;
+        // What was not saved has nothing for the columns of a list.
+        if self.dry_run { output::data(body.text()) } else { VIEW.line(&body, format) }
+    }
+
+    fn kind(&self) -> Result<Kind, Failure> {
+        let extension = self.file.extension().map(|extension| extension.to_ascii_lowercase());
+        match (self.kind, extension.as_deref().and_then(|extension| extension.to_str())) {
+            (Some(kind), _) => Ok(kind),
+            (None, Some("ics")) => Ok(Kind::Ics),
+            (None, Some("csv")) => Ok(Kind::Csv),
+            (None, _) => {
+                let message = format!("{}: neither .ics nor .csv; say which with --kind", self.file.display());
+                Err(Failure::refused(message))
+            }
+        }
+    }
+}
+
+fn row(calendar: &Value, now: Timestamp) -> Vec<String> {
+    vec![
+        text_of(&calendar["name"]),
+        text_of(&calendar["description"]),
+        text_of(&calendar["version"]),
+        time_of(&calendar["updated_at"], now),
+    ]
+}
+
+fn user_row(user: &Value, _now: Timestamp) -> Vec<String> {
+    vec![text_of(&user["kind"]), text_of(&user["name"])]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Import {
+        #[command(flatten)]
+        args: ImportArgs,
+    }
+
+    #[test]
+    fn the_kind_of_a_file_is_in_its_name() {
+        let kind = |args: &[&str]| Import::try_parse_from([&["import", "c"], args].concat()).unwrap().args.kind().ok();
+        assert_eq!(kind(&["a.ics"]), Some(Kind::Ics));
+        assert_eq!(kind(&["A.CSV"]), Some(Kind::Csv));
+        assert_eq!(kind(&["-"]), None);
+        assert_eq!(kind(&["-", "--kind", "csv"]), Some(Kind::Csv));
+    }
+}

@@ -1,0 +1,105 @@
+//! What became of a job's fires, and why one did or did not run.
+
+use clap::{Args, ValueEnum};
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use crate::client::{Client, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::terminal::harmless;
+use crate::view::View;
+use crate::{list, output};
+
+#[derive(Debug, Args)]
+pub(super) struct FiresArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    /// From this RFC 3339 instant on; without both, the last and the next 24 hours
+    #[arg(long, value_name = "INSTANT")]
+    from: Option<String>,
+    /// Up to this RFC 3339 instant
+    #[arg(long, value_name = "INSTANT")]
+    to: Option<String>,
+    #[command(flatten)]
+    bounds: list::BoundArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WhyArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    /// The RFC 3339 instant that is asked about
+    #[arg(long, value_name = "INSTANT")]
+    at: String,
+    /// The language of the answer
+    #[arg(long, value_enum, default_value_t = Language::En, value_name = "LANGUAGE")]
+    lang: Language,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Language {
+    /// English
+    En,
+    /// Chinese
+    Zh,
+}
+
+const VIEW: View = View { name: "fire_at", headers: &["FIRE", "COUNT", "VERDICT", "REASON", "RUN"], row };
+
+impl FiresArgs {
+    pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let from = self.from.as_deref().map(|from| ("from", from));
+        let to = self.to.as_deref().map(|to| ("to", to));
+        let query: Vec<_> = from.into_iter().chain(to).collect();
+        VIEW.list(&list::read_at(client, &["jobs", &self.name, "fires"], &query, &self.bounds).await?, format)
+    }
+}
+
+impl WhyArgs {
+    pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let body = client.get(&["jobs", &self.name, "why"], &[("at", &self.at)]).await?;
+        let language = match self.lang {
+            Language::En => "en",
+            Language::Zh => "zh",
+        };
+        match format.format {
+            Format::Json | Format::Jsonl => output::data(body.text()),
+            Format::Name => output::data(&text_of(&body.value()?["fire"]["run"])),
+            Format::Table => output::data(&harmless(&text_of(&body.value()?["answer"][language]))),
+        }
+    }
+}
+
+fn row(fire: &Value, now: Timestamp) -> Vec<String> {
+    let first = time_of(&fire["fire_at"], now);
+    let last = fire["last_fire_at"].as_str().map(|last| format!(" .. {last}")).unwrap_or_default();
+    let calendar = &fire["calendar"];
+    let reason = match (&calendar["day"], &calendar["moved_to"]) {
+        _ if calendar.is_null() => text_of(&fire["reason"]),
+        (Value::Null, Value::Null) => text_of(&calendar["name"]),
+        (day, Value::Null) => format!("{}: {}", text_of(&calendar["name"]), text_of(day)),
+        (_, moved_to) => format!("{}: moved to {}", text_of(&calendar["name"]), text_of(moved_to)),
+    };
+    vec![format!("{first}{last}"), text_of(&fire["count"]), text_of(&fire["verdict"]), reason, text_of(&fire["run"])]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_fire_is_a_line() {
+        let now = "2026-10-01T09:00:00Z".parse().unwrap();
+        let calendar = json!({"name": "cn", "day": "国庆节", "moved_to": null});
+        let fire = json!({"fire_at": "2026-10-02T09:00:00Z", "count": 1, "verdict": "calendar", "reason": null, "run": null, "calendar": calendar});
+        let cells = row(&fire, now);
+        assert_eq!(cells[1..], ["1", "calendar", "cn: 国庆节", ""]);
+        let fold = json!({"fire_at": "2026-10-02T09:00:00Z", "last_fire_at": "2026-10-02T09:59:59Z", "count": 3600, "verdict": "paused", "reason": null, "run": null});
+        assert!(row(&fold, now)[0].ends_with(".. 2026-10-02T09:59:59Z"));
+    }
+}

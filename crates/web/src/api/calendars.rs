@@ -1,0 +1,302 @@
+//! Calendars: listed, saved, imported, deleted, and who uses them.
+
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::header::ETAG;
+use http::request::Parts;
+use rondel_admin::calendars::{CalendarError, CalendarUser, ImportAs, ImportFormat, SavedCalendar, import};
+use rondel_core::calendar::CalendarSpec;
+use rondel_core::{Timestamp, name};
+use rondel_store::calendars::CalendarRecord;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use crate::app::Web;
+use crate::body::{JsonBody, TextBody, read, read_value, refuse_value};
+use crate::call::{Call, quoted};
+use crate::cursor::{Listing, invalid};
+use crate::etag::{IfMatch, mismatch, tag};
+use crate::frame::json;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+
+/// How many jobs a refusal to delete names.
+const NAMED_COUNT_MAX: usize = 10;
+
+/// The `{name}` of a path.
+pub(super) struct CalendarName(String);
+
+impl FromRequestParts<Web> for CalendarName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::CalendarNotFound, "the path has no readable name"))
+    }
+}
+
+/// The query of a list.
+#[derive(Debug)]
+pub(super) struct PageQuery {
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for PageQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one("cursor") }
+    }
+}
+
+/// The query of an import.
+#[derive(Debug)]
+pub(super) struct ImportQuery {
+    format: Option<ImportFormat>,
+    wanted: ImportAs,
+    years: Option<(i32, i32)>,
+    dry_run: bool,
+}
+
+impl FromQuery for ImportQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let format = |text: &str| match text {
+            "ics" => Ok(ImportFormat::Ics),
+            "csv" => Ok(ImportFormat::Csv),
+            _ => Err(format!("{} is neither ics nor csv", quoted(text))),
+        };
+        let wanted = |text: &str| match text {
+            "days" => Ok(ImportAs::Days),
+            "workdays" => Ok(ImportAs::Workdays),
+            _ => Err(format!("{} is neither days nor workdays", quoted(text))),
+        };
+        Self {
+            format: reader.parsed("format", format),
+            wanted: reader.parsed("as", wanted).unwrap_or(ImportAs::Days),
+            years: reader.parsed("years", years),
+            dry_run: reader.flag("dry_run"),
+        }
+    }
+}
+
+/// `2026` or `2026..2030`.
+fn years(text: &str) -> Result<(i32, i32), String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let year = |text: &str| text.parse().ok().filter(|year| (1970..=2199).contains(year));
+    year(first)
+        .zip(year(last))
+        .filter(|(first, last)| first <= last)
+        .ok_or_else(|| format!("{} is neither a year such as 2026 nor a span 2026..2030", quoted(text)))
+}
+
+/// A calendar in a list.
+#[derive(Serialize)]
+struct CalendarItem<'a> {
+    name: &'a str,
+    description: &'a str,
+    namespace: &'a str,
+    version: i64,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+/// A calendar by itself.
+#[derive(Serialize)]
+struct CalendarJson<'a> {
+    #[serde(flatten)]
+    spec: &'a CalendarSpec,
+    namespace: &'a str,
+    version: i64,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+/// One that uses a calendar.
+#[derive(Serialize, Deserialize)]
+struct UserJson {
+    kind: String,
+    name: String,
+}
+
+pub(super) async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
+    let listing = Listing::new("calendars", call.namespace.id);
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
+        return Err(invalid("does not hold a name"));
+    }
+    let limit = call.query.limit;
+    let mut records = call.engine().store().calendars(call.namespace.id, after.as_deref(), limit + 1).await?;
+    let next_cursor = cut(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
+    let items = records.iter().map(|record| CalendarItem {
+        name: &record.spec.name,
+        description: &record.spec.description,
+        namespace: &call.namespace.name,
+        version: record.version,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+    });
+    json(StatusCode::OK, &Page { items: items.collect(), next_cursor })
+}
+
+/// Shortens a page that was read with one more, and answers its last item where there is a next page.
+fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    items.last().filter(|_| has_more)
+}
+
+pub(super) async fn get(call: Call, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    answer(&call, StatusCode::OK, &record)
+}
+
+pub(super) async fn put(
+    call: Call,
+    CalendarName(name): CalendarName,
+    if_match: IfMatch,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let spec = parse_named(&body, &name)?;
+    let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
+    save(&call, existing.as_ref(), &if_match, &spec).await
+}
+
+/// Reads the days of a file, and saves the calendar that they make, or shows what that would be.
+pub(super) async fn import_file(
+    call: Call<ImportQuery>,
+    CalendarName(name): CalendarName,
+    if_match: IfMatch,
+    TextBody(body): TextBody,
+) -> Result<Response, Problem> {
+    let ImportQuery { format, wanted, years, dry_run } = call.query;
+    let format = format.ok_or_else(|| {
+        let complaint = Complaint::query("format", "missing_parameter", "is needed: ics or csv");
+        Problem::of_complaints(Code::InvalidQuery, vec![complaint])
+    })?;
+    name::check(&name).map_err(|message| refuse_value("/name", message))?;
+    let rule = import(format, &body, wanted, years).map_err(|error| refuse_value("", error.to_string()))?;
+    let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
+    let description = existing.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
+    let spec = CalendarSpec { name, description, rule };
+    if dry_run {
+        call.engine().check_calendar(call.namespace.id, &spec).await?;
+        return json(StatusCode::OK, &spec);
+    }
+    save(&call, existing.as_ref(), &if_match, &spec).await
+}
+
+pub(super) async fn delete(
+    call: Call,
+    CalendarName(name): CalendarName,
+    if_match: IfMatch,
+) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let expected = if_match.against(record.version)?;
+    call.engine().delete_calendar(call.namespace.id, &name, expected).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub(super) async fn users(call: Call<PageQuery>, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let listing = Listing::new("calendar users", record.id);
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<UserJson>(cursor)).transpose()?;
+    let after = after.map(|user| match user.kind.as_str() {
+        "calendar" => CalendarUser::Calendar(user.name),
+        _ => CalendarUser::Job(user.name),
+    });
+    let is_name = |user: &CalendarUser| match user {
+        CalendarUser::Calendar(name) | CalendarUser::Job(name) => name::check(name).is_ok(),
+    };
+    if !after.iter().all(is_name) {
+        return Err(invalid("does not hold a name"));
+    }
+    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
+    let mut users = call.engine().calendar_users(&record, after.as_ref(), limit + 1).await?;
+    let next = cut(&mut users, call.query.limit).cloned();
+    let show = |user: CalendarUser| match user {
+        CalendarUser::Calendar(name) => UserJson { kind: "calendar".to_owned(), name },
+        CalendarUser::Job(name) => UserJson { kind: "job".to_owned(), name },
+    };
+    let next_cursor = next.map(|user| listing.cursor(show(user)));
+    json(StatusCode::OK, &Page { items: users.into_iter().map(show).collect(), next_cursor })
+}
+
+/// A document whose name may be left out, because the path has it, and is no other.
+fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Problem> {
+    let spec: CalendarSpec = match serde_json::from_slice(bytes) {
+        Ok(Value::Object(mut map)) if !map.contains_key("name") => {
+            map.insert("name".to_owned(), Value::from(name));
+            read_value("", Value::Object(map))?
+        }
+        _ => read(bytes)?,
+    };
+    if spec.name == name {
+        Ok(spec)
+    } else {
+        Err(refuse_value("/name", format!("{} is not the name in the path: it stays", quoted(&spec.name))))
+    }
+}
+
+async fn save<Q>(
+    call: &Call<Q>,
+    existing: Option<&CalendarRecord>,
+    if_match: &IfMatch,
+    spec: &CalendarSpec,
+) -> Result<Response, Problem> {
+    let expected = match existing {
+        Some(record) => if_match.against(record.version)?,
+        None if if_match.is_given() => return Err(mismatch(0)),
+        None => None,
+    };
+    let saved = call.engine().save_calendar(call.namespace.id, spec, expected, call.caller.name()).await?;
+    let SavedCalendar { record, is_new } = saved;
+    answer(call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
+}
+
+fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Result<Response, Problem> {
+    let body = CalendarJson {
+        spec: &record.spec,
+        namespace: &call.namespace.name,
+        version: record.version,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+    };
+    let mut response = json(status, &body)?;
+    response.headers_mut().insert(ETAG, tag(record.version));
+    Ok(response)
+}
+
+async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
+    let found = call.engine().find_calendar(call.namespace.id, wanted).await?;
+    let detail = || format!("there is no calendar {} in namespace {}", quoted(wanted), call.namespace.name);
+    found.ok_or_else(|| Problem::new(Code::CalendarNotFound, detail()))
+}
+
+impl From<CalendarError> for Problem {
+    fn from(error: CalendarError) -> Self {
+        match error {
+            CalendarError::Invalid(errors) => {
+                Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
+            }
+            CalendarError::Conflict { version } => mismatch(version),
+            CalendarError::Used { calendars, jobs, job_count } => used(&calendars, &jobs, job_count),
+            error @ CalendarError::TooMany => Self::new(Code::TooManyCalendars, error.to_string()),
+            CalendarError::NotFound => Self::new(Code::CalendarNotFound, "the calendar was deleted meanwhile"),
+            CalendarError::Store(error) => error.into(),
+        }
+    }
+}
+
+fn used(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
+    let names = |kind: &str, names: &[String], count: u64| {
+        let shown = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
+        (count > 0).then(|| format!("{count} {kind} ({shown}{more})"))
+    };
+    let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
+    let parts: Vec<String> =
+        names("calendar(s)", calendars, calendar_count).into_iter().chain(names("job(s)", jobs, job_count)).collect();
+    Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", parts.join(" and ")))
+}

@@ -1,0 +1,223 @@
+//! What became of a job's fires, why one did or did not run, and the definitions that planned them.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::fires::{self, Entry, Range, Verdict};
+use rondel_core::{JobSpec, Reason, RunId, Timestamp};
+use serde::Serialize;
+
+use super::Page;
+use super::jobs::{JobName, find};
+use crate::call::Call;
+use crate::cursor::Listing;
+use crate::frame::json;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const LIMIT_DEFAULT: u32 = 200;
+const LIMIT_MAX: u32 = 1_000;
+const VERSION_LIMIT_DEFAULT: u32 = 20;
+/// Each may have parameters and a calendar of some hundred kilobytes.
+const VERSION_LIMIT_MAX: u32 = 50;
+
+/// The range of an account.
+#[derive(Debug)]
+pub(super) struct FiresQuery {
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for FiresQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            from: reader.parsed("from", instant),
+            to: reader.parsed("to", instant),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one("cursor"),
+        }
+    }
+}
+
+/// The instant that is asked about.
+#[derive(Debug)]
+pub(super) struct WhyQuery {
+    at: Option<Timestamp>,
+}
+
+impl FromQuery for WhyQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { at: reader.parsed("at", instant) }
+    }
+}
+
+/// The query of a list of definitions.
+#[derive(Debug)]
+pub(super) struct VersionsQuery {
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for VersionsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { limit: reader.limit(VERSION_LIMIT_DEFAULT, VERSION_LIMIT_MAX), cursor: reader.one("cursor") }
+    }
+}
+
+/// An instant between 1970 and 2200.
+fn instant(text: &str) -> Result<Timestamp, String> {
+    let at: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
+    let last = Timestamp::from_secs(7_258_118_400);
+    if (Timestamp::EPOCH..last).contains(&at) { Ok(at) } else { Err(format!("{at} is outside the years 1970 to 2199")) }
+}
+
+/// Fires with one verdict.
+#[derive(Serialize)]
+struct EntryJson {
+    fire_at: Timestamp,
+    /// The last of several: a long stretch with one verdict is one entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_fire_at: Option<Timestamp>,
+    count: u64,
+    verdict: &'static str,
+    run: Option<RunId>,
+    reason: Option<Reason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calendar: Option<CalendarJson>,
+    /// False for a run of a fire that the definition of its instant does not plan.
+    is_planned: bool,
+}
+
+/// What a calendar did to a fire.
+#[derive(Serialize)]
+struct CalendarJson {
+    name: String,
+    day: Option<String>,
+    moved_to: Option<Timestamp>,
+}
+
+impl From<Entry> for EntryJson {
+    fn from(entry: Entry) -> Self {
+        let verdict = entry.verdict.code();
+        let (mut run, mut reason, mut calendar, mut is_planned) = (None, None, None, true);
+        match entry.verdict {
+            Verdict::Row { run: id, reason: why, planned, .. } => (run, reason, is_planned) = (Some(id), why, planned),
+            Verdict::Span { run: id, reason: why } => (run, reason) = (Some(id), why),
+            Verdict::Calendar { calendar: name, day, moved_to } => {
+                calendar = Some(CalendarJson { name, day, moved_to });
+            }
+            Verdict::Paused | Verdict::Undecided | Verdict::Planned | Verdict::Removed | Verdict::Missing => {}
+        }
+        let last_fire_at = (entry.last != entry.first).then_some(entry.last);
+        Self { fire_at: entry.first, last_fire_at, count: entry.count, verdict, run, reason, calendar, is_planned }
+    }
+}
+
+pub(super) async fn list(call: Call<FiresQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+    // The job comes first: a fire that is claimed meanwhile has a row, and is told by it.
+    let record = find(&call, &name).await?;
+    let query = &call.query;
+    let listing = Listing::new("fires", (record.id, query.from, query.to));
+    let (from, to) = match &query.cursor {
+        Some(cursor) => {
+            let (from, to) = listing.position::<(i64, i64)>(cursor)?;
+            (Timestamp::from_millis(from), Timestamp::from_millis(to))
+        }
+        None => range(query, call.engine().now())?,
+    };
+    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+    let account = call.engine().fires(&record, Range { from, to, limit }).await?;
+    let next = account.next.filter(|next| *next <= to);
+    let next_cursor = next.map(|next| listing.cursor((next.as_millis(), to.as_millis())));
+    json(StatusCode::OK, &Page { items: account.entries.into_iter().map(EntryJson::from).collect(), next_cursor })
+}
+
+/// The day before now and the day after; two days from `from` or up to `to`, where only one is given.
+fn range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
+    let (from, to) = match (query.from, query.to) {
+        (None, None) => (now - DAY, now + DAY),
+        (Some(from), None) => (from, from + 2 * DAY),
+        (None, Some(to)) => (to.saturating_sub(2 * DAY).max(Timestamp::EPOCH), to),
+        (Some(from), Some(to)) => (from, to),
+    };
+    let wrong = if to < from {
+        format!("{to} is before from, which is {from}")
+    } else if to.since(from) > fires::RANGE_MAX {
+        format!("{to} is more than 366 days after from, which is {from}")
+    } else {
+        return Ok((from, to));
+    };
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
+}
+
+#[derive(Serialize)]
+struct WhyJson {
+    at: Timestamp,
+    /// The same sentence in each language.
+    answer: Answer,
+    fire: Option<EntryJson>,
+    previous_fire_at: Option<Timestamp>,
+    next_fire_at: Option<Timestamp>,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    en: String,
+    zh: String,
+}
+
+pub(super) async fn why(call: Call<WhyQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let at = call.query.at.ok_or_else(|| {
+        let message = "is needed: an instant such as 2026-03-08T02:30:00Z";
+        Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("at", "missing_parameter", message)])
+    })?;
+    let why = call.engine().why(&record, at).await?;
+    let body = WhyJson {
+        at,
+        answer: Answer { en: why.en, zh: why.zh },
+        fire: why.entry.map(EntryJson::from),
+        previous_fire_at: why.before,
+        next_fire_at: why.after,
+    };
+    json(StatusCode::OK, &body)
+}
+
+#[derive(Serialize)]
+struct VersionJson {
+    version: i64,
+    author: String,
+    /// From when it held.
+    created_at: Timestamp,
+    definition: JobSpec,
+}
+
+pub(super) async fn versions(call: Call<VersionsQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let listing = Listing::new("versions", record.id);
+    // The last version that was shown, and when it was saved.
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
+    let (before, to) = after.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
+    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
+    // One more than is shown says whether there are more; another one was shown already.
+    let found = call.engine().store().versions(record.id, Timestamp::EPOCH, to, call.query.limit + 2).await?;
+    let mut items: Vec<VersionJson> = found
+        .into_iter()
+        .filter(|version| version.version < before)
+        .map(|version| VersionJson {
+            version: version.version,
+            author: version.author,
+            created_at: version.created_at,
+            definition: version.spec,
+        })
+        .collect();
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let last = items.last().filter(|_| has_more);
+    let next_cursor = last.map(|last| listing.cursor((last.version, last.created_at.as_millis())));
+    json(StatusCode::OK, &Page { items, next_cursor })
+}

@@ -1,0 +1,90 @@
+//! The account of fires, and the answer to "why".
+
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+/// The store's clock stands in January 2027: all of this is ahead.
+const NOON: &str = "2030-01-16T12:00:00Z";
+
+async fn daily(server: &Server) -> Value {
+    let schedule = json!({"cron": "0 0 12 * * ?"});
+    let body = json!({"name": "daily", "app": "a", "handler": "h", "schedule": schedule});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201)
+}
+
+#[tokio::test]
+async fn what_is_ahead_is_planned_page_by_page() {
+    let server = Server::start().await;
+    daily(&server).await;
+    let path = "/api/v1/jobs/daily/fires?from=2030-01-15T00:00:00Z&to=2030-01-20T00:00:00Z&limit=2";
+    let mut instants = Vec::new();
+    let mut page = server.get(path).await.expect(200);
+    loop {
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= 2 && items.iter().all(|item| item["verdict"] == "planned"), "{page}");
+        instants.extend(items.iter().map(|item| item["fire_at"].as_str().unwrap().to_owned()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        page = server.get(&format!("{path}&cursor={cursor}")).await.expect(200);
+    }
+    let expected: Vec<String> = (15..20).map(|day| format!("2030-01-{day}T12:00:00Z")).collect();
+    assert_eq!(instants, expected);
+}
+
+#[tokio::test]
+async fn a_paused_job_says_so() {
+    let server = Server::start().await;
+    daily(&server).await;
+    server.bare("POST", "/api/v1/jobs/daily/pause").await.expect(200);
+    let why = server.get(&format!("/api/v1/jobs/daily/why?at={NOON}")).await.expect(200);
+    assert_eq!(why["fire"]["verdict"], "paused", "{why}");
+    assert!(why["answer"]["en"].as_str().unwrap().contains("paused"), "{why}");
+    assert!(why["answer"]["zh"].as_str().unwrap().contains("暂停"), "{why}");
+}
+
+#[tokio::test]
+async fn where_nothing_was_planned_the_nearest_fires_are_named() {
+    let server = Server::start().await;
+    daily(&server).await;
+    let why = server.get("/api/v1/jobs/daily/why?at=2030-01-17T02:30:00Z").await.expect(200);
+    assert_eq!(why["fire"], Value::Null);
+    assert_eq!((&why["previous_fire_at"], &why["next_fire_at"]), (&json!(NOON), &json!("2030-01-17T12:00:00Z")));
+}
+
+#[tokio::test]
+async fn definitions_are_listed_from_the_newest() {
+    let server = Server::start().await;
+    daily(&server).await;
+    for text in ["one", "two", "three"] {
+        server.with_body("PATCH", "/api/v1/jobs/daily", json!({"description": text})).await.expect(200);
+    }
+    let mut seen = Vec::new();
+    let mut path = "/api/v1/jobs/daily/versions?limit=2".to_owned();
+    loop {
+        let page = server.get(&path).await.expect(200);
+        seen.extend(page["items"].as_array().unwrap().iter().map(|item| item["version"].as_i64().unwrap()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/api/v1/jobs/daily/versions?limit=2&cursor={cursor}");
+    }
+    assert_eq!(seen, [4, 3, 2, 1]);
+}
+
+#[tokio::test]
+async fn ranges_and_instants_are_checked() {
+    let server = Server::start().await;
+    daily(&server).await;
+    for (query, parameter) in [
+        ("fires?from=yesterday", "from"),
+        ("fires?from=2030-01-02T00:00:00Z&to=2030-01-01T00:00:00Z", "to"),
+        ("fires?from=2030-01-01T00:00:00Z&to=2031-01-03T00:00:00Z", "to"),
+        ("fires?to=0001-01-01T00:00:00Z", "to"),
+        ("fires?limit=1001", "limit"),
+        ("why", "at"),
+        ("why?at=02:30", "at"),
+        ("versions?limit=51", "limit"),
+    ] {
+        let problem = server.get(&format!("/api/v1/jobs/daily/{query}")).await.expect(422);
+        assert_eq!(problem["errors"][0]["parameter"], parameter, "{query}: {problem}");
+    }
+    server.get("/api/v1/jobs/none/fires").await.expect(404);
+}
