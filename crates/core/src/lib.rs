@@ -3,13 +3,14 @@
 //! - [`spec`] is a job's definition as people write it, [`job`] the same checked and ready for the engine;
 //! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it;
 //! - [`fires`] is the account of what became of every fire, [`words`] says things to people;
-//! - [`select`] and [`route`] say who runs it, [`outcome`] what follows;
+//! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
 pub mod calendar;
 pub mod cron;
 pub mod edit;
 pub mod fires;
+pub mod graph;
 pub mod id;
 pub mod job;
 mod local;

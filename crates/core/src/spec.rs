@@ -497,6 +497,17 @@ impl RetrySpec {
     }
 }
 
+/// A job that another one follows from, as its definition names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParentSpec<'s> {
+    /// Where it is named: `/schedule/after/0`.
+    pub pointer: String,
+    /// Its name.
+    pub name: &'s str,
+    /// How it must have ended.
+    pub on: AfterWhat,
+}
+
 /// A complaint about one field of a definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldError {
@@ -551,6 +562,19 @@ impl JobSpec {
                 many.iter().enumerate().map(|(index, spec)| (format!("/schedule/{index}"), spec)).collect()
             }
         }
+    }
+
+    /// The jobs that it follows from, with the pointer to each.
+    #[must_use]
+    pub fn parents(&self) -> Vec<ParentSpec<'_>> {
+        let mut parents = Vec::new();
+        for (pointer, schedule) in self.schedules() {
+            let on = schedule.on.unwrap_or_default();
+            for (index, name) in schedule.after.iter().flatten().enumerate() {
+                parents.push(ParentSpec { pointer: format!("{pointer}/after/{index}"), name, on });
+            }
+        }
+        parents
     }
 
     /// The instants at which a once-schedule fires, for the check against the present that only the server can make.

@@ -1,0 +1,161 @@
+//! Tables and properties of the graph of jobs.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const fn id(number: i64) -> JobId {
+    JobId::new(number)
+}
+
+fn ids(numbers: &[i64]) -> Vec<JobId> {
+    numbers.iter().copied().map(JobId::new).collect()
+}
+
+/// Edges as (parent, child).
+fn graph(edges: &[(i64, i64)]) -> Graph {
+    Graph::new(edges.iter().map(|(parent, child)| Edge {
+        child: id(*child),
+        parent: id(*parent),
+        on: AfterWhat::Success,
+    }))
+}
+
+fn success(parents: &[i64]) -> Vec<(JobId, AfterWhat)> {
+    parents.iter().map(|parent| (id(*parent), AfterWhat::Success)).collect()
+}
+
+/// a → b, c → d.
+fn diamond() -> Graph {
+    graph(&[(1, 2), (1, 3), (2, 4), (3, 4)])
+}
+
+#[track_caller]
+fn check_cycle(graph: &Graph, job: i64, parents: &[i64], path: &[i64]) {
+    let refused = graph.clone().replace(id(job), &success(parents));
+    assert_eq!(refused, Err(BadGraph::Cycle(ids(path))));
+}
+
+#[test]
+fn a_circle_is_found_with_its_path() {
+    check_cycle(&diamond(), 1, &[4], &[4, 1, 2, 4]);
+    check_cycle(&diamond(), 1, &[3], &[3, 1, 3]);
+    check_cycle(&diamond(), 5, &[5], &[5, 5]);
+    check_cycle(&diamond(), 2, &[1, 4], &[4, 2, 4]);
+    assert_eq!(diamond().replace(id(4), &success(&[1])), Ok(()));
+    // What it had before does not count: turning an edge round is no circle.
+    let mut pair = graph(&[(1, 2)]);
+    assert_eq!(pair.replace(id(2), &[]), Ok(()));
+    assert_eq!(pair.replace(id(1), &success(&[2])), Ok(()));
+    assert_eq!(pair.reach(id(2)), BTreeSet::from([id(1), id(2)]));
+}
+
+#[test]
+fn a_chain_that_is_too_long_is_told_whole() {
+    let depth = i64::try_from(DEPTH_MAX).unwrap();
+    let edges: Vec<(i64, i64)> = (1..depth - 1).map(|job| (job, job + 1)).collect();
+    let mut chain = graph(&edges);
+    assert_eq!(chain.replace(id(100), &success(&[depth - 1])), Ok(()));
+    let all: Vec<i64> = (1..depth).chain([100, 101]).collect();
+    assert_eq!(chain.clone().replace(id(101), &success(&[100])), Err(BadGraph::TooDeep(ids(&all))));
+    // In the middle: what is above and what is below count together.
+    let mut halves = graph(&(1..12).chain(21..32).map(|job| (job, job + 1)).collect::<Vec<_>>());
+    let Err(BadGraph::TooDeep(path)) = halves.replace(id(21), &success(&[12])) else { unreachable!("24 jobs") };
+    assert_eq!(path.len(), 24);
+}
+
+fn fire<'g>(graph: &'g Graph, stands: &[(i64, RunStatus)]) -> Fire<'g> {
+    let stand = |status: RunStatus| Stand { ended: Some(status), verdict: Some((status, None)) };
+    let stands = stands.iter().map(|(job, status)| match status.is_terminal() {
+        true => (id(*job), stand(*status)),
+        false => (id(*job), Stand { ended: None, verdict: None }),
+    });
+    Fire::new(graph, graph.reach(id(1)), stands.collect())
+}
+
+#[track_caller]
+fn check_turns(graph: &Graph, stands: &[(i64, RunStatus)], expected: &[(i64, Turn)]) {
+    let expected: Vec<(JobId, Turn)> = expected.iter().map(|(job, turn)| (id(*job), *turn)).collect();
+    assert_eq!(fire(graph, stands).turns(), expected);
+}
+
+#[test]
+fn a_child_waits_for_all_its_parents_of_the_fire() {
+    use RunStatus::{Cancelled, Failed, Pending, Succeeded};
+    let diamond = diamond();
+    check_turns(&diamond, &[(1, Pending)], &[]);
+    check_turns(&diamond, &[(1, Succeeded)], &[(2, Turn::Runs), (3, Turn::Runs)]);
+    check_turns(&diamond, &[(1, Failed)], &[(2, Turn::Refused(id(1))), (3, Turn::Refused(id(1)))]);
+    check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Pending)], &[]);
+    check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Succeeded)], &[(4, Turn::Runs)]);
+    check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Cancelled)], &[(4, Turn::Refused(id(3)))]);
+    // A parent that does not follow from the root is of no concern.
+    let with_stranger = graph(&[(1, 2), (9, 2)]);
+    check_turns(&with_stranger, &[(1, Succeeded)], &[(2, Turn::Runs)]);
+}
+
+#[test]
+fn how_a_parent_must_have_ended() {
+    use RunStatus::{Cancelled, Failed, Skipped, Succeeded, TimedOut, Unknown};
+    for (on, lets) in [
+        (AfterWhat::Success, vec![Succeeded]),
+        (AfterWhat::Failure, vec![Failed, TimedOut, Unknown]),
+        (AfterWhat::Either, vec![Succeeded, Failed, TimedOut, Unknown]),
+    ] {
+        for status in [Succeeded, Failed, TimedOut, Unknown, Cancelled, Skipped] {
+            assert_eq!(satisfies(on, status), lets.contains(&status), "{on} {status}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_over_with_its_children_counts_them() {
+    let diamond = diamond();
+    let mut fire = fire(&diamond, &[(2, RunStatus::Succeeded), (3, RunStatus::Pending)]);
+    fire.set(id(1), Stand { ended: Some(RunStatus::Succeeded), verdict: None });
+    assert_eq!((fire.open_children(id(1)), fire.open_children(id(2)), fire.failing_child(id(1))), (1, 1, None));
+    let failed = (RunStatus::Failed, None);
+    fire.set(id(3), Stand { ended: Some(RunStatus::Failed), verdict: Some(failed) });
+    assert_eq!((fire.open_children(id(1)), fire.failing_child(id(1))), (0, Some((id(3), RunStatus::Failed))));
+    fire.set(
+        id(4),
+        Stand { ended: Some(RunStatus::Skipped), verdict: Some((RunStatus::Skipped, Some(Reason::Parent))) },
+    );
+    assert_eq!((fire.open_children(id(2)), fire.failing_child(id(2))), (0, None));
+}
+
+proptest! {
+    /// Whatever is saved in whatever order: what was let in has no circle, and every fire comes to an end in which each
+    /// of its jobs had exactly one turn.
+    #[test]
+    fn every_job_of_a_fire_has_one_turn(
+        saves in prop::collection::vec((0_i64..12, prop::collection::vec(0_i64..12, 0..4)), 0..40),
+        outcomes in prop::collection::vec(any::<bool>(), 12),
+    ) {
+        let mut graph = Graph::default();
+        for (job, parents) in saves {
+            let mut next = graph.clone();
+            if next.replace(id(job), &success(&parents)).is_ok() {
+                graph = next;
+            }
+        }
+        for root in 0..12 {
+            let members = graph.reach(id(root));
+            let done = |status| Stand { ended: Some(status), verdict: Some((status, None)) };
+            let stands = BTreeMap::from([(id(root), done(RunStatus::Succeeded))]);
+            let mut fire = Fire::new(&graph, members.clone(), stands);
+            let mut turns = 0;
+            while let Some((job, turn)) = fire.turns().into_iter().next() {
+                prop_assert!(fire.stand(job).is_none());
+                let status = match turn {
+                    Turn::Runs if outcomes[usize::try_from(job.get()).unwrap()] => RunStatus::Succeeded,
+                    Turn::Runs => RunStatus::Failed,
+                    Turn::Refused(_) => RunStatus::Skipped,
+                };
+                fire.set(job, done(status));
+                turns += 1;
+            }
+            prop_assert_eq!(turns + 1, members.len());
+        }
+    }
+}
