@@ -168,6 +168,10 @@ pub struct Ends {
     pub released: Vec<Run>,
     /// Whether any of them gave a job with a fixed delay its next fire: the scan must look.
     pub is_due: bool,
+    /// Runs that succeeded and await their children from now on: they stay open.
+    pub awaiting: Vec<(JobId, RunId)>,
+    /// Runs that awaited their children and are over now.
+    pub over: Vec<(JobId, RunId)>,
 }
 
 impl Ends {
@@ -176,6 +180,8 @@ impl Ends {
         self.answers.extend(part.answers);
         self.released.extend(part.released);
         self.is_due |= part.is_due;
+        self.awaiting.extend(part.awaiting);
+        self.over.extend(part.over);
     }
 }
 

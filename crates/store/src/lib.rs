@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod conformance;
 mod error;
 pub mod failpoint;
+mod follow;
 pub mod ledger;
 mod log_codec;
 pub mod logs;

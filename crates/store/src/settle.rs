@@ -26,6 +26,8 @@ pub(crate) struct Standing {
     pub(crate) lost_count: i32,
     pub(crate) marked: bool,
     pub(crate) cancel_asked: bool,
+    /// It succeeded, and is over only with its children.
+    pub(crate) awaits_children: bool,
 }
 
 /// What a result does.
@@ -57,7 +59,8 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
             None => Judgement::Duplicate,
         };
     }
-    if standing.status.is_terminal() {
+    // A run that awaits its children has had its result; only somebody's wish ends it sooner.
+    if standing.status.is_terminal() || (standing.awaits_children && finish.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
     }
     let ended = Ended {

@@ -171,7 +171,7 @@ impl Ledger for MemStore {
         Ok(true)
     }
 
-    async fn finish(&self, _finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
         let now = self.now();
         let mut state = self.state();
         let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
@@ -179,7 +179,9 @@ impl Ledger for MemStore {
         for finish in batch.iter().filter(|finish| finish.policy.delays) {
             is_due |= state.delay(finish.job, now);
         }
-        Ok(Ends { answers, is_due, ..Ends::default() })
+        let mut ends = Ends { answers, is_due, ..Ends::default() };
+        state.follow(finisher, &mut ends, now);
+        Ok(ends)
     }
 
     async fn ask_cancel(&self, run: RunId, by: &str, _now: Timestamp) -> Result<CancelAsked> {

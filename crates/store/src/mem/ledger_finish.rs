@@ -2,7 +2,7 @@
 
 use rondel_core::outcome::After;
 use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::{ExecutorId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
 
 use super::State;
 use crate::ledger::{Finish, Finished};
@@ -18,6 +18,7 @@ impl State {
             lost_count: run.lost_count,
             marked: run.marked_at.is_some(),
             cancel_asked: run.cancel_by.is_some(),
+            awaits_children: !run.status.is_terminal() && run.open_children.is_some(),
         };
         match settle::judge(standing, finish) {
             Judgement::NoSuchRun => Finished::NoSuchRun,
@@ -30,13 +31,14 @@ impl State {
                 let trace = run.trace.clone();
                 self.end(&clean, status, reason);
                 self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
-                self.count_shards(finish.run, 0, now);
+                self.count_shards(finish, 0, now);
                 Finished::Late
             }
             Judgement::Ends(then @ After::Verdict { status, reason }) => {
                 self.end(&clean, status, reason);
                 self.tell_failure(finish.run, now);
-                self.count_shards(finish.run, 1, now);
+                self.note_ended(finish.run, finish.policy.awaits_children);
+                self.count_shards(finish, 1, now);
                 Finished::Stored(then, None)
             }
             Judgement::Ends(then @ After::Again { due_at, reason, lost_count }) => {
@@ -98,8 +100,10 @@ impl State {
     }
 
     /// Counts the broadcast of a shard down, and gives it a verdict if this was its last one.
-    fn count_shards(&mut self, shard: RunId, closed_count: i32, now: Timestamp) {
-        let Some(shard) = self.runs.get(&shard).filter(|run| run.shard_index != BROADCAST).cloned() else { return };
+    fn count_shards(&mut self, finish: &Finish, closed_count: i32, now: Timestamp) {
+        let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != BROADCAST).cloned() else {
+            return;
+        };
         let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
         let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != BROADCAST);
         let (statuses, ends): (Vec<RunStatus>, Vec<Option<Timestamp>>) =
@@ -109,13 +113,18 @@ impl State {
         let Some(broadcast) = parent.filter(is_broadcast) else { return };
         let Some(open_shards) = &mut broadcast.open_shards else { return };
         *open_shards = (*open_shards - closed_count).max(0);
-        if *open_shards == 0 && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown) {
+        let is_awaiting = broadcast.open_children.is_some();
+        if *open_shards == 0
+            && !is_awaiting
+            && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown)
+        {
             let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
             (broadcast.status, broadcast.message) = settle::fold(&statuses);
             broadcast.finished_at = ends.into_iter().flatten().max();
             self.cancels.remove(&id);
             if is_first {
                 self.tell_failure(id, now);
+                self.note_ended(id, finish.policy.awaits_children);
             }
         }
     }

@@ -8,6 +8,7 @@ mod catalog_change;
 mod cluster;
 mod ledger;
 mod ledger_finish;
+mod ledger_follow;
 mod outbox;
 mod upkeep;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
+use rondel_core::graph::Edge;
 use rondel_core::run::Attempt;
 use rondel_core::{
     AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp,
@@ -26,6 +28,7 @@ use rondel_core::{
 use crate::calendars::CalendarRecord;
 use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar, TokenRecord};
 use crate::cluster::{ExecutorRecord, Node, Session};
+use crate::follow::EndedRun;
 use crate::logs::{LogChunk, LogLine};
 use crate::outbox::{FailureWebhook, OutboxItem};
 use crate::{LeaseToken, Logs, Result};
@@ -93,6 +96,10 @@ struct State {
     /// Each is due when it is no longer held.
     outbox: BTreeMap<OutboxId, OutboxItem>,
     passes: BTreeMap<String, Timestamp>,
+    /// Which jobs follow from which.
+    parents: Vec<Edge>,
+    /// What got its verdict in the batch that is being written.
+    ended: Vec<EndedRun>,
 }
 
 struct StoredJob {

@@ -1,18 +1,21 @@
 //! The end of attempts, and all that follows from it, in one transaction per batch.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rondel_core::outcome::{After, Outcome};
 use rondel_core::run::BROADCAST;
-use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use sqlx::any::AnyRow;
 
 use super::failure::{self, Failure};
 use super::ledger_delay::Delays;
+use super::ledger_follow::Followed;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, transact};
+use crate::failpoint;
+use crate::follow::EndedRun;
 use crate::ledger::{Ends, Finish, Finished, Finisher};
 use crate::outbox::is_failure;
 use crate::settle::{self, CleanFinish, Judgement, Standing};
@@ -21,7 +24,7 @@ use crate::{Result, StoreError};
 pub(super) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
     text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, parent_id, job_id, fire_at_ms, cause, \
-           shard_index, executor_id, executor, started_at_ms FROM run WHERE id {in_list} ORDER BY id {for_update}",
+           shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
@@ -61,7 +64,7 @@ const CORRECT_ATTEMPTS: Statement = Statement {
 };
 const LOCK_BROADCASTS: Statement = Statement {
     name: "lock_broadcasts",
-    text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, message, cancel_by FROM run \
+    text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, message, cancel_by, open_children FROM run \
            WHERE id {in_list} AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
 };
 pub(super) const READ_SHARDS: Statement = Statement {
@@ -78,7 +81,7 @@ const COUNT_SHARDS: Statement = Statement {
 
 impl SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
-    pub(super) async fn finish_batch(&self, _finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    pub(super) async fn finish_batch(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
         let mut parts = vec![&clean[..]];
@@ -86,12 +89,14 @@ impl SqlStore {
             if part.is_empty() {
                 continue;
             }
-            match transact!(self, "finish", |tx| Batch::default().run(tx, part).await) {
+            match transact!(self, "finish", |tx| Batch::default().run(tx, finisher, part).await) {
                 Ok(part_ends) => ends.extend(part_ends),
                 Err(error) if !matches!(failure::of(&error), Failure::Data | Failure::Duplicate) => {
                     return Err(error);
                 }
-                Err(error) if part.len() == 1 => ends.extend(self.finish_unwritable(part[0].finish, &error).await?),
+                Err(error) if part.len() == 1 => {
+                    ends.extend(self.finish_unwritable(finisher, part[0].finish, &error).await?);
+                }
                 Err(_) => {
                     let (left, right) = part.split_at(part.len() / 2);
                     parts.extend([right, left]);
@@ -102,7 +107,7 @@ impl SqlStore {
     }
 
     /// Ends a run whose result the database refuses, without anything of what was refused.
-    async fn finish_unwritable(&self, finish: &Finish, error: &StoreError) -> Result<Ends> {
+    async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &Finish, error: &StoreError) -> Result<Ends> {
         tracing::error!(run = %finish.run, %error, "a result cannot be written");
         let failed = Finish {
             outcome: Outcome::Failed { retryable: false },
@@ -113,7 +118,7 @@ impl SqlStore {
             ..finish.clone()
         };
         let part = [CleanFinish::new(&failed)];
-        let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, &part).await)?;
+        let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, finisher, &part).await)?;
         for answer in &mut ends.answers {
             if matches!(answer, Finished::Stored(..) | Finished::Late) {
                 *answer = Finished::Unwritable;
@@ -130,6 +135,7 @@ struct Locked {
     parent: Option<RunId>,
     key: FireKey,
     shard_index: i32,
+    trigger: Trigger,
     executor_id: Option<ExecutorId>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
@@ -138,11 +144,23 @@ struct Locked {
 }
 
 /// What a broadcast and its shards have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FireKey {
     job: i64,
     fire_at: i64,
     cause: i64,
+}
+
+impl Locked {
+    fn ended(&self, finish: &Finish, status: RunStatus) -> EndedRun {
+        EndedRun {
+            run: finish.run,
+            job: JobId::new(self.key.job),
+            cause: self.key.cause,
+            trigger: self.trigger,
+            awaits_children: finish.policy.awaits_children && status == RunStatus::Succeeded,
+        }
+    }
 }
 
 struct Verdict<'f> {
@@ -178,6 +196,8 @@ struct EndedAttempt<'f> {
 struct ShardCount {
     key: FireKey,
     closed_count: i32,
+    trigger: Trigger,
+    awaits_children: bool,
 }
 
 /// A batch of results and what is collected to be written for it.
@@ -195,10 +215,14 @@ struct Batch<'f> {
     /// Runs that failed for good: some of them the world is told about.
     failed: Vec<RunId>,
     delays: Delays,
+    /// Rows that got their verdict, with the rows of which they may be shards.
+    over: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
+    /// Broadcasts whose shards were counted.
+    wholes: HashSet<(RunId, FireKey)>,
 }
 
 impl<'f> Batch<'f> {
-    async fn run(mut self, tx: &mut Tx<'_>, part: &'f [CleanFinish<'f>]) -> Result<Ends> {
+    async fn run(mut self, tx: &mut Tx<'_>, finisher: Finisher<'_>, part: &'f [CleanFinish<'f>]) -> Result<Ends> {
         self.delays = Delays::lock(tx, part).await?;
         let mut ids: Vec<i64> = part.iter().map(|clean| clean.finish.run.get()).collect();
         ids.sort_unstable();
@@ -218,9 +242,19 @@ impl<'f> Batch<'f> {
             self.decide(clean);
         }
         self.write(tx).await?;
+        // A death here must leave the runs open: with a verdict and without their children, those would never come.
+        failpoint::pass("finish.settled");
+        let Followed { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
+        self.failed.extend(failed);
         tx.insert_failures(&self.failed).await?;
         let is_due = self.delays.write(tx).await?;
-        Ok(Ends { answers: self.answers, is_due, ..Ends::default() })
+        Ok(Ends { answers: self.answers, is_due, released, awaiting, over })
+    }
+
+    /// What got a verdict and is not a shard of something.
+    fn ended_runs(&self) -> Vec<EndedRun> {
+        let is_shard = |whole: &Option<(RunId, FireKey)>| whole.is_some_and(|whole| self.wholes.contains(&whole));
+        self.over.iter().filter(|(_, whole)| !is_shard(whole)).map(|(ended, _)| *ended).collect()
     }
 
     fn decide(&mut self, clean: &'f CleanFinish<'f>) {
@@ -253,7 +287,7 @@ impl<'f> Batch<'f> {
                 self.corrections.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
                 locked.standing.status = status;
                 locked.is_dirty = true;
-                count_shard(&mut self.broadcasts, locked, 0);
+                count_shard(&mut self.broadcasts, locked, 0, finish);
                 self.answers.push(Finished::Late);
             }
             Judgement::Ends(then @ After::Verdict { status, reason }) => {
@@ -265,7 +299,9 @@ impl<'f> Batch<'f> {
                 }
                 locked.standing.status = status;
                 locked.is_dirty = true;
-                count_shard(&mut self.broadcasts, locked, 1);
+                let ended = locked.ended(finish, status);
+                self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
+                count_shard(&mut self.broadcasts, locked, 1, finish);
                 self.delays.end(finish.run, Timestamp::from_millis(locked.key.fire_at), finish.finished_at);
                 if is_failure(status) {
                     self.failed.push(finish.run);
@@ -291,6 +327,7 @@ impl<'f> Batch<'f> {
                     lost_count,
                     marked: false,
                     cancel_asked: locked.standing.cancel_asked,
+                    awaits_children: false,
                 };
                 (locked.executor_id, locked.started_at) = (None, None);
                 locked.is_dirty = true;
@@ -362,12 +399,16 @@ impl<'f> Batch<'f> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {
             let mut broadcasts = tx.lock_broadcasts(chunk).await?;
+            self.wholes.extend(broadcasts.iter().map(|row| (row.id, row.key)));
             let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
             if !over.is_empty() {
                 let mut shards = tx.read_shards(&over).await?;
                 for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
                     let is_first = !broadcast.status.is_terminal();
                     broadcast.fold(shards.remove(&broadcast.id).unwrap_or_default());
+                    if is_first {
+                        self.over.push((broadcast.ended(), None));
+                    }
                     if is_first && is_failure(broadcast.status) {
                         self.failed.push(broadcast.id);
                     }
@@ -409,12 +450,26 @@ struct Broadcast {
     finished_at: Option<Timestamp>,
     message: Option<String>,
     is_cancel_asked: bool,
+    /// It awaits its children: its shards are folded already.
+    is_awaiting: bool,
+    trigger: Trigger,
+    awaits_children: bool,
 }
 
 impl Broadcast {
     /// Its last shard is over; or a shard of one whose verdict was `unknown` has got its true verdict.
     fn must_fold(&self) -> bool {
-        self.open_shards == 0 && (!self.status.is_terminal() || self.status == RunStatus::Unknown)
+        self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.status == RunStatus::Unknown)
+    }
+
+    fn ended(&self) -> EndedRun {
+        EndedRun {
+            run: self.id,
+            job: JobId::new(self.key.job),
+            cause: self.key.cause,
+            trigger: self.trigger,
+            awaits_children: self.awaits_children && self.status == RunStatus::Succeeded,
+        }
     }
 
     fn fold(&mut self, shards: Vec<(RunStatus, Option<Timestamp>)>) {
@@ -443,10 +498,14 @@ impl Tx<'_> {
                 finished_at: columns.opt_at("finished_at_ms")?,
                 message: columns.opt_text("message")?,
                 is_cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+                is_awaiting: columns.opt_int("open_children")?.is_some(),
+                trigger: Trigger::Parent,
+                awaits_children: false,
             };
             // A run that follows from a broadcast without being its shard (a retry by hand) has another key.
             if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
                 broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);
+                (broadcast.trigger, broadcast.awaits_children) = (count.trigger, count.awaits_children);
                 broadcasts.push(broadcast);
             }
         }
@@ -464,9 +523,15 @@ impl Tx<'_> {
     }
 }
 
-fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, closed_count: i32) {
+fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, closed_count: i32, finish: &Finish) {
     if let Some(parent) = locked.parent.filter(|_| locked.shard_index != BROADCAST) {
-        let count = broadcasts.entry(parent).or_insert(ShardCount { key: locked.key, closed_count: 0 });
+        let new = ShardCount {
+            key: locked.key,
+            closed_count: 0,
+            trigger: locked.trigger,
+            awaits_children: finish.policy.awaits_children,
+        };
+        let count = broadcasts.entry(parent).or_insert(new);
         count.closed_count += closed_count;
     }
 }
@@ -474,13 +539,14 @@ fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, cl
 fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
-    let locked = Locked {
+    let mut locked = Locked {
         standing: Standing {
             attempt: columns.small("attempt")?,
             status: columns.word("status")?,
             lost_count: columns.small("lost_count")?,
             marked: columns.opt_int("marked_at_ms")?.is_some(),
             cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+            awaits_children: false,
         },
         parent: columns.opt_int("parent_id")?.map(RunId::new),
         key: FireKey { job: columns.int("job_id")?, fire_at: columns.int("fire_at_ms")?, cause: columns.int("cause")? },
@@ -488,8 +554,10 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         executor_id: columns.opt_int("executor_id")?.map(ExecutorId::new),
         executor: columns.opt_text("executor")?,
         started_at: columns.opt_at("started_at_ms")?,
+        trigger: columns.word("trigger_kind")?,
         is_dirty: false,
     };
+    locked.standing.awaits_children = columns.opt_int("open_children")?.is_some();
     Ok((id, locked))
 }
 

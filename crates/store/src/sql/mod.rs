@@ -17,6 +17,7 @@ mod ledger_adopt;
 mod ledger_claim;
 mod ledger_delay;
 mod ledger_finish;
+mod ledger_follow;
 mod ledger_hand;
 mod ledger_read;
 mod logs;

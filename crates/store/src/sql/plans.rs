@@ -8,7 +8,7 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     calendars, catalog_change, catalog_versions, cluster, ledger_adopt, ledger_claim, ledger_delay, ledger_finish,
-    ledger_hand, ledger_read,
+    ledger_follow, ledger_hand, ledger_read,
 };
 use crate::DatabaseUrl;
 
@@ -38,6 +38,9 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&ledger_finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&ledger_finish::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
+        (&ledger_follow::FIND_PARENTS, "job_parent_parent (parent_id=?)"),
+        (&ledger_follow::LOCK_ROOTS, "INTEGER PRIMARY KEY"),
+        (&ledger_follow::READ_MEMBERS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index=?)"),
         (&catalog_change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
         (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
         (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),

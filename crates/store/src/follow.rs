@@ -1,0 +1,402 @@
+//! What the ends of a fire's runs mean for the jobs that follow from them: the same plan for every store.
+//!
+//! The plan is made anew from what stands in the ledger each time that a run of the fire ends, while the row of the
+//! fire's first run, its root, is locked. So two ends at once see each other, nothing is counted that could be counted
+//! twice, and an edit of the jobs holds for fires under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rondel_core::graph::{Fire, Graph, Stand, Turn};
+use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
+use serde_json::{Map, Value, json};
+
+use crate::LeaseToken;
+use crate::settle::shard_of;
+
+/// How many bytes of its parents' results a run gets, and how many of their parameters.
+const PASSED_LEN_MAX: usize = 16 * 1024;
+
+/// A run, or the row of a whole broadcast, that has just got its verdict.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedRun {
+    pub(crate) run: RunId,
+    pub(crate) job: JobId,
+    pub(crate) cause: i64,
+    pub(crate) trigger: Trigger,
+    /// It succeeded, and is over only with its children.
+    pub(crate) awaits_children: bool,
+}
+
+impl EndedRun {
+    /// The run that its fire began with.
+    pub(crate) const fn root(&self) -> RunId {
+        match self.trigger {
+            Trigger::Parent => RunId::new(self.cause),
+            Trigger::Cron
+            | Trigger::Interval
+            | Trigger::Once
+            | Trigger::Manual
+            | Trigger::Api
+            | Trigger::Backfill
+            | Trigger::Misfire => self.run,
+        }
+    }
+}
+
+/// The run that a fire began with.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    pub(crate) run: RunId,
+    pub(crate) job: JobId,
+    pub(crate) fire_at: Timestamp,
+    pub(crate) due_at: Timestamp,
+}
+
+/// A run of a fire, as the plan needs it.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) run: RunId,
+    pub(crate) name: String,
+    pub(crate) status: RunStatus,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) open_children: Option<i32>,
+}
+
+/// A job that may get a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Child {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) app: AppId,
+    pub(crate) version: i64,
+    pub(crate) spec: JobSpec,
+    /// Its living home, else the finishing node.
+    pub(crate) owner: LeaseToken,
+}
+
+/// A run whose open children are counted, or that is over with the last of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fold {
+    pub(crate) job: JobId,
+    pub(crate) run: RunId,
+    pub(crate) status: RunStatus,
+    pub(crate) open_children: i32,
+    pub(crate) message: Option<String>,
+    /// It awaits its children from now on.
+    pub(crate) is_new: bool,
+}
+
+/// A run that comes into being, and the runs that it follows from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Follower {
+    pub(crate) run: Run,
+    pub(crate) parents: Vec<RunId>,
+}
+
+/// What becomes of one fire.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FirePlan {
+    pub(crate) followers: Vec<Follower>,
+    pub(crate) folds: Vec<Fold>,
+}
+
+/// Everything about one fire.
+#[derive(Debug)]
+pub(crate) struct FireFacts<'f> {
+    pub(crate) root: &'f Root,
+    pub(crate) graph: &'f Graph,
+    /// When the jobs were created.
+    pub(crate) created: &'f BTreeMap<JobId, Timestamp>,
+    pub(crate) members: BTreeMap<JobId, Member>,
+    /// The runs of the fire that have just ended.
+    pub(crate) ended: Vec<EndedRun>,
+}
+
+impl FireFacts<'_> {
+    /// The jobs of the fire. One that was created after the fire began belongs to it only where it follows from a job
+    /// that ends now, so that a new job does not run for what was over before it was there.
+    fn jobs(&self) -> BTreeSet<JobId> {
+        let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
+        let mut jobs = self.graph.reach(self.root.job);
+        jobs.retain(|job| is_old(job) || self.members.contains_key(job));
+        for child in self.ended.iter().flat_map(|ended| self.graph.children_of(ended.job)) {
+            jobs.extend(self.graph.reach(child));
+        }
+        jobs
+    }
+
+    fn stands(&self) -> BTreeMap<JobId, Stand> {
+        let awaiting: BTreeSet<RunId> =
+            self.ended.iter().filter(|ended| ended.awaits_children).map(|ended| ended.run).collect();
+        let stand = |member: &Member| {
+            let awaits = match member.status {
+                RunStatus::Succeeded => awaiting.contains(&member.run),
+                status => status == RunStatus::Running && member.open_children.is_some(),
+            };
+            match awaits {
+                true => Stand { ended: Some(RunStatus::Succeeded), verdict: None },
+                false => {
+                    let verdict = member.status.is_terminal().then_some((member.status, member.reason));
+                    Stand { ended: verdict.map(|(status, _)| status), verdict }
+                }
+            }
+        };
+        self.members.iter().map(|(job, member)| (*job, stand(member))).collect()
+    }
+
+    /// What follows. `children` are the jobs that have no run in this fire yet.
+    pub(crate) fn plan(&self, children: &BTreeMap<JobId, Child>, ids: &IdGen, now: Timestamp) -> FirePlan {
+        let jobs: BTreeSet<JobId> = self.jobs();
+        let known = jobs.into_iter().filter(|job| self.members.contains_key(job) || children.contains_key(job));
+        let mut fire = Fire::new(self.graph, known.collect(), self.stands());
+        let mut made: BTreeMap<JobId, Follower> = BTreeMap::new();
+        loop {
+            let turns = fire.turns();
+            if turns.is_empty() {
+                break;
+            }
+            for (job, turn) in turns {
+                let Some(child) = children.get(&job) else { continue };
+                let run = self.run(job, child, RunId::new(ids.next(now)), now);
+                let run = match turn {
+                    Turn::Runs if child.spec.enabled => run,
+                    Turn::Runs => skipped(run, Reason::Paused, "the job is paused".to_owned(), now),
+                    Turn::Refused(parent) => {
+                        let message = self.refusal(parent, &fire, children);
+                        skipped(run, Reason::Parent, message, now)
+                    }
+                };
+                let verdict = run.status.is_terminal().then_some((run.status, run.reason));
+                let parents: Vec<RunId> =
+                    fire.parents_of(job).filter_map(|parent| self.run_of(parent, &made)).collect();
+                fire.set(job, Stand { ended: verdict.map(|(status, _)| status), verdict });
+                let run = Run { parent: parents.first().copied(), ..run };
+                made.insert(job, Follower { run, parents });
+            }
+        }
+        FirePlan { folds: self.folds(&mut fire, children), followers: made.into_values().collect() }
+    }
+
+    fn run_of(&self, job: JobId, made: &BTreeMap<JobId, Follower>) -> Option<RunId> {
+        let stored = self.members.get(&job).map(|member| member.run);
+        stored.or_else(|| made.get(&job).map(|follower| follower.run.id))
+    }
+
+    fn refusal(&self, parent: JobId, fire: &Fire<'_>, children: &BTreeMap<JobId, Child>) -> String {
+        let stored = self.members.get(&parent).map(|member| member.name.as_str());
+        let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str())).unwrap_or("a parent");
+        match fire.stand(parent).and_then(|stand| stand.ended) {
+            Some(status) => format!("{name} {}", said(status)),
+            None => format!("{name} has no verdict"),
+        }
+    }
+
+    fn run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
+        let (shard_index, shard_total) = shard_of(child.spec.route);
+        Run {
+            id,
+            namespace: child.namespace,
+            job,
+            job_version: child.version,
+            app: child.app,
+            fire_at: self.root.fire_at,
+            cause: self.root.run.get(),
+            shard_index,
+            shard_total,
+            trigger: Trigger::Parent,
+            status: RunStatus::Pending,
+            reason: None,
+            attempt: 1,
+            due_at: now,
+            node: child.owner.node,
+            node_epoch: child.owner.epoch,
+            params: None,
+            executor: None,
+            executor_id: None,
+            marked_at: None,
+            started_at: None,
+            finished_at: None,
+            message: None,
+            result: None,
+            lost_count: 0,
+            open_shards: None,
+            open_children: None,
+            parent: None,
+            trace: None,
+            cancel_by: None,
+            span_end_at: None,
+            span_count: 1,
+        }
+    }
+
+    /// Counts the open children of the runs that await theirs. One that is over may end another.
+    fn folds(&self, fire: &mut Fire<'_>, children: &BTreeMap<JobId, Child>) -> Vec<Fold> {
+        let mut folds: BTreeMap<JobId, Fold> = BTreeMap::new();
+        loop {
+            let mut has_changed = false;
+            for (job, member) in &self.members {
+                let is_awaiting = |stand: Stand| stand.ended == Some(RunStatus::Succeeded) && stand.verdict.is_none();
+                if !fire.stand(*job).is_some_and(is_awaiting) {
+                    continue;
+                }
+                let mut fold = Fold {
+                    job: *job,
+                    run: member.run,
+                    status: RunStatus::Running,
+                    open_children: i32::try_from(fire.open_children(*job)).unwrap_or(i32::MAX),
+                    message: None,
+                    is_new: member.status.is_terminal(),
+                };
+                if fold.open_children == 0 {
+                    has_changed = true;
+                    fold.status = RunStatus::Succeeded;
+                    if let Some((child, status)) = fire.failing_child(*job) {
+                        let stored = self.members.get(&child).map(|member| member.name.as_str());
+                        let name = stored.or_else(|| children.get(&child).map(|child| child.spec.name.as_str()));
+                        fold.status = RunStatus::Failed;
+                        fold.message = Some(format!("{} {}", name.unwrap_or("a child"), said(status)));
+                    }
+                    let verdict = Some((fold.status, None));
+                    fire.set(*job, Stand { ended: Some(RunStatus::Succeeded), verdict });
+                }
+                folds.insert(*job, fold);
+            }
+            if !has_changed {
+                let is_news = |fold: &Fold| {
+                    let before = self.members.get(&fold.job).and_then(|member| member.open_children);
+                    // A run without children that came to be is over as it stands.
+                    let is_plain = fold.is_new && fold.status == RunStatus::Succeeded;
+                    !is_plain && (fold.is_new || before != Some(fold.open_children))
+                };
+                return folds.into_values().filter(is_news).collect();
+            }
+        }
+    }
+}
+
+fn skipped(run: Run, reason: Reason, message: String, now: Timestamp) -> Run {
+    let (reason, message) = (Some(reason), Some(message));
+    Run { status: RunStatus::Skipped, reason, message, finished_at: Some(now), ..run }
+}
+
+const fn said(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Succeeded => "succeeded",
+        RunStatus::Failed => "failed",
+        RunStatus::TimedOut => "timed out",
+        RunStatus::Cancelled => "was cancelled",
+        RunStatus::Unknown => "has an unknown outcome",
+        RunStatus::Skipped => "was skipped",
+        RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => "is not over",
+    }
+}
+
+/// What a run gets to know of one of the runs that it follows from.
+#[derive(Clone, Debug)]
+pub(crate) struct Passed {
+    pub(crate) job_name: String,
+    pub(crate) run: RunId,
+    pub(crate) status: RunStatus,
+    pub(crate) is_follower: bool,
+    /// Parameters of the run alone, as JSON text; those of the job where there are none.
+    pub(crate) params: Option<String>,
+    pub(crate) job_params: Value,
+    /// As JSON text.
+    pub(crate) result: Option<String>,
+}
+
+/// The parameters of a run that follows from others: its job's, with what its parents were given and what they returned.
+/// Parameters that are no object are put into one.
+pub(crate) fn params(job_params: &Value, mut parents: Vec<Passed>) -> String {
+    let mut params = match job_params {
+        Value::Object(params) => params.clone(),
+        Value::Null => Map::new(),
+        other => Map::from_iter([("params".to_owned(), other.clone())]),
+    };
+    parents.sort_by(|a, b| a.job_name.cmp(&b.job_name));
+    let (mut results_left, mut params_left) = (PASSED_LEN_MAX, PASSED_LEN_MAX);
+    let mut passed = Map::new();
+    for parent in parents {
+        let result = bounded(parent.run, parent.result.as_deref().unwrap_or("null"), &mut results_left);
+        let given = given(&parent).to_string();
+        let given = bounded(parent.run, &given, &mut params_left);
+        let entry = json!({
+            "run_id": parent.run.to_string(),
+            "status": parent.status.as_str(),
+            "result": result,
+            "params": given,
+        });
+        passed.insert(parent.job_name, entry);
+    }
+    params.insert("parents".to_owned(), Value::Object(passed));
+    Value::Object(params).to_string()
+}
+
+/// What a parent was given, without what that one was told of its own parents: a chain must not grow with its length.
+fn given(parent: &Passed) -> Value {
+    let own = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    match own.unwrap_or_else(|| parent.job_params.clone()) {
+        Value::Object(mut given) if parent.is_follower => {
+            given.remove("parents");
+            Value::Object(given)
+        }
+        other => other,
+    }
+}
+
+/// A value as far as there is room for it; else where it can be read.
+fn bounded(run: RunId, text: &str, left: &mut usize) -> Value {
+    if text.len() > *left {
+        return json!({"omitted": format!("{} bytes of JSON; read run {run}", text.len())});
+    }
+    *left -= text.len();
+    // A text that was cut when it was stored is no JSON any more.
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(name: &str, result: Option<&str>) -> Passed {
+        Passed {
+            job_name: name.to_owned(),
+            run: RunId::new(7),
+            status: RunStatus::Succeeded,
+            is_follower: true,
+            params: Some(r#"{"n": 1, "parents": {"x": 1}}"#.to_owned()),
+            job_params: Value::Null,
+            result: result.map(str::to_owned),
+        }
+    }
+
+    #[track_caller]
+    fn check_params(job_params: &Value, parents: Vec<Passed>, expected: &Value) {
+        assert_eq!(&serde_json::from_str::<Value>(&params(job_params, parents)).unwrap(), expected);
+    }
+
+    #[test]
+    fn parameters_carry_the_parents() {
+        let b = json!({"run_id": "7", "status": "succeeded", "result": {"rows": 3}, "params": {"n": 1}});
+        let with_b = |rest: Value| {
+            let mut all = rest.as_object().cloned().unwrap_or_default();
+            all.insert("parents".to_owned(), json!({"b": b}));
+            Value::Object(all)
+        };
+        let parents = || vec![passed("b", Some(r#"{"rows": 3}"#))];
+        check_params(&json!({"k": "v"}), parents(), &with_b(json!({"k": "v"})));
+        check_params(&Value::Null, parents(), &with_b(json!({})));
+        check_params(&json!([1]), parents(), &with_b(json!({"params": [1]})));
+        let nothing = json!({"run_id": "7", "status": "succeeded", "result": null, "params": {"n": 1}});
+        check_params(&Value::Null, vec![passed("b", None)], &json!({"parents": {"b": nothing}}));
+    }
+
+    #[test]
+    fn what_is_too_long_is_named_instead() {
+        let long = format!("\"{}\"", "x".repeat(10_000));
+        let text = params(&Value::Null, vec![passed("c", Some(&long)), passed("b", Some(&long))]);
+        let params: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(params["parents"]["b"]["result"].as_str().map(str::len), Some(10_000));
+        assert_eq!(params["parents"]["c"]["result"]["omitted"], "10002 bytes of JSON; read run 7");
+        assert_eq!(params["parents"]["c"]["params"], json!({"n": 1}));
+    }
+}

@@ -1,0 +1,122 @@
+//! The runs that follow from ended runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rondel_core::graph::Graph;
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
+
+use super::State;
+use crate::follow::{Child, EndedRun, FireFacts, Fold, Member, Passed, Root, params};
+use crate::ledger::{Ends, Finisher};
+
+impl State {
+    /// Notes that a run, or a whole broadcast, has got its verdict.
+    pub(super) fn note_ended(&mut self, id: RunId, awaits_children: bool) {
+        let Some(run) = self.runs.get(&id).filter(|run| self.whole_of(run).is_none()) else { return };
+        let awaits_children = awaits_children && run.status == RunStatus::Succeeded;
+        let ended = EndedRun { run: id, job: run.job, cause: run.cause, trigger: run.trigger, awaits_children };
+        self.ended.push(ended);
+    }
+
+    /// Releases and skips the children of what ended, and counts the open children of those that await theirs.
+    pub(super) fn follow(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
+        let ended = std::mem::take(&mut self.ended);
+        let graph = Graph::new(self.parents.iter().copied());
+        let is_parent: BTreeSet<JobId> = self.parents.iter().map(|edge| edge.parent).collect();
+        let created = self.jobs.iter().map(|(job, stored)| (*job, stored.record.created_at)).collect();
+        let has_fire = |ended: &&EndedRun| ended.trigger == Trigger::Parent || is_parent.contains(&ended.job);
+        let roots: BTreeSet<RunId> = ended.iter().filter(has_fire).map(EndedRun::root).collect();
+        for root in roots {
+            let Some(run) = self.runs.get(&root) else { continue };
+            let root = Root { run: root, job: run.job, fire_at: run.fire_at, due_at: run.due_at };
+            let ended = ended.iter().filter(|ended| ended.root() == root.run).copied().collect();
+            let members = self.members(&root, &graph);
+            let facts = FireFacts { root: &root, graph: &graph, created: &created, members, ended };
+            let children = self.children(&facts, finisher, now);
+            let plan = facts.plan(&children, finisher.ids, now);
+            for follower in plan.followers {
+                let mut run = follower.run;
+                if !run.status.is_terminal()
+                    && let Some(child) = children.get(&run.job)
+                {
+                    let parents = follower.parents.iter().filter_map(|parent| self.passed(*parent)).collect();
+                    run.params = Some(params(&child.spec.params, parents));
+                }
+                if self.insert(run.clone()) && !run.status.is_terminal() {
+                    self.take_home(&run);
+                    ends.released.push(run);
+                }
+            }
+            plan.folds.into_iter().for_each(|fold| self.fold(&fold, ends, now));
+        }
+    }
+
+    fn members(&self, root: &Root, graph: &Graph) -> BTreeMap<JobId, Member> {
+        let member = |run: &Run| Member {
+            run: run.id,
+            name: self.jobs.get(&run.job).map(|stored| stored.record.spec.name.clone()).unwrap_or_default(),
+            status: run.status,
+            reason: run.reason,
+            open_children: run.open_children,
+        };
+        let own = |job: JobId| {
+            let at =
+                |shard| self.keys.get(&(job, root.fire_at, root.run.get(), shard)).and_then(|id| self.runs.get(id));
+            let run = if job == root.job { self.runs.get(&root.run) } else { at(-1).or_else(|| at(0)) };
+            Some((job, member(run?)))
+        };
+        graph.reach(root.job).into_iter().filter_map(own).collect()
+    }
+
+    fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>, now: Timestamp) -> BTreeMap<JobId, Child> {
+        let jobs = facts.graph.reach(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job));
+        let child = |job: JobId| {
+            let stored = self.jobs.get(&job).filter(|stored| !stored.is_deleted)?;
+            let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home));
+            let living = home.filter(|held| held.node.is_living(now)).map(|held| held.node.token());
+            let owner = living.filter(|living| living.node != finisher.token.node).unwrap_or(finisher.token);
+            let record = &stored.record;
+            let (namespace, app, version, spec) = (record.namespace, record.app, record.version, record.spec.clone());
+            Some((job, Child { namespace, app, version, spec, owner }))
+        };
+        jobs.filter_map(child).collect()
+    }
+
+    fn passed(&self, id: RunId) -> Option<Passed> {
+        let run = self.runs.get(&id)?;
+        let stored = self.jobs.get(&run.job)?;
+        let version = stored.versions.get(&run.job_version);
+        Some(Passed {
+            job_name: stored.record.spec.name.clone(),
+            run: id,
+            status: if run.status.is_terminal() { run.status } else { RunStatus::Succeeded },
+            is_follower: run.trigger == Trigger::Parent,
+            params: run.params.clone(),
+            job_params: version.map(|(_, spec)| spec.params.clone()).unwrap_or_default(),
+            result: run.result.clone(),
+        })
+    }
+
+    /// A job whose home is gone gets the one that its run has.
+    fn take_home(&mut self, run: &Run) {
+        if let Some(due) = self.due.get_mut(&run.job).filter(|due| due.home != run.node) {
+            (due.home, due.term) = (NodeId::new(run.node.get()), due.term + 1);
+        }
+    }
+
+    fn fold(&mut self, fold: &Fold, ends: &mut Ends, now: Timestamp) {
+        let Some(run) = self.runs.get_mut(&fold.run) else { return };
+        (run.status, run.open_children) = (fold.status, Some(fold.open_children));
+        if fold.message.is_some() {
+            run.message.clone_from(&fold.message);
+        }
+        if !fold.status.is_terminal() {
+            ends.awaiting.extend(fold.is_new.then_some((fold.job, fold.run)));
+            return;
+        }
+        run.finished_at = Some(now);
+        self.cancels.remove(&fold.run);
+        self.tell_failure(fold.run, now);
+        ends.over.push((fold.job, fold.run));
+    }
+}

@@ -1,0 +1,372 @@
+//! The runs that follow from ended runs: children of a fire, released in the transaction of the ends.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rondel_core::graph::{DEPTH_MAX, Edge, Graph};
+use rondel_core::{AppId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::{Tx, rows};
+use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, Passed, Root, params};
+use crate::ledger::Finisher;
+use crate::outbox::is_failure;
+use crate::{LeaseToken, Result};
+
+pub(super) const FIND_PARENTS: Statement =
+    Statement { name: "find_parents", text: "SELECT DISTINCT parent_id FROM job_parent WHERE parent_id {in_list}" };
+/// Whoever ends a run of a fire holds the row of its root: two ends at once see each other.
+pub(super) const LOCK_ROOTS: Statement = Statement {
+    name: "lock_roots",
+    text: "SELECT id, job_id, fire_at_ms, due_at_ms, status, reason, open_children, {now} FROM run \
+           WHERE id {in_list} ORDER BY id {for_update}",
+};
+pub(super) const READ_EDGES: Statement = Statement {
+    name: "read_edges",
+    text: "SELECT job_parent.child_id, job_parent.parent_id, job_parent.on_what, job.created_at_ms FROM job_parent \
+           JOIN job ON job.id = job_parent.child_id WHERE job_parent.parent_id {in_list} AND job.retired = 0",
+};
+const READ_NAMES: Statement =
+    Statement { name: "read_member_names", text: "SELECT id, name FROM job WHERE id {in_list}" };
+pub(super) const READ_MEMBERS: Statement = Statement {
+    name: "read_members",
+    text: "SELECT run.id, run.job_id, run.cause, run.shard_index, run.status, run.reason, run.open_children \
+           FROM {rows:iii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
+           AND run.cause = v.column3 AND run.shard_index IN (0, -1)",
+};
+const READ_CHILDREN: Statement = Statement {
+    name: "read_children",
+    text: "SELECT job.id, job.namespace_id, job.app_id, job.version, job_version.spec, job_due.home, node.id, \
+           node.epoch FROM job JOIN job_version ON job_version.job_id = job.id AND job_version.version = job.version \
+           JOIN job_due ON job_due.job_id = job.id \
+           LEFT JOIN node ON node.id = job_due.home AND node.lease_until_ms > {now} \
+           WHERE job.id {in_list} AND job.retired = 0",
+};
+const READ_PASSED: Statement = Statement {
+    name: "read_passed",
+    text: "SELECT run.id, job.name, run.status, run.trigger_kind, run.params, job_version.spec, run.result FROM run \
+           JOIN job ON job.id = run.job_id JOIN job_version ON job_version.job_id = run.job_id \
+           AND job_version.version = run.job_version WHERE run.id {in_list}",
+};
+const FOLD_CHILDREN: Statement = Statement {
+    name: "fold_children",
+    text: "UPDATE run {join:iitit} SET open_children = v.column2, status = v.column3, \
+           finished_at_ms = COALESCE(v.column4, run.finished_at_ms), message = COALESCE(v.column5, run.message) \
+           {from:iitit} WHERE run.id = v.column1 AND run.status IN ('running', 'succeeded')",
+};
+const TAKE_HOMES: Statement = Statement {
+    name: "take_homes",
+    text: "UPDATE job_due {join:iii} SET home = v.column3, term = term + 1 {from:iii} \
+           WHERE job_due.job_id = v.column1 AND job_due.home = v.column2",
+};
+
+/// What followed from a batch of ends.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    /// Children that may run.
+    pub(super) released: Vec<Run>,
+    /// Runs that await their children from now on.
+    pub(super) awaiting: Vec<(JobId, RunId)>,
+    /// Runs that awaited their children and are over now.
+    pub(super) over: Vec<(JobId, RunId)>,
+    /// Those of them that failed.
+    pub(super) failed: Vec<RunId>,
+}
+
+/// A child with the home that is dead, or was never there.
+struct Candidate {
+    child: Child,
+    lost_home: Option<NodeId>,
+}
+
+/// The roots of a batch, and how their own rows stand.
+struct Roots {
+    roots: Vec<Root>,
+    members: HashMap<RunId, Member>,
+    now: Timestamp,
+}
+
+impl Tx<'_> {
+    /// Releases and skips the children of runs that have just got their verdict, and counts the open children of those
+    /// that await theirs.
+    pub(super) async fn follow_runs(&mut self, finisher: Finisher<'_>, ended: &[EndedRun]) -> Result<Followed> {
+        let ended = self.with_fires(ended).await?;
+        if ended.is_empty() {
+            return Ok(Followed::default());
+        }
+        let Roots { roots, mut members, now } = self.lock_roots(&ended).await?;
+        let (graph, created) = self.read_graph_below(&roots).await?;
+        let mut stored = self.read_members(&roots, &graph).await?;
+        let mut facts: Vec<FireFacts<'_>> = Vec::with_capacity(roots.len());
+        for root in &roots {
+            let mut own = stored.remove(&root.run).unwrap_or_default();
+            own.extend(members.remove(&root.run).map(|member| (root.job, member)));
+            let ended = ended.iter().filter(|ended| ended.root() == root.run).copied().collect();
+            facts.push(FireFacts { root, graph: &graph, created: &created, members: own, ended });
+        }
+        self.name_members(&mut facts).await?;
+        let candidates = self.read_candidates(finisher, &facts).await?;
+        let children: BTreeMap<JobId, Child> =
+            candidates.iter().map(|(job, candidate)| (*job, candidate.child.clone())).collect();
+        let plans: Vec<FirePlan> = facts.iter().map(|facts| facts.plan(&children, finisher.ids, now)).collect();
+        let (followers, folds): (Vec<_>, Vec<_>) = plans.into_iter().map(|plan| (plan.followers, plan.folds)).unzip();
+        let mut followed = self.write_folds(folds.concat(), now).await?;
+        followed.released = self.insert_followers(followers.concat(), &children).await?;
+        self.take_homes(finisher.token, &followed.released, &candidates).await?;
+        Ok(followed)
+    }
+
+    /// Those whose job has children, or that belong to a fire that somebody may await.
+    async fn with_fires(&mut self, ended: &[EndedRun]) -> Result<Vec<EndedRun>> {
+        let mut jobs: Vec<i64> = ended.iter().map(|ended| ended.job.get()).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let mut parents = BTreeSet::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&FIND_PARENTS).list(chunk.iter().copied())).await? {
+                parents.insert(JobId::new(Reader::new(&row, "job_parent").int("parent_id")?));
+            }
+        }
+        let has_fire = |ended: &&EndedRun| ended.trigger == Trigger::Parent || parents.contains(&ended.job);
+        Ok(ended.iter().filter(has_fire).copied().collect())
+    }
+
+    /// A root that was removed as too old has no row any more, and nothing follows in its fire.
+    async fn lock_roots(&mut self, ended: &[EndedRun]) -> Result<Roots> {
+        let ids: BTreeSet<i64> = ended.iter().map(|ended| ended.root().get()).collect();
+        let ids: Vec<i64> = ids.into_iter().collect();
+        let mut found = Roots { roots: Vec::new(), members: HashMap::new(), now: Timestamp::EPOCH };
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&LOCK_ROOTS).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "run");
+                let run = RunId::new(columns.int("id")?);
+                found.roots.push(Root {
+                    run,
+                    job: JobId::new(columns.int("job_id")?),
+                    fire_at: columns.at("fire_at_ms")?,
+                    due_at: columns.at("due_at_ms")?,
+                });
+                let member = Member {
+                    run,
+                    name: String::new(),
+                    status: columns.word("status")?,
+                    reason: columns.opt_word("reason")?,
+                    open_children: columns.opt_small("open_children")?,
+                };
+                found.members.insert(run, member);
+                found.now = columns.at("now")?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// All that follows from the roots' jobs, level by level, and when those jobs were created.
+    async fn read_graph_below(&mut self, roots: &[Root]) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
+        let (mut graph, mut created) = (Graph::default(), BTreeMap::new());
+        let mut level: BTreeSet<JobId> = roots.iter().map(|root| root.job).collect();
+        let mut seen = level.clone();
+        for _ in 0..DEPTH_MAX {
+            let mut next = BTreeSet::new();
+            let jobs: Vec<i64> = level.iter().map(|job| job.get()).collect();
+            for chunk in jobs.chunks(CHUNK_MAX) {
+                for row in self.rows(Query::new(&READ_EDGES).list(chunk.iter().copied())).await? {
+                    let mut columns = Reader::new(&row, "job_parent");
+                    let (child, parent) = (JobId::new(columns.int("child_id")?), JobId::new(columns.int("parent_id")?));
+                    graph.add(Edge { child, parent, on: columns.word("on_what")? });
+                    created.insert(child, columns.at("created_at_ms")?);
+                    if seen.insert(child) {
+                        next.insert(child);
+                    }
+                }
+            }
+            if next.is_empty() {
+                break;
+            }
+            level = next;
+        }
+        Ok((graph, created))
+    }
+
+    /// The rows of these fires, by root and job; a broadcast is the row that stands for all of it.
+    async fn read_members(&mut self, roots: &[Root], graph: &Graph) -> Result<HashMap<RunId, BTreeMap<JobId, Member>>> {
+        let mut keys = Vec::new();
+        for root in roots {
+            let jobs = graph.reach(root.job).into_iter().filter(|job| *job != root.job);
+            keys.extend(jobs.map(|job| (job, root.fire_at, root.run)));
+        }
+        let mut found: HashMap<(RunId, JobId), (i32, Member)> = HashMap::new();
+        for chunk in keys.chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_MEMBERS)
+                .rows(chunk, |query, (job, fire_at, root)| query.int(job.get()).at(*fire_at).int(root.get()));
+            for row in self.rows(query).await? {
+                let mut columns = Reader::new(&row, "run");
+                let run = RunId::new(columns.int("id")?);
+                let job = JobId::new(columns.int("job_id")?);
+                let root = RunId::new(columns.int("cause")?);
+                let shard_index = columns.small("shard_index")?;
+                let member = Member {
+                    run,
+                    name: String::new(),
+                    status: columns.word("status")?,
+                    reason: columns.opt_word("reason")?,
+                    open_children: columns.opt_small("open_children")?,
+                };
+                let known = found.entry((root, job)).or_insert_with(|| (shard_index, member.clone()));
+                if shard_index < known.0 {
+                    *known = (shard_index, member);
+                }
+            }
+        }
+        let mut members: HashMap<RunId, BTreeMap<JobId, Member>> = HashMap::new();
+        #[expect(clippy::iter_over_hash_type, reason = "each goes to a place of its own")]
+        for ((root, job), (_, member)) in found {
+            members.entry(root).or_default().insert(job, member);
+        }
+        Ok(members)
+    }
+
+    async fn name_members(&mut self, facts: &mut [FireFacts<'_>]) -> Result<()> {
+        let jobs: BTreeSet<i64> = facts.iter().flat_map(|facts| facts.members.keys().map(|job| job.get())).collect();
+        let jobs: Vec<i64> = jobs.into_iter().collect();
+        let mut names = HashMap::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_NAMES).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "job");
+                names.insert(JobId::new(columns.int("id")?), columns.text("name")?);
+            }
+        }
+        for (job, member) in facts.iter_mut().flat_map(|facts| &mut facts.members) {
+            member.name = names.get(job).cloned().unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// The jobs that have no run yet in one of these fires.
+    async fn read_candidates(
+        &mut self,
+        finisher: Finisher<'_>,
+        facts: &[FireFacts<'_>],
+    ) -> Result<BTreeMap<JobId, Candidate>> {
+        let wanted: BTreeSet<i64> = facts
+            .iter()
+            .flat_map(|facts| {
+                facts.graph.reach(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job))
+            })
+            .map(JobId::get)
+            .collect();
+        let wanted: Vec<i64> = wanted.into_iter().collect();
+        let mut candidates = BTreeMap::new();
+        for chunk in wanted.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_CHILDREN).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "job");
+                let job = JobId::new(columns.int("id")?);
+                let namespace = NamespaceId::new(columns.int("namespace_id")?);
+                let (app, version) = (AppId::new(columns.int("app_id")?), columns.int("version")?);
+                let spec = columns.text("spec")?;
+                let spec: JobSpec = serde_json::from_str(&spec).map_err(|error| columns.corrupt("spec", error))?;
+                let home = NodeId::new(columns.int("home")?);
+                let living = match (columns.opt_int("node_id")?, columns.opt_int("epoch")?) {
+                    (Some(node), Some(epoch)) => Some(LeaseToken { node: NodeId::new(node), epoch }),
+                    _ => None,
+                };
+                let own = finisher.token;
+                let lost_home = (living.is_none() && home != own.node).then_some(home);
+                // The home's own lease may have ended in the eyes of the database; its ends count all the same.
+                let owner = living.filter(|living| living.node != own.node).unwrap_or(own);
+                let child = Child { namespace, app, version, spec, owner };
+                candidates.insert(job, Candidate { child, lost_home });
+            }
+        }
+        Ok(candidates)
+    }
+
+    async fn write_folds(&mut self, folds: Vec<Fold>, now: Timestamp) -> Result<Followed> {
+        let mut followed = Followed::default();
+        for fold in &folds {
+            match fold.status.is_terminal() {
+                false if fold.is_new => followed.awaiting.push((fold.job, fold.run)),
+                false => {}
+                true => {
+                    followed.over.push((fold.job, fold.run));
+                    followed.failed.extend(is_failure(fold.status).then_some(fold.run));
+                }
+            }
+        }
+        for chunk in folds.chunks(CHUNK_MAX) {
+            let query = Query::new(&FOLD_CHILDREN).rows(chunk, |query, fold| {
+                query
+                    .int(fold.run.get())
+                    .int(fold.open_children.into())
+                    .text(fold.status.as_str())
+                    .opt_at(fold.status.is_terminal().then_some(now))
+                    .opt_text(fold.message.as_deref())
+            });
+            self.execute_all(query, chunk.len()).await?;
+        }
+        for chunk in followed.over.chunks(CHUNK_MAX) {
+            let ids = chunk.iter().map(|(_, run)| run.get());
+            self.execute(Query::new(&rows::DELETE_CANCELS).list(ids)).await?;
+        }
+        Ok(followed)
+    }
+
+    /// Inserts the runs that come into being; answers the open ones. A row that is there already stays as it is.
+    async fn insert_followers(
+        &mut self,
+        mut followers: Vec<Follower>,
+        children: &BTreeMap<JobId, Child>,
+    ) -> Result<Vec<Run>> {
+        let open = || followers.iter().filter(|follower| !follower.run.status.is_terminal());
+        let wanted: BTreeSet<i64> = open().flat_map(|follower| &follower.parents).map(|run| run.get()).collect();
+        let passed = self.read_passed(wanted.into_iter().collect()).await?;
+        for follower in followers.iter_mut().filter(|follower| !follower.run.status.is_terminal()) {
+            let Some(child) = children.get(&follower.run.job) else { continue };
+            let parents = follower.parents.iter().filter_map(|run| passed.get(run).cloned()).collect();
+            follower.run.params = Some(params(&child.spec.params, parents));
+        }
+        let runs: Vec<&Run> = followers.iter().map(|follower| &follower.run).collect();
+        let existing = self.insert_runs(&runs).await?;
+        let new = followers.into_iter().map(|follower| follower.run).filter(|run| !existing.contains(&run.id));
+        Ok(new.filter(|run| !run.status.is_terminal()).collect())
+    }
+
+    async fn read_passed(&mut self, runs: Vec<i64>) -> Result<HashMap<RunId, Passed>> {
+        let mut passed = HashMap::with_capacity(runs.len());
+        for chunk in runs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_PASSED).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "run");
+                let run = RunId::new(columns.int("id")?);
+                let job_name = columns.text("name")?;
+                let status: RunStatus = columns.word("status")?;
+                let is_follower = columns.word::<Trigger>("trigger_kind")? == Trigger::Parent;
+                let params = columns.opt_text("params")?;
+                let spec = columns.text("spec")?;
+                let spec: JobSpec = serde_json::from_str(&spec).map_err(|error| columns.corrupt("spec", error))?;
+                let result = columns.opt_text("result")?;
+                // It awaits its children: its own work is done.
+                let status = if status.is_terminal() { status } else { RunStatus::Succeeded };
+                let job_params = spec.params;
+                passed.insert(run, Passed { job_name, run, status, is_follower, params, job_params, result });
+            }
+        }
+        Ok(passed)
+    }
+
+    /// A job whose home is gone gets the one that its run has.
+    async fn take_homes(
+        &mut self,
+        token: LeaseToken,
+        released: &[Run],
+        candidates: &BTreeMap<JobId, Candidate>,
+    ) -> Result<()> {
+        let jobs: BTreeSet<JobId> = released.iter().map(|run| run.job).collect();
+        let home = |job: JobId| Some((job, candidates.get(&job)?.lost_home?));
+        let homes: Vec<(JobId, NodeId)> = jobs.into_iter().filter_map(home).collect();
+        for chunk in homes.chunks(CHUNK_MAX) {
+            // Whoever took it meanwhile keeps it: the run is its node's all the same.
+            let query = Query::new(&TAKE_HOMES)
+                .rows(chunk, |query, (job, home)| query.int(job.get()).int(home.get()).int(token.node.get()));
+            self.execute(query).await?;
+        }
+        Ok(())
+    }
+}
