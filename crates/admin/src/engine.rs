@@ -26,7 +26,7 @@ use crate::lifecycle::{Lifecycle, Until};
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, Registry};
 use crate::scheduler::heal::HealLoop;
-use crate::scheduler::in_memory::InMemory;
+use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::scan::ScanLoop;
 use crate::scheduler::tick::{Command, TickLoop};
 
@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) membership: Membership,
     pub(crate) definitions: Definitions,
     pub(crate) in_memory: InMemory,
+    pub(crate) awaiting: Awaiting,
     pub(crate) registry: Registry,
     pub(crate) progress: ProgressBoard,
     pub(crate) results: ResultLanes,
@@ -151,6 +152,7 @@ impl Engine {
             membership,
             definitions: Definitions::default(),
             in_memory: InMemory::default(),
+            awaiting: Awaiting::default(),
             registry: Registry::default(),
             progress: ProgressBoard::default(),
             results,

@@ -209,6 +209,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// Whether its own work is done and it is over only with the runs that follow from it: nobody has it in hand.
+    #[must_use]
+    pub fn awaits_children(&self) -> bool {
+        self.status == RunStatus::Running && self.open_children.is_some()
+    }
+
     /// Whether this row stands for a whole broadcast.
     #[must_use]
     pub const fn is_root(&self) -> bool {

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::graph::{Fire, Graph, Stand, Turn};
+use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use serde_json::{Map, Value, json};
 
 use crate::LeaseToken;
-use crate::settle::shard_of;
 
 /// How many bytes of its parents' results a run gets, and how many of their parameters.
 const PASSED_LEN_MAX: usize = 16 * 1024;
@@ -191,7 +191,7 @@ impl FireFacts<'_> {
     }
 
     fn run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
-        let (shard_index, shard_total) = shard_of(child.spec.route);
+        let (shard_index, shard_total) = if child.spec.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) };
         Run {
             id,
             namespace: child.namespace,

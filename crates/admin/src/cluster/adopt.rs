@@ -1,7 +1,7 @@
 //! Adoption, a standing query: own runs that are overdue and not in memory, runs of leases that are over, and requests
 //! to cancel. Whatever a crash, a lost answer or a late commit left behind is found here within a second.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +60,7 @@ impl AdoptLoop {
         self.adopt(&held).await?;
         self.shared.note_adopted();
         self.take_strays(&held).await?;
+        self.look_after_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(MISSING_ROUNDS) {
             self.call_missing(&held).await?;
@@ -81,6 +82,9 @@ impl AdoptLoop {
                 return Ok(());
             }
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
+            let (awaiting, adopted): (Vec<_>, Vec<_>) =
+                adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
+            self.hold(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
             let (unsent, maybe_sent) = sort(adopted);
             let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
             // What may be in an executor's hands takes its place in the job's order before what comes after it.
@@ -93,19 +97,60 @@ impl AdoptLoop {
     async fn call_missing(&self, held: &Held) -> Result<(), StoreError> {
         let shared = &self.shared;
         let running = shared.store.running(held.token, RUNNING_MAX).await?;
+        let (awaiting, running): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
+        self.hold(awaiting).await?;
         let missing: Vec<RunId> = shared.in_memory.missing(running.iter().map(|run| run.id));
         if missing.is_empty() {
             return Ok(());
         }
         // What ended since the reading left the memory only after it was durable: a second reading tells.
         let is_missing = |run: &Run| {
-            run.status == RunStatus::Running && (run.node, run.node_epoch) == (held.token.node, held.token.epoch)
+            run.status == RunStatus::Running
+                && !run.awaits_children()
+                && (run.node, run.node_epoch) == (held.token.node, held.token.epoch)
         };
         let missing: Vec<Run> = shared.store.runs(&missing).await?.into_iter().filter(is_missing).collect();
         if !missing.is_empty() {
             tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
         }
         self.call_roll(missing, &HashMap::new()).await
+    }
+
+    /// Runs that await their children have a place in the gate of their job, and nothing else.
+    async fn hold(&self, runs: Vec<Run>) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let new = shared.awaiting.admit_new(runs);
+        if new.is_empty() {
+            return Ok(());
+        }
+        let keys = new.iter().map(|run| (run.job, run.job_version));
+        let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
+        let ready = new.into_iter().filter_map(|run| {
+            let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
+            Some(Ready { run, definition, tried_at: None })
+        });
+        drop(shared.events.send(Event::Hold(ready.collect())).await);
+        Ok(())
+    }
+
+    /// Runs that await their children end with the last of those, wherever that one was: their gates are to hear of it.
+    async fn look_after_awaiting(&self, held: &Held) -> Result<(), StoreError> {
+        let known = self.shared.awaiting.all();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<RunId> = known.iter().map(|(_, run)| *run).collect();
+        let checks = self.shared.store.check_runs(&ids).await?;
+        let open: HashSet<RunId> = checks
+            .iter()
+            .filter(|check| check.status == RunStatus::Running && check.owner == held.token)
+            .map(|check| check.id)
+            .collect();
+        let over: Vec<_> = known.into_iter().filter(|(_, run)| !open.contains(run)).collect();
+        if !over.is_empty() {
+            drop(self.shared.events.send(Event::Over(over)).await);
+        }
+        Ok(())
     }
 
     /// Runs that may have been sent wait for the roll call; none of them is a stray from here on. `from` says under which

@@ -67,6 +67,17 @@ impl Gates {
         }
     }
 
+    /// A run that passed ends, and keeps its place until its children are over too. False where it has none here.
+    pub(crate) fn keep(&mut self, job: JobId, run: RunId) -> bool {
+        match self.0.get_mut(&job).and_then(|gate| gate.open.get_mut(&run)) {
+            Some(count) => {
+                *count += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// A broadcast that passed has this many shards now.
     pub(crate) fn expand(&mut self, job: JobId, root: RunId, shard_count: usize) {
         if let Some(count) = self.0.get_mut(&job).and_then(|gate| gate.open.get_mut(&root)) {

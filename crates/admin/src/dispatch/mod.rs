@@ -141,6 +141,12 @@ pub(crate) enum Event {
     Results(SessionHandle, Vec<IncomingResult>),
     /// Ends of attempts that are durable now.
     Settled(Vec<Settled>),
+    /// Runs that succeeded and await their children: they keep their place in their gates.
+    Awaiting(Vec<(JobId, RunId)>),
+    /// Such runs that came from a lease that is over.
+    Hold(Vec<Ready>),
+    /// Runs that awaited their children and are over now.
+    Over(Vec<(JobId, RunId)>),
     /// Broadcasts that were expanded, or not.
     Expanded(Ready, Vec<Run>, steps::Done),
     /// At-most-once runs that were marked, or not.

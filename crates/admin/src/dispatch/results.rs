@@ -123,11 +123,16 @@ impl ResultLoop {
     async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
         let (finishes, replies): (Vec<Finish>, Vec<Option<SessionHandle>>) =
             batch.into_iter().map(|item| (item.finish, item.reply_to)).unzip();
-        let Some(Ends { answers: finished, released, is_due }) = self.finish(&finishes, stop).await else { return };
+        let Some(ends) = self.finish(&finishes, stop).await else { return };
+        let Ends { answers: finished, released, is_due, awaiting, over } = ends;
         if is_due {
             self.shared.scan_poke.notify_one();
         }
         self.shared.put_own(released).await;
+        if !awaiting.is_empty() {
+            // Before they leave their gates: they keep their place there.
+            drop(self.events.send(Event::Awaiting(awaiting)).await);
+        }
         let mut acks: HashMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = HashMap::new();
         for ((finish, reply), finished) in finishes.iter().zip(replies).zip(&finished) {
             if let Some(session) = reply {
@@ -146,6 +151,9 @@ impl ResultLoop {
             finished,
         });
         drop(self.events.send(Event::Settled(settled.collect())).await);
+        if !over.is_empty() {
+            drop(self.events.send(Event::Over(over)).await);
+        }
     }
 
     /// Tries until the database takes the batch; `None` where the process ends first.

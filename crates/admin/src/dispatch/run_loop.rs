@@ -177,6 +177,18 @@ impl DispatchLoop {
             Event::Replies(executor, replies) => self.replied(executor, replies, now),
             Event::Results(session, results) => self.results(&session, results, now),
             Event::Settled(settled) => settled.into_iter().for_each(|settled| self.settled(&settled, now)),
+            Event::Awaiting(runs) => {
+                let held = runs.into_iter().filter(|(job, run)| self.gates.keep(*job, *run));
+                self.shared.awaiting.admit(held);
+            }
+            Event::Hold(runs) => {
+                runs.iter().for_each(|ready| self.gates.hold(ready));
+            }
+            Event::Over(runs) => {
+                for (job, run) in self.shared.awaiting.forget(runs) {
+                    self.leave_gate(job, run, None, now);
+                }
+            }
             Event::Expanded(root, shards, done) => self.expanded(root, shards, done, now),
             Event::Marked(asked, won) => self.marked(&asked, &won),
             Event::RollCall(runs, sessions) => {

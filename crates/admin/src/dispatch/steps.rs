@@ -136,7 +136,8 @@ impl StepLoop {
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let now = self.shared.clock.now();
-        for run in runs.iter().filter(|run| run.status == rondel_core::RunStatus::Waiting) {
+        let is_nowhere = |run: &&Run| run.status == rondel_core::RunStatus::Waiting || run.awaits_children();
+        for run in runs.iter().filter(is_nowhere) {
             if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
                 let finish = finish_unsent(run, definition, Outcome::Cancelled, now, None);
                 self.shared.results.submit(finish, None).await;
