@@ -8,7 +8,7 @@ use rondel_core::calendar::Calendar;
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::StoreError;
-use rondel_store::catalog::{Changed, Created, JobChange, JobRecord, NewJob, PinnedCalendar};
+use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob, PinnedCalendar};
 use rondel_store::ledger::CancelAsked;
 
 use crate::engine::Engine;
@@ -28,6 +28,12 @@ pub enum JobError {
     Conflict {
         /// Its version now.
         version: i64,
+    },
+    /// Other jobs follow from it by its name.
+    #[error("{} follow from the job", .children.join(", "))]
+    IsParent {
+        /// Their names.
+        children: Vec<String>,
     },
     /// There is no such job.
     #[error("there is no such job")]
@@ -82,6 +88,7 @@ impl Engine {
             }
             Created::NameTaken => Err(JobError::NameTaken),
             Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+            Created::BadParents(errors) => Err(JobError::Invalid(errors)),
         }
     }
 
@@ -150,6 +157,8 @@ impl Engine {
             Changed::Conflict(version) => Err(JobError::Conflict { version }),
             Changed::NameTaken => Err(JobError::NameTaken),
             Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
+            Changed::BadParents(errors) => Err(JobError::Invalid(errors)),
+            Changed::IsParent(children) => Err(JobError::IsParent { children }),
             Changed::NotFound => Err(JobError::NotFound),
         }
     }
@@ -184,10 +193,14 @@ impl Engine {
     /// Deletes a job; its runs stay.
     ///
     /// # Errors
-    /// [`JobError::Conflict`], the store's.
+    /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
     pub async fn delete_job(&self, record: &JobRecord, expected_version: Option<i64>) -> Result<bool, JobError> {
-        let deleted = self.store().delete_job(record.id, expected_version, self.now()).await?;
-        deleted.map_err(|version| JobError::Conflict { version })
+        match self.store().delete_job(record.id, expected_version, self.now()).await? {
+            Deleted::Done => Ok(true),
+            Deleted::NotFound => Ok(false),
+            Deleted::Conflict(version) => Err(JobError::Conflict { version }),
+            Deleted::IsParent(children) => Err(JobError::IsParent { children }),
+        }
     }
 
     /// Makes a run of the job's newest definition, due now.

@@ -10,8 +10,8 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use rondel_store::catalog::{
-    App, Changed, Created, Declared, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenRecord,
-    VersionRecord,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NewJob,
+    TokenRecord, VersionRecord,
 };
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
 use rondel_store::ledger::{
@@ -157,7 +157,8 @@ pass_on!(Catalog {
     fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
     fn definitions(keys: &[(JobId, i64)]) -> Vec<Definition>;
     fn change_job(change: JobChange<'_>) -> Changed;
-    fn delete_job(id: JobId, expected_version: Option<i64>, now: Timestamp) -> std::result::Result<bool, i64>;
+    fn delete_job(id: JobId, expected_version: Option<i64>, now: Timestamp) -> Deleted;
+    fn child_names(job: JobId) -> Vec<String>;
     fn declare_job(id: JobId, declared: &Declared) -> bool;
     fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
     fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;

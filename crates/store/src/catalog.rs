@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
-use rondel_core::{AppId, CalendarId, Job, JobId, JobSpec, NamespaceId, Run, Timestamp, TokenId};
+use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, Timestamp, TokenId};
 
 use crate::Result;
 
@@ -170,6 +170,8 @@ pub enum Created {
     NameTaken,
     /// The calendar that it is to use is gone.
     NoCalendar,
+    /// The parents that it names do not exist, or it would follow from itself.
+    BadParents(Vec<FieldError>),
 }
 
 /// What a change of a job did.
@@ -183,8 +185,25 @@ pub enum Changed {
     NameTaken,
     /// The calendar that it is to use is gone.
     NoCalendar,
+    /// The parents that it names do not exist, or it would follow from itself.
+    BadParents(Vec<FieldError>),
+    /// It cannot have another name: these jobs follow from it.
+    IsParent(Vec<String>),
     /// There is no such job.
     NotFound,
+}
+
+/// What deleting a job did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It is gone.
+    Done,
+    /// There was no such job.
+    NotFound,
+    /// Somebody else changed it first; its version now.
+    Conflict(i64),
+    /// These jobs follow from it.
+    IsParent(Vec<String>),
 }
 
 /// A page of jobs by name.
@@ -265,14 +284,11 @@ pub trait Catalog {
     /// [`rondel_core::edit::plan_edit`] says.
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
 
-    /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay. `Ok(Err(version))`
-    /// where it was changed meanwhile. Deleting what does not exist is `Ok(Ok(false))`.
-    async fn delete_job(
-        &self,
-        id: JobId,
-        expected_version: Option<i64>,
-        now: Timestamp,
-    ) -> Result<std::result::Result<bool, i64>>;
+    /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay.
+    async fn delete_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted>;
+
+    /// The names of the jobs that follow from a job directly, in order, at most a hundred.
+    async fn child_names(&self, job: JobId) -> Result<Vec<String>>;
 
     /// Definitions of a job that held at some instant from `from` to `to`, the newest first, at most `limit`.
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>>;

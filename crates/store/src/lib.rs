@@ -22,6 +22,7 @@ mod log_codec;
 pub mod logs;
 mod mem;
 pub mod outbox;
+mod parents;
 mod settle;
 mod sql;
 pub mod upkeep;

@@ -66,6 +66,7 @@ codes! {
     MethodNotAllowed = "method_not_allowed", 405, "The path does not have this method";
     RequestTimeout = "request_timeout", 408, "The body took too long to arrive";
     JobExists = "job_exists", 409, "A job with this name exists";
+    JobIsParent = "job_is_parent", 409, "Other jobs follow from this one";
     EditConflict = "edit_conflict", 409, "Somebody else keeps changing the job";
     JobDeleted = "job_deleted", 409, "The job of this run was deleted";
     RunNotFinished = "run_not_finished", 409, "The run is not over yet";
@@ -242,6 +243,10 @@ impl From<JobError> for Problem {
             JobError::Conflict { version } => {
                 Self::new(Code::VersionMismatch, format!("the job has version {version}")).with_current_version(version)
             }
+            JobError::IsParent { children } => Self::new(
+                Code::JobIsParent,
+                format!("these jobs name it in their schedules: {}; change or delete them first", children.join(", ")),
+            ),
             JobError::NotFound => Self::new(Code::JobNotFound, "the job was deleted meanwhile"),
             JobError::Store(error) => error.into(),
         }

@@ -4,7 +4,7 @@ use rondel_core::{AppId, JobId, NamespaceId, TokenId};
 
 use super::{DEFAULT, app, created, job, job_with, name, next_id, spec};
 use crate::Store;
-use crate::catalog::{Created, JobQuery, NewJob, TokenKind, TokenRecord};
+use crate::catalog::{Created, Deleted, JobQuery, NewJob, TokenKind, TokenRecord};
 
 /// `default` exists from the start; an app is made once.
 pub async fn namespaces_and_apps_are_found_by_name(store: &dyn Store) {
@@ -85,16 +85,20 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
         now,
     };
     assert_eq!(store.create_job(new.clone()).await.unwrap(), Created::NameTaken);
-    assert_eq!(store.delete_job(first.id, Some(7), now).await.unwrap(), Err(1));
-    assert_eq!(store.delete_job(first.id, Some(1), now).await.unwrap(), Ok(true));
-    assert_eq!(store.delete_job(first.id, None, now).await.unwrap(), Ok(false));
+    assert_eq!(store.delete_job(first.id, Some(7), now).await.unwrap(), Deleted::Conflict(1));
+    assert_eq!(store.delete_job(first.id, Some(1), now).await.unwrap(), Deleted::Done);
+    assert_eq!(store.delete_job(first.id, None, now).await.unwrap(), Deleted::NotFound);
     assert_eq!(store.job(DEFAULT, &lower).await.unwrap(), None);
     let again = created(store.create_job(new).await.unwrap());
-    assert_eq!(store.delete_job(again.id, None, now).await.unwrap(), Ok(true), "deleted under the same name twice");
+    assert_eq!(
+        store.delete_job(again.id, None, now).await.unwrap(),
+        Deleted::Done,
+        "deleted under the same name twice"
+    );
     assert_eq!(store.definitions(&[(first.id, 1), (again.id, 1)]).await.unwrap().len(), 2);
     assert_eq!(store.job_names(&[first.id]).await.unwrap(), [(first.id, lower)]);
     let left = job(store, None).await;
-    assert_eq!(store.delete_job(JobId::new(next_id()), None, now).await.unwrap(), Ok(false));
+    assert_eq!(store.delete_job(JobId::new(next_id()), None, now).await.unwrap(), Deleted::NotFound);
     assert!(store.job(DEFAULT, &left.spec.name).await.unwrap().is_some());
 }
 

@@ -11,7 +11,7 @@ use super::{
     DEFAULT, FAILED, app, change, created, due, finish, finish_all, finisher, join, name, next_id, read, run, saved,
     spec,
 };
-use crate::catalog::{JobRecord, NewJob};
+use crate::catalog::{Deleted, JobRecord, NewJob};
 use crate::ledger::{ClaimJob, Ends, Finish};
 use crate::{LeaseToken, Store};
 
@@ -213,6 +213,6 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     let expected = (fire.due_at(job.id) > now).then_some((put_off.id, fire.due_at(job.id)));
     assert_eq!(reopened.iter().map(|run| (run.id, run.due_at)).next(), expected);
 
-    store.delete_job(job.id, None, now).await.unwrap().unwrap();
+    assert_eq!(store.delete_job(job.id, None, now).await.unwrap(), Deleted::Done);
     assert_eq!(status(&put_off).await, RunStatus::Skipped);
 }

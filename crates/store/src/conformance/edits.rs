@@ -6,7 +6,7 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{JobId, JobSpec, NodeId, Reason, Run, RunStatus, Timestamp};
 
 use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, run, spec};
-use crate::catalog::{Changed, JobChange, JobRecord};
+use crate::catalog::{Changed, Deleted, JobChange, JobRecord};
 use crate::{LeaseToken, Store};
 
 pub(super) async fn change(
@@ -140,7 +140,7 @@ pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     assert_eq!(store.job(super::DEFAULT, &first.spec.name).await.unwrap(), None);
     assert_eq!(store.definitions(&[(first.id, 1), (first.id, 2), (first.id, 3)]).await.unwrap().len(), 3);
     assert_eq!(change(store, JobId::new(next_id()), &edit, None, now).await, Changed::NotFound);
-    store.delete_job(first.id, None, now).await.unwrap().unwrap();
+    assert_eq!(store.delete_job(first.id, None, now).await.unwrap(), Deleted::Done);
     assert_eq!(change(store, first.id, &renamed, None, now).await, Changed::NotFound);
 }
 
@@ -149,7 +149,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     store.ask_cancel(rows[1].id, "somebody", now).await.unwrap();
     let now = now + Duration::from_secs(1);
-    store.delete_job(job.id, None, now).await.unwrap().unwrap();
+    assert_eq!(store.delete_job(job.id, None, now).await.unwrap(), Deleted::Done);
     let deleted = (RunStatus::Skipped, Some(Reason::Deleted), 1);
     let expected = [(RunStatus::Pending, None, 1), deleted, deleted, deleted];
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");

@@ -13,6 +13,7 @@ mod claims;
 mod cluster;
 mod delays;
 mod edits;
+mod followers;
 mod hands;
 mod logs;
 mod outbox;
@@ -42,6 +43,7 @@ pub use self::claims::*;
 pub use self::cluster::*;
 pub use self::delays::*;
 pub use self::edits::*;
+pub use self::followers::*;
 pub use self::hands::*;
 pub use self::logs::*;
 pub use self::outbox::*;
@@ -99,6 +101,13 @@ macro_rules! for_each_conformance_check {
             a_result_is_stored_once,
             results_of_other_attempts_are_kept_beside,
             an_unknown_verdict_becomes_the_true_one,
+            parents_are_checked_when_saved,
+            edits_that_meet_make_no_circle,
+            the_last_of_a_diamond_runs_once,
+            parents_that_end_at_once_release_one_child,
+            children_that_were_not_meant_are_skipped,
+            a_late_result_releases_nothing_twice,
+            a_run_may_be_over_with_its_children,
             a_failed_attempt_is_followed_by_another,
             one_batch_may_hold_two_results_of_a_run,
             results_that_arrive_twice_at_once_are_stored_once,

@@ -5,7 +5,7 @@ use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 
 use super::{MemStore, State, StoredVersion, size};
 use crate::catalog::{
-    App, Changed, Created, Declared, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
     TokenRecord, VersionRecord,
 };
 use crate::{Catalog, Result};
@@ -49,7 +49,14 @@ impl Catalog for MemStore {
         if state.job(job.namespace, &job.spec.name).is_some() {
             return Ok(Created::NameTaken);
         }
-        Ok(Created::Saved(Box::new(state.create(job))))
+        let (id, edges) = (job.id, state.check_parents(job.id, job.namespace, &job.spec));
+        let edges = match edges {
+            Ok(edges) => edges,
+            Err(errors) => return Ok(Created::BadParents(errors)),
+        };
+        let record = state.create(job);
+        state.write_parents(id, edges);
+        Ok(Created::Saved(Box::new(record)))
     }
 
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
@@ -107,30 +114,43 @@ impl Catalog for MemStore {
         if state.job(record.namespace, &change.spec.name).is_some_and(|other| other.id != change.id) {
             return Ok(Changed::NameTaken);
         }
+        let children = state.child_names(change.id);
+        if change.spec.name != record.spec.name && !children.is_empty() {
+            return Ok(Changed::IsParent(children));
+        }
+        let edges = match state.check_parents(change.id, record.namespace, change.spec) {
+            Ok(edges) => edges,
+            Err(errors) => return Ok(Changed::BadParents(errors)),
+        };
         if !state.has_calendar(change.calendar) {
             return Ok(Changed::NoCalendar);
         }
+        state.write_parents(change.id, edges);
         Ok(state.change(&record, &change))
     }
 
-    async fn delete_job(
-        &self,
-        id: JobId,
-        expected_version: Option<i64>,
-        now: Timestamp,
-    ) -> Result<std::result::Result<bool, i64>> {
+    async fn delete_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted> {
         let mut state = self.state();
-        let Some(record) = state.living_job(id) else { return Ok(Ok(false)) };
+        let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
         if expected_version.is_some_and(|version| version != record.version) {
-            return Ok(Err(record.version));
+            return Ok(Deleted::Conflict(record.version));
         }
+        let children = state.child_names(id);
+        if !children.is_empty() {
+            return Ok(Deleted::IsParent(children));
+        }
+        state.write_parents(id, Vec::new());
         let plan = state.plan(&record, None, now);
         state.settle(&plan.settle, plan.reason, now);
         state.due.remove(&id);
         if let Some(stored) = state.jobs.get_mut(&id) {
             stored.is_deleted = true;
         }
-        Ok(Ok(true))
+        Ok(Deleted::Done)
+    }
+
+    async fn child_names(&self, job: JobId) -> Result<Vec<String>> {
+        Ok(self.state().child_names(job))
     }
 
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {

@@ -92,7 +92,7 @@ impl State {
             status: if run.status.is_terminal() { run.status } else { RunStatus::Succeeded },
             is_follower: run.trigger == Trigger::Parent,
             params: run.params.clone(),
-            job_params: version.map(|(_, spec)| spec.params.clone()).unwrap_or_default(),
+            job_params: version.map(|version| version.spec.params.clone()).unwrap_or_default(),
             result: run.result.clone(),
         })
     }

@@ -5,6 +5,7 @@
 mod calendars;
 mod catalog;
 mod catalog_change;
+mod catalog_parents;
 mod cluster;
 mod ledger;
 mod ledger_finish;

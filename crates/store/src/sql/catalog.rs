@@ -9,7 +9,7 @@ use super::catalog_versions::{NewVersion, declared, json};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::catalog::{
-    App, Changed, Created, Declared, Definition, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
     TokenRecord, VersionRecord,
 };
 use crate::settle::{clean_name, millis};
@@ -65,7 +65,7 @@ const LIST_JOBS_OF_APP: Statement = Statement {
          AND job.app_id = ? ORDER BY job.name LIMIT ?"
     ),
 };
-const READ_JOB_NAMES: Statement =
+pub(super) const READ_JOB_NAMES: Statement =
     Statement { name: "read_job_names", text: "SELECT id, name FROM job WHERE id {in_list}" };
 const INSERT_JOB: Statement = Statement {
     name: "insert_job",
@@ -160,13 +160,12 @@ impl Catalog for SqlStore {
         self.save_change(change).await
     }
 
-    async fn delete_job(
-        &self,
-        id: JobId,
-        expected_version: Option<i64>,
-        now: Timestamp,
-    ) -> Result<std::result::Result<bool, i64>> {
+    async fn delete_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted> {
         self.retire_job(id, expected_version, now).await
+    }
+
+    async fn child_names(&self, job: JobId) -> Result<Vec<String>> {
+        self.read_child_names(job).await
     }
 
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {
@@ -214,6 +213,13 @@ impl Tx<'_> {
     }
 
     async fn create_job(&mut self, job: &NewJob) -> Result<Created> {
+        if !job.spec.parents().is_empty() {
+            self.lock_graph(job.namespace).await?;
+        }
+        let edges = match self.check_parents(job.id, job.namespace, &job.spec).await? {
+            Ok(edges) => edges,
+            Err(errors) => return Ok(Created::BadParents(errors)),
+        };
         if !self.hold_calendar(job.calendar).await? {
             return Ok(Created::NoCalendar);
         }
@@ -247,6 +253,7 @@ impl Tx<'_> {
             .int(job.next_fire_at.is_none().into())
             .opt_int(job.delay.map(millis));
         self.execute_all(due, 1).await?;
+        self.write_parents(job.id, &edges).await?;
         match self.job_by_id(job.id).await? {
             Some(record) => Ok(Created::Saved(Box::new(record))),
             None => Err(super::failure::unexpected_count("create_job", 1, 0)),

@@ -8,7 +8,7 @@ use super::catalog_versions::NewVersion;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, is_duplicate, transact};
-use crate::catalog::{Changed, JobChange, JobRecord};
+use crate::catalog::{Changed, Deleted, JobChange, JobRecord};
 use crate::settle::{millis, shard_of};
 use crate::{Result, StoreError};
 
@@ -78,22 +78,24 @@ impl SqlStore {
         }
     }
 
-    pub(super) async fn retire_job(
-        &self,
-        id: JobId,
-        expected_version: Option<i64>,
-        now: Timestamp,
-    ) -> Result<std::result::Result<bool, i64>> {
+    pub(super) async fn retire_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted> {
         transact!(self, "delete_job", |tx| {
-            let Some((record, due)) = tx.lock_job(id).await? else { return Ok(Ok(false)) };
+            let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
+            tx.lock_graph(record.namespace).await?;
+            let Some((record, due)) = tx.lock_job(id).await? else { return Ok(Deleted::NotFound) };
             if expected_version.is_some_and(|version| version != record.version) {
-                return Ok(Err(record.version));
+                return Ok(Deleted::Conflict(record.version));
             }
+            let children = tx.child_names(id).await?;
+            if !children.is_empty() {
+                return Ok(Deleted::IsParent(children));
+            }
+            tx.write_parents(id, &[]).await?;
             let plan = tx.plan(&record, due, None, now).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
-            Ok(Ok(true))
+            Ok(Deleted::Done)
         })
     }
 }
@@ -134,6 +136,11 @@ impl Tx<'_> {
     }
 
     async fn change_job(&mut self, change: &JobChange<'_>) -> Result<Changed> {
+        let Some(record) = self.job_by_id(change.id).await? else { return Ok(Changed::NotFound) };
+        let names_parents = !change.spec.parents().is_empty();
+        if names_parents || change.spec.name != record.spec.name {
+            self.lock_graph(record.namespace).await?;
+        }
         let Some((record, due)) = self.lock_job(change.id).await? else { return Ok(Changed::NotFound) };
         if change.expected_version.is_some_and(|version| version != record.version) {
             return Ok(Changed::Conflict(record.version));
@@ -144,12 +151,23 @@ impl Tx<'_> {
             if self.row(other).await?.is_some() {
                 return Ok(Changed::NameTaken);
             }
+            let children = self.child_names(change.id).await?;
+            if !children.is_empty() {
+                return Ok(Changed::IsParent(children));
+            }
         }
+        let edges = match self.check_parents(change.id, record.namespace, change.spec).await? {
+            Ok(edges) => edges,
+            Err(errors) => return Ok(Changed::BadParents(errors)),
+        };
         if !self.hold_calendar(change.calendar).await? {
             return Ok(Changed::NoCalendar);
         }
         let version = record.version + 1;
         self.write_definition(change, version).await?;
+        if names_parents || !record.spec.parents().is_empty() {
+            self.write_parents(change.id, &edges).await?;
+        }
 
         let plan = self.plan(&record, due, Some((change.job, change.before)), change.now).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::graph::{DEPTH_MAX, Edge, Graph};
 use rondel_core::{AppId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
+use super::catalog::READ_JOB_NAMES;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{Tx, rows};
 use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, Passed, Root, params};
@@ -25,8 +26,6 @@ pub(super) const READ_EDGES: Statement = Statement {
     text: "SELECT job_parent.child_id, job_parent.parent_id, job_parent.on_what, job.created_at_ms FROM job_parent \
            JOIN job ON job.id = job_parent.child_id WHERE job_parent.parent_id {in_list} AND job.retired = 0",
 };
-const READ_NAMES: Statement =
-    Statement { name: "read_member_names", text: "SELECT id, name FROM job WHERE id {in_list}" };
 pub(super) const READ_MEMBERS: Statement = Statement {
     name: "read_members",
     text: "SELECT run.id, run.job_id, run.cause, run.shard_index, run.status, run.reason, run.open_children \
@@ -229,7 +228,7 @@ impl Tx<'_> {
         let jobs: Vec<i64> = jobs.into_iter().collect();
         let mut names = HashMap::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&READ_NAMES).list(chunk.iter().copied())).await? {
+            for row in self.rows(Query::new(&READ_JOB_NAMES).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "job");
                 names.insert(JobId::new(columns.int("id")?), columns.text("name")?);
             }

@@ -8,6 +8,7 @@ mod calendars;
 mod catalog;
 mod catalog_bulk;
 mod catalog_change;
+mod catalog_parents;
 mod catalog_versions;
 mod cluster;
 mod dialect;

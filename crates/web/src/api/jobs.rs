@@ -77,6 +77,12 @@ struct JobJson<'a> {
     next_fire_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
+    /// The jobs that it follows from …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parents: Option<Vec<&'a str>>,
+    /// … and those that follow from it, by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_run: Option<Option<LastRun>>,
 }
@@ -97,6 +103,8 @@ impl<'a> JobJson<'a> {
             next_fire_at,
             created_at: record.created_at,
             updated_at: record.updated_at,
+            parents: None,
+            children: None,
             last_run: None,
         }
     }
@@ -216,7 +224,11 @@ async fn change(
 fn refused(error: JobError) -> Problem {
     match error {
         JobError::Conflict { version } => mismatch(version),
-        error @ (JobError::Invalid(_) | JobError::NameTaken | JobError::NotFound | JobError::Store(_)) => error.into(),
+        error @ (JobError::Invalid(_)
+        | JobError::NameTaken
+        | JobError::IsParent { .. }
+        | JobError::NotFound
+        | JobError::Store(_)) => error.into(),
     }
 }
 
@@ -247,7 +259,9 @@ async fn answer(
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
     let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
-    let body = JobJson { last_run, ..JobJson::new(record, &call.namespace.name, next) };
+    let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
+    let children = Some(call.engine().store().child_names(record.id).await?);
+    let body = JobJson { parents, children, last_run, ..JobJson::new(record, &call.namespace.name, next) };
     let mut response = json(status, &body)?;
     response.headers_mut().insert(ETAG, tag(record.version));
     Ok(response)

@@ -1,0 +1,319 @@
+//! Checks of jobs that follow from jobs: what is refused when they are saved, and what runs when their parents have ended.
+
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
+use serde_json::{Value, json};
+
+use super::{
+    DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
+};
+use crate::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob};
+use crate::ledger::{CancelAsked, Ends, Finish, Finished};
+use crate::{LeaseToken, Store};
+
+async fn new_job(store: &dyn Store, spec: JobSpec) -> NewJob {
+    let now = store.now().await.unwrap();
+    NewJob {
+        id: JobId::new(next_id()),
+        namespace: DEFAULT,
+        app: app(store).await,
+        spec,
+        anchor: now.ceil_second(),
+        next_fire_at: None,
+        delay: None,
+        calendar: None,
+        declared: None,
+        author: "conformance".to_owned(),
+        now,
+    }
+}
+
+/// A job that follows from these; from nothing where there are none.
+async fn child(store: &dyn Store, word: &str, parents: &[&JobRecord], change: Value) -> JobRecord {
+    let mut spec = spec(&name(word), change);
+    if !parents.is_empty() && spec.schedule.is_none() {
+        spec.schedule = after(parents, "success");
+    }
+    created(store.create_job(new_job(store, spec).await).await.unwrap())
+}
+
+fn after(parents: &[&JobRecord], on: &str) -> Option<rondel_core::spec::OneOrMany> {
+    let names: Vec<&str> = parents.iter().map(|parent| parent.spec.name.as_str()).collect();
+    serde_json::from_value(json!({"after": names, "on": on})).unwrap()
+}
+
+async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed {
+    let (job, before) = (compile(&spec), compile(&record.spec));
+    let change = JobChange {
+        id: record.id,
+        expected_version: None,
+        spec: &spec,
+        job: &job,
+        before: &before,
+        calendar: None,
+        app: record.app,
+        author: "conformance",
+        now: store.now().await.unwrap(),
+    };
+    store.change_job(change).await.unwrap()
+}
+
+async fn follow_from(store: &dyn Store, record: &JobRecord, parents: &[&JobRecord]) -> Changed {
+    change(store, record, JobSpec { schedule: after(parents, "success"), ..record.spec.clone() }).await
+}
+
+/// a → b, c → d.
+async fn diamond(store: &dyn Store) -> [JobRecord; 4] {
+    let a = child(store, "a", &[], json!({"params": {"day": 7}})).await;
+    let b = child(store, "b", &[&a], json!({})).await;
+    let c = child(store, "c", &[&a], json!({"params": 3})).await;
+    let d = child(store, "d", &[&b, &c], json!({"params": {"own": true}})).await;
+    [a, b, c, d]
+}
+
+#[track_caller]
+fn refused(errors: &[FieldError], pointer: &str, part: &str) {
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0].pointer, pointer);
+    assert!(errors[0].message.contains(part), "{} does not say {part}", errors[0].message);
+}
+
+/// A parent must exist, and nothing follows from itself; who is a parent stays, by its name.
+pub async fn parents_are_checked_when_saved(store: &dyn Store) {
+    let [a, b, c, d] = diamond(store).await;
+    let names = |jobs: &[&JobRecord]| jobs.iter().map(|job| job.spec.name.clone()).collect::<Vec<_>>();
+    let orphan = spec(&name("orphan"), json!({"schedule": {"after": [a.spec.name, "not-there"]}}));
+    let Created::BadParents(errors) = store.create_job(new_job(store, orphan.clone()).await).await.unwrap() else {
+        unreachable!("a parent is missing")
+    };
+    refused(&errors, "/schedule/after/1", "\"not-there\"");
+    assert_eq!(store.job(DEFAULT, &orphan.name).await.unwrap(), None);
+    let own = name("own");
+    let own = spec(&own, json!({"schedule": {"after": [own]}}));
+    let Created::BadParents(errors) = store.create_job(new_job(store, own.clone()).await).await.unwrap() else {
+        unreachable!("it would follow from itself")
+    };
+    refused(&errors, "/schedule/after/0", &format!("{} -> {}", own.name, own.name));
+    let Changed::BadParents(errors) = follow_from(store, &a, &[&d]).await else { unreachable!("a circle") };
+    refused(&errors, "/schedule/after/0", &names(&[&d, &a, &b, &d]).join(" -> "));
+    assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&b, &c]));
+
+    let now = store.now().await.unwrap();
+    assert_eq!(store.delete_job(a.id, None, now).await.unwrap(), Deleted::IsParent(names(&[&b, &c])));
+    let renamed = JobSpec { name: name("other"), ..b.spec.clone() };
+    assert_eq!(change(store, &b, renamed).await, Changed::IsParent(names(&[&d])));
+    assert!(matches!(follow_from(store, &d, &[&a]).await, Changed::Saved(..)));
+    assert_eq!(store.delete_job(b.id, None, now).await.unwrap(), Deleted::Done);
+    assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&c, &d]));
+    assert!(matches!(change(store, &d, JobSpec { schedule: None, ..d.spec.clone() }).await, Changed::Saved(..)));
+    assert!(matches!(follow_from(store, &a, &[&d]).await, Changed::Saved(..)));
+}
+
+/// Two edits, each of which is right by itself, make a circle together: one of them is refused.
+pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
+    for _ in 0..5 {
+        let a = child(store, "a", &[], json!({})).await;
+        let b = child(store, "b", &[], json!({})).await;
+        let (only_a, only_b) = ([&a], [&b]);
+        let (of_a, of_b) = tokio::join!(follow_from(store, &a, &only_b), follow_from(store, &b, &only_a));
+        let refused = [&of_a, &of_b].into_iter().filter(|changed| matches!(changed, Changed::BadParents(_))).count();
+        assert_eq!(refused, 1, "{of_a:?} {of_b:?}");
+    }
+}
+
+/// A run that somebody asked for.
+async fn start(store: &dyn Store, token: LeaseToken, job: &JobRecord) -> Run {
+    let now = store.now().await.unwrap();
+    store.request_run(token, requested(job, token, now), now).await.unwrap()
+}
+
+async fn end(store: &dyn Store, token: LeaseToken, run: &Run, outcome: Outcome) -> Ends {
+    let result = format!("{{\"by\": \"{}\"}}", run.job);
+    store.finish(finisher(token), &[Finish { result: Some(result), ..finish(run, outcome) }]).await.unwrap()
+}
+
+fn of<'r>(runs: &'r [Run], job: &JobRecord) -> &'r Run {
+    runs.iter().find(|run| run.job == job.id).unwrap()
+}
+
+/// The run of a job in the fire that began with a run.
+async fn in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> {
+    let query = crate::ledger::RunQuery { job: Some(job.id), limit: 100, ..Default::default() };
+    let runs = store.list_runs(DEFAULT, &query).await.unwrap();
+    let mut runs = runs.into_iter().filter(|run| run.cause == root.id.get() && run.shard_index <= 0);
+    let found = runs.next();
+    assert_eq!(runs.next(), None, "one run per fire");
+    found
+}
+
+/// The last of a diamond runs once per fire of the first, after both in the middle, and knows what they returned.
+pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
+    let token = join(store).await;
+    let [a, b, c, d] = diamond(store).await;
+    let root = start(store, token, &a).await;
+    let middle = end(store, token, &root, Outcome::Succeeded).await.released;
+    assert_eq!(middle.len(), 2);
+    let (of_b, of_c) = (of(&middle, &b), of(&middle, &c));
+    for run in [of_b, of_c] {
+        assert_eq!((run.fire_at, run.cause, run.trigger), (root.fire_at, root.id.get(), Trigger::Parent));
+        assert_eq!((run.status, run.parent, run.node), (RunStatus::Pending, Some(root.id), token.node));
+        assert_eq!(&read(store, run.id).await, run);
+    }
+    let params: Value = serde_json::from_str(of_c.params.as_deref().unwrap()).unwrap();
+    let result = json!({"by": a.id.to_string()});
+    let told = json!({"run_id": root.id.to_string(), "status": "succeeded", "result": result, "params": {"day": 7}});
+    assert_eq!(params, json!({"params": 3, "parents": {a.spec.name.clone(): told}}));
+
+    assert_eq!(end(store, token, of_b, Outcome::Succeeded).await.released, []);
+    let last = end(store, token, of_c, Outcome::Succeeded).await.released;
+    assert_eq!(last.len(), 1);
+    let params: Value = serde_json::from_str(last[0].params.as_deref().unwrap()).unwrap();
+    assert_eq!((last[0].job, &params["own"]), (d.id, &json!(true)));
+    for (job, run) in [(&b, of_b), (&c, of_c)] {
+        let told = &params["parents"][&job.spec.name];
+        assert_eq!(told["run_id"], run.id.to_string());
+        assert_eq!(told["result"], json!({"by": job.id.to_string()}));
+    }
+    assert_eq!(params["parents"].as_object().map(serde_json::Map::len), Some(2));
+    // The same results again release nothing.
+    for run in [&root, of_b, of_c] {
+        let again = end(store, token, run, Outcome::Succeeded).await;
+        assert_eq!((again.answers, again.released), (vec![Finished::Duplicate], Vec::new()));
+    }
+    assert_eq!(end(store, token, &last[0], Outcome::Succeeded).await.released, []);
+    // Another trigger is another fire.
+    let second = start(store, token, &a).await;
+    assert_eq!(end(store, token, &second, Outcome::Succeeded).await.released.len(), 2);
+}
+
+/// Two callers end the two parents at the same time: one of them releases the child.
+pub async fn parents_that_end_at_once_release_one_child(store: &dyn Store) {
+    let token = join(store).await;
+    let [a, b, c, d] = diamond(store).await;
+    for _ in 0..10 {
+        let root = start(store, token, &a).await;
+        let middle = end(store, token, &root, Outcome::Succeeded).await.released;
+        let (of_b, of_c) = tokio::join!(
+            end(store, token, of(&middle, &b), Outcome::Succeeded),
+            end(store, token, of(&middle, &c), Outcome::Succeeded)
+        );
+        let released: Vec<Run> = of_b.released.into_iter().chain(of_c.released).collect();
+        assert_eq!(released.len(), 1);
+        assert_eq!(in_fire(store, &root, &d).await.map(|run| run.id), Some(released[0].id));
+    }
+}
+
+/// What does not run has a verdict that says why, and so has what follows from it.
+pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
+    let token = join(store).await;
+    let [a, b, c, d] = diamond(store).await;
+    let on_failure = json!({"schedule": {"after": [b.spec.name], "on": "failure"}});
+    let repair = child(store, "repair", &[], on_failure).await;
+    let paused = child(store, "paused", &[&b], json!({"enabled": false})).await;
+    let after_paused = child(store, "after-paused", &[&paused], json!({})).await;
+
+    let root = start(store, token, &a).await;
+    let middle = end(store, token, &root, Outcome::Succeeded).await.released;
+    let released = end(store, token, of(&middle, &b), FAILED).await.released;
+    assert_eq!(released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
+    let skipped = async |job: &JobRecord| {
+        let run = in_fire(store, &root, job).await.unwrap();
+        (run.status, run.reason, run.message.unwrap_or_default())
+    };
+    let refused = (RunStatus::Skipped, Some(Reason::Parent), format!("{} failed", b.spec.name));
+    assert_eq!(skipped(&paused).await, refused);
+    assert_eq!(in_fire(store, &root, &d).await, None, "one of its parents is open");
+    assert_eq!(end(store, token, of(&middle, &c), Outcome::Succeeded).await.released, []);
+    assert_eq!(skipped(&d).await, refused);
+    let after_skip = (RunStatus::Skipped, Some(Reason::Parent), format!("{} was skipped", paused.spec.name));
+    assert_eq!(skipped(&after_paused).await, after_skip);
+
+    let root = start(store, token, &a).await;
+    let middle = end(store, token, &root, Outcome::Succeeded).await.released;
+    assert_eq!(end(store, token, of(&middle, &b), Outcome::Succeeded).await.released, []);
+    let run = in_fire(store, &root, &paused).await.unwrap();
+    assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::Paused)));
+    let run = in_fire(store, &root, &repair).await.unwrap();
+    assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::Parent)));
+
+    // A cancelled run is neither a success nor a failure.
+    let root = start(store, token, &a).await;
+    assert_eq!(end(store, token, &root, Outcome::Cancelled).await.released, []);
+    for job in [&b, &c, &d, &repair, &after_paused] {
+        assert_eq!(in_fire(store, &root, job).await.unwrap().reason, Some(Reason::Parent));
+    }
+}
+
+/// A late result makes the verdict true, and nothing run that was skipped before.
+pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
+    let token = join(store).await;
+    let a = child(store, "a", &[], json!({})).await;
+    let on_failure = json!({"schedule": {"after": [a.spec.name], "on": "failure"}});
+    let repair = child(store, "repair", &[], on_failure).await;
+    let root = start(store, token, &a).await;
+    let hand = crate::ledger::InHand {
+        run: root.id,
+        attempt: 1,
+        executor_id: rondel_core::ExecutorId::new(9),
+        executor: "b".to_owned(),
+        at: root.due_at,
+    };
+    assert_eq!(store.mark(token, &[hand]).await.unwrap(), [root.id]);
+    let policy = AfterPolicy { at_least_once: false, ..POLICY };
+    let lost = Finish { policy, executor: None, ..finish(&root, Outcome::Lost(Reason::ExecutorLost)) };
+    let ends = store.finish(finisher(token), &[lost]).await.unwrap();
+    assert_eq!(ends.released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
+    let late = end(store, token, &root, Outcome::Succeeded).await;
+    assert_eq!((late.answers, late.released), (vec![Finished::Late], Vec::new()));
+    assert!(in_fire(store, &root, &repair).await.is_some());
+}
+
+/// A run that is over with its children keeps its result, is nobody's meanwhile, and ends as they do.
+pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
+    let token = join(store).await;
+    let a = child(store, "a", &[], json!({"over": "children"})).await;
+    let b = child(store, "b", &[&a], json!({"over": "children"})).await;
+    let c = child(store, "c", &[&b], json!({})).await;
+    let policy = AfterPolicy { awaits_children: true, ..POLICY };
+    let ends = async |run: &Run, outcome| {
+        let finish = Finish { policy, result: Some("1".to_owned()), ..finish(run, outcome) };
+        store.finish(finisher(token), &[finish]).await.unwrap()
+    };
+    let state = async |run: RunId| {
+        let run = read(store, run).await;
+        (run.status, run.open_children, run.message)
+    };
+    let awaiting = (RunStatus::Running, Some(1), None);
+    for outcome in [Outcome::Succeeded, FAILED] {
+        let root = start(store, token, &a).await;
+        let first = ends(&root, Outcome::Succeeded).await;
+        assert_eq!(first.awaiting, [(a.id, root.id)]);
+        assert_eq!(state(root.id).await, awaiting);
+        assert_eq!(read(store, root.id).await.result.as_deref(), Some("1"));
+        assert_eq!(ends(&root, Outcome::Succeeded).await.answers, [Finished::Duplicate]);
+        let second = ends(of(&first.released, &b), Outcome::Succeeded).await;
+        assert_eq!((second.awaiting.len(), state(root.id).await), (1, awaiting.clone()));
+        let third = end(store, token, of(&second.released, &c), outcome).await;
+        let mut over = third.over;
+        over.sort_unstable();
+        let mut expected = vec![(a.id, root.id), (b.id, first.released[0].id)];
+        expected.sort_unstable();
+        assert_eq!(over, expected);
+        let (status, says) = match outcome {
+            Outcome::Succeeded => (RunStatus::Succeeded, None),
+            _ => (RunStatus::Failed, Some(format!("{} failed", b.spec.name))),
+        };
+        assert_eq!(state(root.id).await, (status, Some(0), says));
+        assert_eq!(ends(&root, Outcome::Succeeded).await.answers, [Finished::Duplicate]);
+    }
+    // A failure of its own is the end at once; a wish ends the waiting.
+    let root = start(store, token, &a).await;
+    ends(&root, FAILED).await;
+    assert_eq!(state(root.id).await, (RunStatus::Failed, None, None));
+    let root = start(store, token, &a).await;
+    ends(&root, Outcome::Succeeded).await;
+    let now = store.now().await.unwrap();
+    assert!(matches!(store.ask_cancel(root.id, "somebody", now).await.unwrap(), CancelAsked::Noted(_)));
+    ends(&root, Outcome::Cancelled).await;
+    assert_eq!(read(store, root.id).await.status, RunStatus::Cancelled);
+}

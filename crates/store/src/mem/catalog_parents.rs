@@ -1,0 +1,39 @@
+//! Which jobs follow from which.
+
+use rondel_core::graph::Edge;
+use rondel_core::{FieldError, JobId, JobSpec, NamespaceId};
+
+use super::State;
+use crate::parents::check;
+
+impl State {
+    /// Checks the parents that a definition names.
+    pub(super) fn check_parents(
+        &self,
+        job: JobId,
+        namespace: NamespaceId,
+        spec: &JobSpec,
+    ) -> Result<Vec<Edge>, Vec<FieldError>> {
+        let living = || self.living_jobs().filter(|record| record.namespace == namespace);
+        let ids = living().map(|record| (record.spec.name.clone(), record.id)).collect();
+        check(job, spec, &ids, self.parents.clone()).map_err(|refused| {
+            let names = living().map(|record| (record.id, record.spec.name)).collect();
+            refused.errors(job, spec, &names)
+        })
+    }
+
+    /// Gives a job these parents in the place of those that it had.
+    pub(super) fn write_parents(&mut self, job: JobId, edges: Vec<Edge>) {
+        self.parents.retain(|edge| edge.child != job);
+        self.parents.extend(edges);
+    }
+
+    /// The jobs that follow from a job directly, by name.
+    pub(super) fn child_names(&self, job: JobId) -> Vec<String> {
+        let children = self.parents.iter().filter(|edge| edge.parent == job);
+        let mut names: Vec<String> =
+            children.filter_map(|edge| Some(self.jobs.get(&edge.child)?.record.spec.name.clone())).collect();
+        names.sort();
+        names
+    }
+}

@@ -1,0 +1,80 @@
+//! The parents that a definition names, checked against the jobs of its namespace: the same for every store.
+
+use std::collections::HashMap;
+
+use rondel_core::graph::{BadGraph, DEPTH_MAX, Edge, Graph};
+use rondel_core::spec::AfterWhat;
+use rondel_core::{FieldError, JobId, JobSpec};
+
+/// Why a definition's parents are refused.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Some do not exist.
+    Missing(Vec<FieldError>),
+    /// They do not go with the others of the namespace; the names of the path are wanted to say so.
+    Bad(BadGraph),
+}
+
+/// Resolves and checks the parents of a job. `ids` are the jobs of the namespace that have the names, `edges` all of the
+/// namespace. The job itself may not exist yet.
+pub(crate) fn check(
+    job: JobId,
+    spec: &JobSpec,
+    ids: &HashMap<String, JobId>,
+    edges: Vec<Edge>,
+) -> Result<Vec<Edge>, Refused> {
+    let mut parents: Vec<(JobId, AfterWhat)> = Vec::new();
+    let mut missing = Vec::new();
+    for parent in spec.parents() {
+        let own = (parent.name == spec.name).then_some(job);
+        match own.or_else(|| ids.get(parent.name).copied().filter(|id| *id != job)) {
+            Some(id) => parents.push((id, parent.on)),
+            None => {
+                let message = format!("there is no job {:?} in this namespace; create it first", parent.name);
+                missing.push(FieldError::new(parent.pointer, message));
+            }
+        }
+    }
+    if !missing.is_empty() {
+        return Err(Refused::Missing(missing));
+    }
+    Graph::new(edges).replace(job, &parents).map_err(Refused::Bad)?;
+    Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
+}
+
+impl Refused {
+    /// The jobs whose names are wanted.
+    pub(crate) fn path(&self) -> &[JobId] {
+        match self {
+            Self::Missing(_) => &[],
+            Self::Bad(BadGraph::Cycle(path) | BadGraph::TooDeep(path)) => path,
+        }
+    }
+
+    /// The complaints, with the names of the path. The job itself has the name of the definition.
+    pub(crate) fn errors(&self, job: JobId, spec: &JobSpec, names: &HashMap<JobId, String>) -> Vec<FieldError> {
+        let name = |id: &JobId| if *id == job { Some(spec.name.as_str()) } else { names.get(id).map(String::as_str) };
+        let path = self.path().iter().map(|id| name(id).unwrap_or("?")).collect::<Vec<_>>();
+        let shown = path.join(" -> ");
+        let pointer = |parent: Option<&str>| {
+            let found = spec.parents().into_iter().find(|known| Some(known.name) == parent);
+            found.map_or_else(|| "/schedule".to_owned(), |known| known.pointer)
+        };
+        match self {
+            Self::Missing(errors) => errors.clone(),
+            Self::Bad(BadGraph::Cycle(_)) => {
+                let message = format!("would run after itself: {shown}");
+                vec![FieldError::new(pointer(path.first().copied()), message)]
+            }
+            Self::Bad(BadGraph::TooDeep(_)) => {
+                let at = path.iter().position(|known| *known == spec.name);
+                let before = at.and_then(|at| path.get(at.checked_sub(1)?));
+                let message = format!(
+                    "makes a chain of {} jobs, of which at most {DEPTH_MAX} may follow from each other: {shown}",
+                    path.len()
+                );
+                vec![FieldError::new(pointer(before.copied()), message)]
+            }
+        }
+    }
+}

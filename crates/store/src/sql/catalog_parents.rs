@@ -1,0 +1,116 @@
+//! Which jobs follow from which, as the newest definitions say. Edits that could make a circle together exclude each other
+//! by the row of their namespace.
+
+use std::collections::HashMap;
+
+use rondel_core::graph::Edge;
+use rondel_core::{FieldError, JobId, JobSpec, NamespaceId};
+use sqlx::any::AnyRow;
+
+use super::catalog::READ_JOB_NAMES;
+use super::query::{Query, Reader, Statement};
+use super::{SqlStore, Tx};
+use crate::Result;
+use crate::parents::check;
+
+const LOCK_NAMESPACE: Statement =
+    Statement { name: "lock_namespace", text: "SELECT id FROM namespace WHERE id = ? {for_update}" };
+const FIND_JOBS: Statement = Statement {
+    name: "find_jobs",
+    text: "SELECT id, name FROM job WHERE namespace_id = ? AND retired = 0 AND name IN ({words})",
+};
+const READ_GRAPH: Statement = Statement {
+    name: "read_graph",
+    text: "SELECT job_parent.child_id, job_parent.parent_id, job_parent.on_what FROM job_parent \
+           JOIN job ON job.id = job_parent.child_id WHERE job.namespace_id = ? AND job.retired = 0",
+};
+const DELETE_PARENTS: Statement =
+    Statement { name: "delete_parents", text: "DELETE FROM job_parent WHERE child_id = ?" };
+const INSERT_PARENTS: Statement = Statement {
+    name: "insert_parents",
+    text: "INSERT {ignore} INTO job_parent (child_id, parent_id, on_what) {values:iit} {or_ignore}",
+};
+/// As many as a message names.
+const READ_CHILD_NAMES: Statement = Statement {
+    name: "read_child_names",
+    text: "SELECT job.id, job.name FROM job_parent JOIN job ON job.id = job_parent.child_id \
+           WHERE job_parent.parent_id = ? AND job.retired = 0 ORDER BY job.name LIMIT 100",
+};
+
+impl SqlStore {
+    pub(super) async fn read_child_names(&self, job: JobId) -> Result<Vec<String>> {
+        names(&self.rows(Query::new(&READ_CHILD_NAMES).int(job.get())).await?)
+    }
+}
+
+impl Tx<'_> {
+    /// Nobody else changes which jobs of the namespace follow from which until this transaction ends. To be called
+    /// before anything else is locked.
+    pub(super) async fn lock_graph(&mut self, namespace: NamespaceId) -> Result<()> {
+        self.row(Query::new(&LOCK_NAMESPACE).int(namespace.get())).await.map(drop)
+    }
+
+    /// Checks the parents that a definition names, in a namespace whose graph is locked.
+    pub(super) async fn check_parents(
+        &mut self,
+        job: JobId,
+        namespace: NamespaceId,
+        spec: &JobSpec,
+    ) -> Result<std::result::Result<Vec<Edge>, Vec<FieldError>>> {
+        let parents = spec.parents();
+        if parents.is_empty() {
+            return Ok(Ok(Vec::new()));
+        }
+        let words: Vec<&str> = parents.iter().map(|parent| parent.name).collect();
+        let mut ids = HashMap::new();
+        for row in self.rows(Query::new(&FIND_JOBS).int(namespace.get()).words(&words)).await? {
+            let mut columns = Reader::new(&row, "job");
+            let id = JobId::new(columns.int("id")?);
+            ids.insert(columns.text("name")?, id);
+        }
+        let mut edges = Vec::new();
+        for row in self.rows(Query::new(&READ_GRAPH).int(namespace.get())).await? {
+            let mut columns = Reader::new(&row, "job_parent");
+            let (child, parent) = (JobId::new(columns.int("child_id")?), JobId::new(columns.int("parent_id")?));
+            edges.push(Edge { child, parent, on: columns.word("on_what")? });
+        }
+        let refused = match check(job, spec, &ids, edges) {
+            Ok(edges) => return Ok(Ok(edges)),
+            Err(refused) => refused,
+        };
+        let mut names = HashMap::new();
+        if !refused.path().is_empty() {
+            let query = Query::new(&READ_JOB_NAMES).list(refused.path().iter().map(|id| id.get()));
+            for row in self.rows(query).await? {
+                let mut columns = Reader::new(&row, "job");
+                names.insert(JobId::new(columns.int("id")?), columns.text("name")?);
+            }
+        }
+        Ok(Err(refused.errors(job, spec, &names)))
+    }
+
+    /// Gives a job these parents in the place of those that it had.
+    pub(super) async fn write_parents(&mut self, job: JobId, edges: &[Edge]) -> Result<()> {
+        self.execute(Query::new(&DELETE_PARENTS).int(job.get())).await?;
+        if edges.is_empty() {
+            return Ok(());
+        }
+        let insert = Query::new(&INSERT_PARENTS)
+            .rows(edges, |query, edge| query.int(edge.child.get()).int(edge.parent.get()).text(edge.on.as_str()));
+        self.execute(insert).await.map(drop)
+    }
+
+    /// The jobs that follow from a job directly, by name.
+    pub(super) async fn child_names(&mut self, job: JobId) -> Result<Vec<String>> {
+        names(&self.rows(Query::new(&READ_CHILD_NAMES).int(job.get())).await?)
+    }
+}
+
+fn names(rows: &[AnyRow]) -> Result<Vec<String>> {
+    let name = |row| {
+        let mut columns = Reader::new(row, "job");
+        columns.int("id")?;
+        columns.text("name")
+    };
+    rows.iter().map(name).collect()
+}
