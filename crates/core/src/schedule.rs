@@ -83,6 +83,12 @@ impl Jitter {
     pub const fn max(self) -> Duration {
         self.max
     }
+
+    /// What it is drawn by.
+    #[must_use]
+    pub const fn by(self) -> JitterBy {
+        self.by
+    }
 }
 
 /// Spreads a number over 64 bits (the finalizer of `SplitMix64`).

@@ -7,9 +7,9 @@ use super::field::FieldSpec;
 use super::token::Token;
 
 /// Days 1 to 31.
-const ALL_DAYS: u64 = 0xFFFF_FFFE;
+pub(crate) const ALL_DAYS: u64 = 0xFFFF_FFFE;
 /// Sunday to Saturday.
-const ALL_WEEKDAYS: u64 = 0x7F;
+pub(crate) const ALL_WEEKDAYS: u64 = 0x7F;
 /// Bits 0, 7, 14, 21 and 28: repeats a week over a month.
 const WEEKS: u64 = 0x1020_4081;
 
@@ -18,7 +18,7 @@ const SATURDAY: u32 = 6;
 
 /// Which days of a month fire. Weekdays count from 0, Sunday.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum DayRule {
+pub(crate) enum DayRule {
     /// These days of the month that are also these weekdays.
     Both { days: u64, weekdays: u64 },
     /// These days of the month, and these weekdays besides: Unix cron with both fields given.

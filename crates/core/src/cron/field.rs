@@ -10,7 +10,7 @@ use super::{FIRST_YEAR, LAST_YEAR};
 
 /// A set of small numbers; a year is counted from [`FIRST_YEAR`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Bits([u64; 4]);
+pub(crate) struct Bits([u64; 4]);
 
 impl Bits {
     pub(super) fn insert(&mut self, value: u32) {
@@ -20,7 +20,7 @@ impl Bits {
         }
     }
 
-    pub(super) fn contains(self, value: u32) -> bool {
+    pub(crate) fn contains(self, value: u32) -> bool {
         let (word, bit) = Self::place(value);
         self.0.get(word).is_some_and(|word| word & (1 << bit) != 0)
     }

@@ -26,11 +26,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::days::{ALL_DAYS, ALL_WEEKDAYS, DayRule};
 pub use self::dst::{DstRule, Gap, Overlap};
 pub use self::error::{CronError, CronField};
 pub use self::zone::{Tz, ZoneError, parse_zone};
 
-use self::search::Fields;
+pub(crate) use self::search::Fields;
 use crate::time::Timestamp;
 
 /// The longest expression that is read, in characters.
@@ -142,6 +143,11 @@ impl CronExpr {
     #[must_use]
     pub fn dialect(&self) -> Dialect {
         self.dialect
+    }
+
+    /// What it was compiled into.
+    pub(crate) const fn fields(&self) -> &Fields {
+        &self.fields
     }
 
     /// Whether [`Gap::Auto`] and [`Overlap::Auto`] take this for a wall-clock schedule (its hours are a list of fixed

@@ -13,13 +13,13 @@ pub(super) const DAY: i64 = 86_400;
 
 /// A compiled expression. The sets of seconds, minutes, hours and months are never empty.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Fields {
-    pub(super) seconds: u64,
-    pub(super) minutes: u64,
-    pub(super) hours: u64,
-    pub(super) months: u64,
-    pub(super) days: DayRule,
-    pub(super) years: Bits,
+pub(crate) struct Fields {
+    pub(crate) seconds: u64,
+    pub(crate) minutes: u64,
+    pub(crate) hours: u64,
+    pub(crate) months: u64,
+    pub(crate) days: DayRule,
+    pub(crate) years: Bits,
 }
 
 /// A time of day: hour, minute, second.
@@ -63,7 +63,7 @@ impl Fields {
     }
 
     /// How many times a day that matches has.
-    pub(super) fn times_per_day(&self) -> u64 {
+    pub(crate) fn times_per_day(&self) -> u64 {
         [self.hours, self.minutes, self.seconds].into_iter().map(|set| u64::from(set.count_ones())).product()
     }
 

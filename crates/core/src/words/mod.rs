@@ -1,12 +1,27 @@
-//! What is said to people, in each of their languages.
+//! What is said to people, in each of their languages: when a job runs, in a sentence.
+//!
+//! A cron expression is told from the sets that it was compiled into, never from its text: two ways to write the same are
+//! told alike, and what is told is what fires.
 
+mod cron_parts;
+mod en;
+mod length;
 mod moment;
+mod schedule;
+mod shape;
+mod zh;
+
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cron::{CronExpr, Dialect};
 use crate::run::words;
 
+pub use self::length::length;
 pub use self::moment::moment;
+pub use self::schedule::{calendar, schedule, schedule_spec};
 
 words! {
     /// A language that sentences are made in.
@@ -15,5 +30,46 @@ words! {
         En = "en",
         /// Chinese.
         Zh = "zh",
+    }
+}
+
+/// When an expression fires, without its zone.
+///
+/// ```
+/// use rondel_core::cron::CronExpr;
+/// use rondel_core::words::{Lang, cron};
+///
+/// let expression = CronExpr::parse("0 0 9 LW * ?")?;
+/// assert_eq!(cron(&expression, Lang::En), "at 09:00 on the last weekday of each month");
+/// assert_eq!(cron(&expression, Lang::Zh), "每月最后一个工作日 09:00");
+/// # Ok::<(), rondel_core::cron::CronError>(())
+/// ```
+#[must_use]
+pub fn cron(expression: &CronExpr, lang: Lang) -> String {
+    let parts = cron_parts::Parts::of(expression.fields());
+    match lang {
+        Lang::En => en::sentence(&parts),
+        Lang::Zh => zh::sentence(&parts),
+    }
+}
+
+/// As what an expression was read.
+#[must_use]
+pub const fn dialect(dialect: Dialect, lang: Lang) -> &'static str {
+    match (lang, dialect) {
+        (Lang::En, Dialect::Quartz6) => {
+            "read as Quartz cron with 6 fields, the first being the second (weekday 1-7, 1 is Sunday)"
+        }
+        (Lang::En, Dialect::Quartz7) => {
+            "read as Quartz cron with 7 fields, the last being the year (weekday 1-7, 1 is Sunday)"
+        }
+        (Lang::En, Dialect::Unix5) => {
+            "read as Unix cron with 5 fields, the first being the minute (weekday 0-7, 0 and 7 are Sunday)"
+        }
+        (Lang::En, Dialect::Macro) => "read as a macro",
+        (Lang::Zh, Dialect::Quartz6) => "按 6 个字段的 Quartz cron 解读，第一个字段是秒（星期 1-7，1 是周日）",
+        (Lang::Zh, Dialect::Quartz7) => "按 7 个字段的 Quartz cron 解读，最后一个字段是年（星期 1-7，1 是周日）",
+        (Lang::Zh, Dialect::Unix5) => "按 5 个字段的 Unix cron 解读，第一个字段是分（星期 0-7，0 和 7 是周日）",
+        (Lang::Zh, Dialect::Macro) => "按宏解读",
     }
 }

@@ -1,0 +1,257 @@
+//! Cron expressions in English.
+
+use super::cron_parts::{Days, Parts, TimeOfDay, clock};
+use super::shape::{Shape, listed, told};
+use crate::cron::LAST_YEAR;
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+const NTH: [&str; 6] = ["", "first", "second", "third", "fourth", "fifth"];
+
+pub(super) fn sentence(parts: &Parts) -> String {
+    let (time, is_clock) = match &parts.time {
+        TimeOfDay::Clock(times) => {
+            let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
+            (format!("at {}", listed(&times, ", ", " and ")), true)
+        }
+        TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
+    };
+    let days = days(parts, is_clock);
+    let separator = match days.as_str() {
+        "" => "",
+        _ if is_clock && !is_range_of_weekdays(&parts.days) => " ",
+        _ => ", ",
+    };
+    format!("{time}{separator}{days}{}", years(&parts.years))
+}
+
+fn is_range_of_weekdays(days: &Days) -> bool {
+    matches!(days, Days::OfWeek(Shape::Runs(runs)) if matches!(runs.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1))
+}
+
+fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
+    if let (Some(minute), Some(second)) = (minutes.one(), seconds.one())
+        && let Some(hourly) = hourly(hours, minute, second)
+    {
+        return hourly;
+    }
+    format!("{}{}", within_the_hour(seconds, minutes), in_hours(hours))
+}
+
+/// Once in each of many hours.
+fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
+    match hours {
+        Shape::All if (minute, second) == (0, 0) => Some("every hour".to_owned()),
+        Shape::Step { from, step, whole: true, .. } if (*from, minute, second) == (0, 0, 0) => {
+            Some(format!("every {step} hours"))
+        }
+        Shape::Step { from, step, whole: true, .. } => {
+            Some(format!("every {step} hours from {}", clock(*from, minute, second)))
+        }
+        Shape::Step { from, to, step, whole: false } => {
+            let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+            Some(format!("every {step} hours from {first} to {last}"))
+        }
+        Shape::Runs(runs) => match runs.as_slice() {
+            [(from, to)] => {
+                let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+                Some(format!("every hour from {first} to {last}"))
+            }
+            _ => None,
+        },
+        Shape::All => None,
+    }
+}
+
+fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
+    let at_second = match seconds.one() {
+        Some(0) => String::new(),
+        Some(second) => format!(" at second {second}"),
+        None => return seconds_of(seconds, minutes),
+    };
+    match minutes {
+        Shape::All => format!("every minute{at_second}"),
+        Shape::Step { from, step, whole: true, .. } => {
+            let start = if *from == 0 { String::new() } else { format!(" from minute {from}") };
+            format!("every {step} minutes{start}{at_second}")
+        }
+        other => format!("{}{at_second}", at_units(other, "minute", "hour")),
+    }
+}
+
+fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
+    let each = match seconds {
+        Shape::All => "every second".to_owned(),
+        Shape::Step { from, step, whole: true, .. } => {
+            let start = if *from == 0 { String::new() } else { format!(" from second {from}") };
+            format!("every {step} seconds{start}")
+        }
+        other => at_units(other, "second", "minute"),
+    };
+    match minutes {
+        Shape::All => each,
+        Shape::Step { from, to, step, .. } => {
+            format!("{each}, in every {} minute from {from} to {to} of each hour", ordinal(*step))
+        }
+        Shape::Runs(runs) => {
+            let unit = if minutes.one().is_some() { "minute" } else { "minutes" };
+            format!("{each}, in {unit} {} of each hour", numbers(runs))
+        }
+    }
+}
+
+/// `at minutes 5 and 10 to 20 of each hour`
+fn at_units(shape: &Shape, unit: &str, whole: &str) -> String {
+    match shape {
+        Shape::All => format!("every {unit}"),
+        Shape::Step { from, to, step, .. } => {
+            format!("every {step} {unit}s from {unit} {from} to {to} of each {whole}")
+        }
+        Shape::Runs(runs) => {
+            let plural = if shape.one().is_some() { "" } else { "s" };
+            format!("at {unit}{plural} {} of each {whole}", numbers(runs))
+        }
+    }
+}
+
+fn in_hours(hours: &Shape) -> String {
+    match hours {
+        Shape::All => String::new(),
+        Shape::Step { from, to, step, .. } => format!(", in every {} hour from {from} to {to}", ordinal(*step)),
+        Shape::Runs(runs) => match runs.as_slice() {
+            [(from, to)] => format!(" from {} to {}", clock(*from, 0, 0), clock(*to, 59, 0)),
+            _ => format!(", in the hours {}", numbers(runs)),
+        },
+    }
+}
+
+fn days(parts: &Parts, is_clock: bool) -> String {
+    let months = months(&parts.months);
+    let of_months = months.as_ref().map_or("of each month".to_owned(), |months| format!("of {months}"));
+    let in_months = months.as_ref().map_or(String::new(), |months| format!(" in {months}"));
+    match &parts.days {
+        Days::Every => match (is_clock, months) {
+            (true, _) => format!("every day{in_months}"),
+            (false, Some(months)) => format!("in {months}"),
+            (false, None) => String::new(),
+        },
+        Days::OfMonth(days) => on_days(days, &parts.months, &of_months),
+        Days::OfWeek(weekdays) => format!("{}{in_months}", on_weekdays(weekdays)),
+        Days::Both(days, weekdays) => {
+            let days = on_days(days, &parts.months, &of_months);
+            format!("{days} where it is {}", weekday_list(weekdays, " or "))
+        }
+        Days::Either(days, weekdays) => {
+            let days = on_days(days, &parts.months, &of_months);
+            format!("{days} and also on {}{in_months}", weekday_list(weekdays, " and "))
+        }
+        Days::Last { back: 0 } => format!("on the last day {of_months}"),
+        Days::Last { back } => format!("{} before the last day {of_months}", count_of_days(*back)),
+        Days::LastNearest { back: 0 } => format!("on the last weekday {of_months}"),
+        Days::LastNearest { back } => {
+            format!("on the weekday nearest to {} before the last day {of_months}", count_of_days(*back))
+        }
+        Days::Nearest { day } => format!("on the weekday nearest to day {day} {of_months}"),
+        Days::LastOf { weekday } => format!("on the last {} {of_months}", weekday_name(*weekday)),
+        Days::NthOf { weekday, nth } => {
+            let nth = NTH.get(usize::try_from(*nth).unwrap_or(0)).copied().unwrap_or_default();
+            let there = if nth == "fifth" { ", where there is one" } else { "" };
+            format!("on the {nth} {} {of_months}{there}", weekday_name(*weekday))
+        }
+    }
+}
+
+fn on_days(days: &Shape, months: &Shape, of_months: &str) -> String {
+    match (days, days.one(), months.one()) {
+        (_, Some(day), Some(month)) => format!("on {day} {}", month_name(month)),
+        (_, Some(day @ 29..), None) if *months == Shape::All => format!("on day {day} of each month that has one"),
+        (_, Some(day), None) => format!("on day {day} {of_months}"),
+        (Shape::Step { from, to, step, .. }, ..) => {
+            format!("on every {} day from {from} to {to} {of_months}", ordinal(*step))
+        }
+        (Shape::Runs(runs), ..) => format!("on days {} {of_months}", numbers(runs)),
+        (Shape::All, ..) => format!("on every day {of_months}"),
+    }
+}
+
+fn on_weekdays(weekdays: &Shape) -> String {
+    match weekdays {
+        Shape::Runs(runs) => match runs.as_slice() {
+            [(from, to)] if from == to => format!("every {}", weekday_name(*from)),
+            [(from, to)] if (to + 7 - from) % 7 > 1 => format!("{} to {}", weekday_name(*from), weekday_name(*to)),
+            _ => format!("on {}", weekday_list(weekdays, " and ")),
+        },
+        Shape::All | Shape::Step { .. } => "every day".to_owned(),
+    }
+}
+
+fn weekday_list(weekdays: &Shape, and: &str) -> String {
+    match weekdays {
+        Shape::Runs(runs) => listed(&told(runs, weekday_name, " to "), ", ", and),
+        Shape::All | Shape::Step { .. } => "any day".to_owned(),
+    }
+}
+
+fn months(months: &Shape) -> Option<String> {
+    match months {
+        Shape::Runs(runs) => Some(listed(&told(runs, month_name, " to "), ", ", " and ")),
+        Shape::All | Shape::Step { .. } => None,
+    }
+}
+
+fn years(years: &Shape) -> String {
+    let last = LAST_YEAR.unsigned_abs();
+    match years {
+        Shape::All => String::new(),
+        Shape::Step { from, to, step, .. } if to + step > last => format!(", every {step} years from {from} on"),
+        Shape::Step { from, to, step, .. } => format!(", every {step} years from {from} to {to}"),
+        Shape::Runs(runs) => match runs.as_slice() {
+            [(from, to)] if *to == last && from < to => format!(", from {from} on"),
+            _ => format!(", in {}", numbers(runs)),
+        },
+    }
+}
+
+fn numbers(runs: &[(u32, u32)]) -> String {
+    listed(&told(runs, |number| number.to_string(), " to "), ", ", " and ")
+}
+
+fn month_name(month: u32) -> String {
+    name(&MONTHS, month.saturating_sub(1))
+}
+
+fn weekday_name(weekday: u32) -> String {
+    name(&WEEKDAYS, weekday)
+}
+
+fn name(names: &[&str], index: u32) -> String {
+    usize::try_from(index).ok().and_then(|index| names.get(index)).copied().unwrap_or_default().to_owned()
+}
+
+fn count_of_days(count: u32) -> String {
+    if count == 1 { "1 day".to_owned() } else { format!("{count} days") }
+}
+
+fn ordinal(number: u32) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}

@@ -1,0 +1,41 @@
+//! Lengths of time as people say them.
+
+use std::time::Duration;
+
+use super::Lang;
+
+/// `1 hour 30 minutes`; a length of nothing is `0 seconds`.
+///
+/// ```
+/// use std::time::Duration;
+/// use rondel_core::words::{Lang, length};
+///
+/// assert_eq!(length(Duration::from_secs(5_400), Lang::En), "1 hour 30 minutes");
+/// assert_eq!(length(Duration::from_secs(5_400), Lang::Zh), "1小时30分钟");
+/// ```
+#[must_use]
+pub fn length(length: Duration, lang: Lang) -> String {
+    let seconds = length.as_secs();
+    let parts = [
+        (seconds / 86_400, "day", "天"),
+        (seconds / 3_600 % 24, "hour", "小时"),
+        (seconds / 60 % 60, "minute", "分钟"),
+        (seconds % 60, "second", "秒"),
+        (u64::from(length.subsec_millis()), "millisecond", "毫秒"),
+    ];
+    let told: Vec<String> = parts
+        .into_iter()
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, en, zh)| match lang {
+            Lang::En if count == 1 => format!("1 {en}"),
+            Lang::En => format!("{count} {en}s"),
+            Lang::Zh => format!("{count}{zh}"),
+        })
+        .collect();
+    match (told.is_empty(), lang) {
+        (true, Lang::En) => "0 seconds".to_owned(),
+        (true, Lang::Zh) => "0秒".to_owned(),
+        (false, Lang::En) => told.join(" "),
+        (false, Lang::Zh) => told.concat(),
+    }
+}

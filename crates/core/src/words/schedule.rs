@@ -1,0 +1,155 @@
+//! A job's schedule in a sentence: its instants, then what bounds and spreads them.
+
+use std::time::Duration;
+
+use super::{Lang, cron, length, moment};
+use crate::cron::{DstRule, Gap, Overlap};
+use crate::schedule::{After, Jitter, Kind, Schedule};
+use crate::spec::{AfterWhat, CalendarRule, JitterBy, ScheduleSpec};
+
+/// When a schedule fires, with all that it says.
+///
+/// ```
+/// use rondel_core::words::{Lang, schedule};
+///
+/// let spec: rondel_core::JobSpec = serde_json::from_str(
+///     r#"{"name": "a", "app": "b", "handler": "c", "schedule": {"cron": "0 30 2 * * ?", "time_zone": "Asia/Shanghai"}}"#,
+/// )?;
+/// let job = spec.compile().expect("a valid definition");
+/// assert_eq!(schedule(&job.timetable.schedules[0], Lang::En), "at 02:30 every day (Asia/Shanghai)");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[must_use]
+pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
+    let mut parts = vec![instants(schedule, lang)];
+    parts.extend(bounds(schedule, lang));
+    if let Kind::Cron { dst, .. } = &schedule.kind {
+        parts.extend(clock_changes(*dst, lang));
+    }
+    parts.extend(schedule.jitter.map(|jitter| spread(jitter, lang)));
+    parts.join(match lang {
+        Lang::En => "; ",
+        Lang::Zh => "；",
+    })
+}
+
+/// The same of a schedule as it is written; `None` for one that is not valid.
+#[must_use]
+pub fn schedule_spec(spec: &ScheduleSpec, lang: Lang) -> Option<String> {
+    Schedule::compile("", spec).ok().map(|compiled| schedule(&compiled, lang))
+}
+
+/// What a calendar does to the fires of a job.
+#[must_use]
+pub fn calendar(name: &str, rule: CalendarRule, lang: Lang) -> String {
+    match (lang, rule) {
+        (Lang::En, CalendarRule::Only) => format!("only in the calendar {name}"),
+        (Lang::En, CalendarRule::Except) => format!("not in the calendar {name}"),
+        (Lang::En, CalendarRule::Next) => format!("days outside the calendar {name} move to the next day inside"),
+        (Lang::En, CalendarRule::Previous) => {
+            format!("days outside the calendar {name} move to the last day inside before")
+        }
+        (Lang::Zh, CalendarRule::Only) => format!("仅在日历 {name} 之内"),
+        (Lang::Zh, CalendarRule::Except) => format!("日历 {name} 之内除外"),
+        (Lang::Zh, CalendarRule::Next) => format!("日历 {name} 之外的日子顺延到之内的下一天"),
+        (Lang::Zh, CalendarRule::Previous) => format!("日历 {name} 之外的日子提前到之内的前一天"),
+    }
+}
+
+fn instants(schedule: &Schedule, lang: Lang) -> String {
+    let zone = schedule.zone;
+    match (&schedule.kind, lang) {
+        (Kind::Cron { expr, .. }, Lang::En) => format!("{} ({})", cron(expr, lang), zone.name()),
+        (Kind::Cron { expr, .. }, Lang::Zh) => format!("{}（{}）", cron(expr, lang), zone.name()),
+        (Kind::Every(period), _) => every(*period, lang),
+        (Kind::Delay(delay), Lang::En) => format!("{} after the end of the run before", length(*delay, lang)),
+        (Kind::Delay(delay), Lang::Zh) => format!("上一次执行结束后{}", length(*delay, lang)),
+        (Kind::At(at), Lang::En) => format!("once at {}", moment(zone, *at)),
+        (Kind::At(at), Lang::Zh) => format!("单次：{}", moment(zone, *at)),
+        (Kind::After(after), Lang::En) => after_en(after),
+        (Kind::After(after), Lang::Zh) => after_zh(after),
+    }
+}
+
+fn every(period: Duration, lang: Lang) -> String {
+    let text = length(period, lang);
+    match lang {
+        // `every 1 minute` is said `every minute`, where it is one unit alone.
+        Lang::En => format!("every {}", text.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&text)),
+        Lang::Zh => format!(
+            "每{}",
+            text.strip_prefix('1').filter(|unit| !unit.contains(|c: char| c.is_ascii_digit())).unwrap_or(&text)
+        ),
+    }
+}
+
+fn after_en(After { parents, on }: &After) -> String {
+    let names = super::shape::listed(parents, ", ", " and ");
+    let have = if parents.len() == 1 { "has" } else { "have" };
+    let ended = match on {
+        AfterWhat::Success => "succeeded",
+        AfterWhat::Failure => "failed",
+        AfterWhat::Either => "ended",
+    };
+    format!("after {names} {have} {ended}")
+}
+
+fn after_zh(After { parents, on }: &After) -> String {
+    let all = if parents.len() == 1 { "" } else { "都" };
+    let ended = match on {
+        AfterWhat::Success => "成功",
+        AfterWhat::Failure => "失败",
+        AfterWhat::Either => "结束",
+    };
+    format!("在 {} {all}{ended}之后", super::shape::listed(parents, "、", "和"))
+}
+
+fn bounds(schedule: &Schedule, lang: Lang) -> Vec<String> {
+    let (start, end) = (schedule.start, schedule.end);
+    let moment = |at| moment(schedule.zone, at);
+    let counted = matches!(schedule.kind, Kind::Every(_));
+    let start = start.map(moment).map(|at| match lang {
+        Lang::En if counted => format!("counted from {at}"),
+        Lang::En => format!("not before {at}"),
+        Lang::Zh if counted => format!("从 {at} 起计"),
+        Lang::Zh => format!("不早于 {at}"),
+    });
+    let end = end.map(moment).map(|at| match lang {
+        Lang::En => format!("not after {at}"),
+        Lang::Zh => format!("不晚于 {at}"),
+    });
+    start.into_iter().chain(end).collect()
+}
+
+fn clock_changes(dst: DstRule, lang: Lang) -> Vec<String> {
+    let gap = match dst.gap {
+        Gap::Auto => None,
+        Gap::NextValid => {
+            Some(("times that the clock skips fire once right after the gap", "被跳过的时刻在跳变之后补触发一次"))
+        }
+        Gap::Skip => Some(("times that the clock skips do not fire", "被跳过的时刻不触发")),
+    };
+    let overlap = match dst.overlap {
+        Overlap::Auto => None,
+        Overlap::First => Some(("times that the clock shows twice fire the first time", "重复出现的时刻在第一次触发")),
+        Overlap::Second => {
+            Some(("times that the clock shows twice fire the second time", "重复出现的时刻在第二次触发"))
+        }
+        Overlap::Both => Some(("times that the clock shows twice fire both times", "重复出现的时刻两次都触发")),
+    };
+    let say = |(en, zh): (&str, &str)| match lang {
+        Lang::En => en.to_owned(),
+        Lang::Zh => zh.to_owned(),
+    };
+    gap.into_iter().chain(overlap).map(say).collect()
+}
+
+fn spread(jitter: Jitter, lang: Lang) -> String {
+    let max = length(jitter.max(), lang);
+    match (lang, jitter.by()) {
+        (Lang::En, JitterBy::Job) => format!("runs start up to {max} later, always by the same length"),
+        (Lang::En, JitterBy::Fire) => format!("runs start up to {max} later, each by a length of its own"),
+        (Lang::Zh, JitterBy::Job) => format!("推迟至多{max}开始，每次推迟相同"),
+        (Lang::Zh, JitterBy::Fire) => format!("推迟至多{max}开始，每次推迟不同"),
+    }
+}

@@ -1,0 +1,105 @@
+//! A set of numbers as people would describe it.
+
+/// The most numbers that are listed one by one where a step would say them too.
+const LISTED_MAX: usize = 4;
+
+/// How the numbers of a set lie in its range.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Shape {
+    /// All that there are.
+    All,
+    /// Three or more at equal distances of at least 2.
+    Step {
+        from: u32,
+        to: u32,
+        step: u32,
+        /// The distance stays the same from one round of the range to the next.
+        whole: bool,
+    },
+    /// Stretches without a hole, from and to.
+    Runs(Vec<(u32, u32)>),
+}
+
+impl Shape {
+    /// The shape of rising numbers from `low` to `high`.
+    pub(super) fn of(values: &[u32], low: u32, high: u32) -> Self {
+        let count = high - low + 1;
+        if u32::try_from(values.len()) == Ok(count) {
+            return Self::All;
+        }
+        if let (&[from, second, _, ..], Some(&to)) = (values, values.last()) {
+            let step = second - from;
+            let even = values.windows(2).all(|pair| pair[1] - pair[0] == step);
+            let whole = from - low < step && high - to < step && count % step == 0;
+            if even && step > 1 && (whole || values.len() > LISTED_MAX) {
+                return Self::Step { from, to, step, whole };
+            }
+        }
+        Self::Runs(runs(values))
+    }
+
+    /// The same for what goes round, such as hours: 22 to 2 is one stretch.
+    pub(super) fn around(values: &[u32], low: u32, high: u32) -> Self {
+        match Self::of(values, low, high) {
+            Self::Runs(mut runs) => {
+                if let (Some(&(first, first_end)), Some(last)) = (runs.first(), runs.last().copied())
+                    && runs.len() > 1
+                    && first == low
+                    && last.1 == high
+                {
+                    runs.pop();
+                    runs.remove(0);
+                    runs.push((last.0, first_end));
+                }
+                Self::Runs(runs)
+            }
+            other => other,
+        }
+    }
+
+    /// The number where it is one.
+    pub(super) fn one(&self) -> Option<u32> {
+        match self {
+            Self::Runs(runs) => match runs.as_slice() {
+                [(from, to)] if from == to => Some(*from),
+                _ => None,
+            },
+            Self::All | Self::Step { .. } => None,
+        }
+    }
+}
+
+fn runs(values: &[u32]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &value in values {
+        match runs.last_mut() {
+            Some((_, to)) if *to + 1 == value => *to = value,
+            _ => runs.push((value, value)),
+        }
+    }
+    runs
+}
+
+/// The members of a set of small numbers.
+pub(super) fn members(set: u64) -> Vec<u32> {
+    (0..64).filter(|value| set & (1 << value) != 0).collect()
+}
+
+/// Words for stretches: two neighbours are two, more are a range.
+pub(super) fn told(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
+    let tell = |&(from, until): &(u32, u32)| match () {
+        () if from == until => vec![name(from)],
+        () if from + 1 == until => vec![name(from), name(until)],
+        () => vec![format!("{}{to}{}", name(from), name(until))],
+    };
+    runs.iter().flat_map(tell).collect()
+}
+
+/// Words one after another: `a, b and c`.
+pub(super) fn listed(words: &[String], comma: &str, and: &str) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{}{and}{last}", first.join(comma)),
+    }
+}

@@ -1,0 +1,188 @@
+//! Cron expressions in Chinese.
+
+use super::cron_parts::{Days, Parts, TimeOfDay, clock};
+use super::shape::{Shape, listed, told};
+use crate::cron::LAST_YEAR;
+
+const WEEKDAYS: [&str; 7] = ["周一", "周二", "周三", "周四", "周五", "周六", "周日"];
+
+pub(super) fn sentence(parts: &Parts) -> String {
+    let (time, is_clock) = match &parts.time {
+        TimeOfDay::Clock(times) => {
+            let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
+            (listed(&times, "、", "和"), true)
+        }
+        TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
+    };
+    let days = format!("{}{}", years(&parts.years), days(parts, is_clock));
+    if days.is_empty() { time } else { format!("{days} {time}") }
+}
+
+fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
+    if let (Some(minute), Some(second)) = (minutes.one(), seconds.one())
+        && let Some(hourly) = hourly(hours, minute, second)
+    {
+        return hourly;
+    }
+    format!("{}{}", in_hours(hours), within_the_hour(seconds, minutes))
+}
+
+/// Once in each of many hours.
+fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
+    match hours {
+        Shape::All if (minute, second) == (0, 0) => Some("每小时".to_owned()),
+        Shape::Step { from, step, whole: true, .. } if (*from, minute, second) == (0, 0, 0) => {
+            Some(format!("每{step}小时"))
+        }
+        Shape::Step { from, step, whole: true, .. } => {
+            Some(format!("从{}起每{step}小时", clock(*from, minute, second)))
+        }
+        Shape::Step { from, to, step, whole: false } => {
+            let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+            Some(format!("{first}至{last} 每{step}小时"))
+        }
+        Shape::Runs(runs) => match runs.as_slice() {
+            [(from, to)] => {
+                let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+                Some(format!("{first}至{last} 每小时"))
+            }
+            _ => None,
+        },
+        Shape::All => None,
+    }
+}
+
+fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
+    let at_second = match seconds.one() {
+        Some(0) => String::new(),
+        Some(second) => format!("的第{second}秒"),
+        None => return seconds_of(seconds, minutes),
+    };
+    match minutes {
+        Shape::All => format!("每分钟{at_second}"),
+        Shape::Step { from, step, whole: true, .. } => {
+            let start = if *from == 0 { String::new() } else { format!("从第{from}分起") };
+            format!("{start}每{step}分钟{at_second}")
+        }
+        other => format!("{}{at_second}", at_units(other, ("小时", "分", "分钟"))),
+    }
+}
+
+fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
+    let each = match seconds {
+        Shape::All => "每秒".to_owned(),
+        Shape::Step { from, step, whole: true, .. } => {
+            let start = if *from == 0 { String::new() } else { format!("从第{from}秒起") };
+            format!("{start}每{step}秒")
+        }
+        other => at_units(other, ("分钟", "秒", "秒")),
+    };
+    match minutes {
+        Shape::All => each,
+        Shape::Step { from, to, step, .. } => format!("每小时第{from}分至第{to}分每隔{step}分的那一分钟内，{each}"),
+        Shape::Runs(runs) => format!("每小时的第{}分内，{each}", numbers(runs)),
+    }
+}
+
+/// `每小时的第5、10至20分`
+fn at_units(shape: &Shape, (whole, unit, length): (&str, &str, &str)) -> String {
+    match shape {
+        Shape::All => format!("每{length}"),
+        Shape::Step { from, to, step, .. } => format!("每{whole}第{from}{unit}至第{to}{unit}每{step}{length}"),
+        Shape::Runs(runs) => format!("每{whole}的第{}{unit}", numbers(runs)),
+    }
+}
+
+fn in_hours(hours: &Shape) -> String {
+    match hours {
+        Shape::All => String::new(),
+        Shape::Step { from, to, step, .. } => format!("{from}点至{to}点每隔{step}小时的那一小时内，"),
+        Shape::Runs(runs) => match runs.as_slice() {
+            [(from, to)] => format!("{}至{} ", clock(*from, 0, 0), clock(*to, 59, 0)),
+            _ => format!("{}点内，", numbers(runs)),
+        },
+    }
+}
+
+fn days(parts: &Parts, is_clock: bool) -> String {
+    let months = months(&parts.months);
+    let each_month = months.as_ref().map_or("每月".to_owned(), |months| format!("{months}的"));
+    let of_months = months.as_ref().map_or(String::new(), |months| format!("{months}的"));
+    match &parts.days {
+        Days::Every => match (is_clock, months) {
+            (true, months) => format!("{}每天", months.unwrap_or_default()),
+            (false, months) => months.unwrap_or_default(),
+        },
+        Days::OfMonth(days) => on_days(days, &parts.months, &each_month),
+        Days::OfWeek(weekdays) => format!("{of_months}{}", on_weekdays(weekdays)),
+        Days::Both(days, weekdays) => {
+            format!("{}中的{}", on_days(days, &parts.months, &each_month), weekday_list(weekdays))
+        }
+        Days::Either(days, weekdays) => {
+            format!("{}，以及{of_months}{}", on_days(days, &parts.months, &each_month), on_weekdays(weekdays))
+        }
+        Days::Last { back: 0 } => format!("{each_month}最后一天"),
+        Days::Last { back } => format!("{each_month}倒数第{}天", back + 1),
+        Days::LastNearest { back: 0 } => format!("{each_month}最后一个工作日"),
+        Days::LastNearest { back } => format!("{each_month}离倒数第{}天最近的工作日", back + 1),
+        Days::Nearest { day } => format!("{each_month}离{day}日最近的工作日"),
+        Days::LastOf { weekday } => format!("{each_month}最后一个{}", weekday_name(*weekday)),
+        Days::NthOf { weekday, nth } => format!("{each_month}第{nth}个{}", weekday_name(*weekday)),
+    }
+}
+
+fn on_days(days: &Shape, months: &Shape, each_month: &str) -> String {
+    let day = |day: u32| format!("{day}日");
+    match (days, days.one(), months.one()) {
+        (_, Some(one), Some(month)) => format!("{month}月{one}日"),
+        (Shape::Step { from, to, step, .. }, ..) => format!("{each_month}{from}日至{to}日每{step}天"),
+        (Shape::Runs(runs), ..) => format!("{each_month}{}", listed(&told(runs, day, "至"), "、", "和")),
+        (Shape::All, ..) => format!("{each_month}每天"),
+    }
+}
+
+fn on_weekdays(weekdays: &Shape) -> String {
+    match weekdays {
+        Shape::Runs(runs) if matches!(runs.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1) => {
+            weekday_list(weekdays)
+        }
+        Shape::Runs(_) => format!("每{}", weekday_list(weekdays)),
+        Shape::All | Shape::Step { .. } => "每天".to_owned(),
+    }
+}
+
+fn weekday_list(weekdays: &Shape) -> String {
+    match weekdays {
+        Shape::Runs(runs) => listed(&told(runs, weekday_name, "至"), "、", "和"),
+        Shape::All | Shape::Step { .. } => "每天".to_owned(),
+    }
+}
+
+fn months(months: &Shape) -> Option<String> {
+    match months {
+        Shape::Runs(runs) => Some(listed(&told(runs, |month| format!("{month}月"), "至"), "、", "和")),
+        Shape::All | Shape::Step { .. } => None,
+    }
+}
+
+fn years(years: &Shape) -> String {
+    let last = LAST_YEAR.unsigned_abs();
+    let year = |year: u32| format!("{year}年");
+    match years {
+        Shape::All => String::new(),
+        Shape::Step { from, to, step, .. } if to + step > last => format!("自{from}年起每{step}年，"),
+        Shape::Step { from, to, step, .. } => format!("{from}年至{to}年每{step}年，"),
+        Shape::Runs(runs) => match runs.as_slice() {
+            [(from, to)] if *to == last && from < to => format!("自{from}年起，"),
+            _ => format!("{}，", listed(&told(runs, year, "至"), "、", "和")),
+        },
+    }
+}
+
+fn numbers(runs: &[(u32, u32)]) -> String {
+    listed(&told(runs, |number| number.to_string(), "至"), "、", "和")
+}
+
+fn weekday_name(weekday: u32) -> String {
+    usize::try_from(weekday).ok().and_then(|index| WEEKDAYS.get(index)).copied().unwrap_or_default().to_owned()
+}
