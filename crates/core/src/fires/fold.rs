@@ -36,12 +36,11 @@ impl Fold {
         if self.open.as_ref().is_some_and(|open| open.stretch.verdict != stretch.verdict) {
             self.close();
         }
-        let open = self.open.get_or_insert_with(|| Open {
-            stretch: Stretch { count: 0, verdict: stretch.verdict.clone(), ..stretch },
-            listed: Vec::new(),
-        });
-        open.stretch.last = stretch.last;
-        open.stretch.count += stretch.count;
+        let (last, count) = (stretch.last, stretch.count);
+        let open =
+            self.open.get_or_insert_with(|| Open { stretch: Stretch { count: 0, ..stretch }, listed: Vec::new() });
+        open.stretch.last = last;
+        open.stretch.count += count;
         if open.stretch.count <= FOLD_ABOVE {
             open.listed.extend(instants);
         }

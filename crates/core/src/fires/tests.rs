@@ -20,7 +20,8 @@ fn secs(seconds: i64) -> Timestamp {
 
 fn job(change: Value) -> Job {
     let mut spec = json!({"name": "a", "app": "b", "handler": "c"});
-    spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    let Value::Object(change) = change else { unreachable!() };
+    spec.as_object_mut().unwrap().extend(change);
     let spec: crate::JobSpec = serde_json::from_value(spec).unwrap();
     spec.compile_with(spec.calendar.is_some().then(workdays)).unwrap()
 }

@@ -30,7 +30,7 @@ impl Shape {
         if let (&[from, second, _, ..], Some(&to)) = (values, values.last()) {
             let step = second - from;
             let even = values.windows(2).all(|pair| pair[1] - pair[0] == step);
-            let whole = from - low < step && high - to < step && count % step == 0;
+            let whole = from - low < step && high - to < step && count.is_multiple_of(step);
             if even && step > 1 && (whole || values.len() > LISTED_MAX) {
                 return Self::Step { from, to, step, whole };
             }

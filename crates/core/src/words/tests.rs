@@ -198,7 +198,7 @@ proptest! {
     ) {
         let one = [second, minute, hour, day, month];
         let mut two = one.clone();
-        two[which] = <[String; 5]>::from([other.0, other.1, other.2, other.3, other.4])[which].clone();
+        two[which] = [other.0, other.1, other.2, other.3, other.4][which].clone();
         let parse = |fields: &[String; 5]| CronExpr::parse(&format!("{} ?", fields.join(" "))).unwrap();
         let (one, two) = (parse(&one), parse(&two));
         for lang in [Lang::En, Lang::Zh] {
