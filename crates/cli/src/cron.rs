@@ -3,11 +3,16 @@
 use chrono::{SecondsFormat, TimeZone as _};
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
-use rondel_core::cron::{CronExpr, DstRule, Tz, parse_zone};
+use rondel_core::cron::{CronExpr, Dialect, DstRule, Tz, parse_zone};
+use rondel_core::preview::{Ask, PER_DAY_MAX, Preview, preview};
+use rondel_core::schedule::{Kind, Schedule};
+use rondel_core::timetable::Timetable;
+use rondel_core::words::{self, Lang};
 use serde::Serialize;
 
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
+use crate::lang::LangArgs;
 use crate::table::Table;
 use crate::{clock, output};
 
@@ -22,10 +27,13 @@ pub(crate) struct CronArgs {
 enum CronCommand {
     /// Say when an expression fires next
     Next(NextArgs),
+    /// Say in a sentence what an expression means, and what to know about it
+    Explain(ExplainArgs),
 }
 
+/// What is asked about.
 #[derive(Debug, Args)]
-struct NextArgs {
+struct Asked {
     /// Quartz cron with 6 or 7 fields, Unix cron with 5, or a macro such as @daily
     #[arg(value_name = "EXPR")]
     expression: String,
@@ -35,6 +43,14 @@ struct NextArgs {
     /// Fires after this instant, in RFC 3339; now by default
     #[arg(long, value_name = "INSTANT")]
     after: Option<String>,
+    #[command(flatten)]
+    lang: LangArgs,
+}
+
+#[derive(Debug, Args)]
+struct NextArgs {
+    #[command(flatten)]
+    asked: Asked,
     /// How many
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     count: u16,
@@ -42,10 +58,36 @@ struct NextArgs {
     format: FormatArgs,
 }
 
-/// What `-o json` prints.
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// What `next -o json` prints.
 #[derive(Debug, Serialize)]
 struct Fires {
     fires: Vec<Timestamp>,
+}
+
+/// What `explain -o json` prints.
+#[derive(Debug, Serialize)]
+struct Explained<'a> {
+    expression: &'a str,
+    time_zone: &'static str,
+    dialect: Dialect,
+    sentence: &'a str,
+    next_fire_at: Option<Timestamp>,
+    warnings: Vec<WarningJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct WarningJson<'a> {
+    code: &'static str,
+    at: Option<Timestamp>,
+    message: &'a str,
 }
 
 impl CronArgs {
@@ -53,43 +95,121 @@ impl CronArgs {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.command {
             CronCommand::Next(args) => next(&args),
+            CronCommand::Explain(args) => explain(&args),
         }
+    }
+}
+
+/// An expression, read, with what is ahead.
+struct Answer {
+    expression: CronExpr,
+    zone: Tz,
+    after: Timestamp,
+    lang: Lang,
+    sentence: String,
+    found: Preview,
+}
+
+impl Asked {
+    fn answer(&self, count: usize) -> Result<Answer, Failure> {
+        let expression = CronExpr::parse(&self.expression).map_err(|error| Failure::refused(error.to_string()))?;
+        let zone = parse_zone(&self.tz).map_err(|error| Failure::refused(format!("--tz: {error}")))?;
+        let after = match &self.after {
+            Some(text) => text.parse().map_err(|error| Failure::refused(format!("--after: {error}")))?,
+            None => clock::now(),
+        };
+        let kind = Kind::Cron { expr: Box::new(expression.clone()), dst: DstRule::default() };
+        let schedule = Schedule { kind, zone, start: None, end: None, jitter: None };
+        let (lang, sentence) = (self.lang.lang(), words::schedule(&schedule, self.lang.lang()));
+        let timetable = Timetable { schedules: vec![schedule], calendar: None };
+        let found = preview(Ask { timetable: &timetable, anchor: after, after, count, per_day_max: PER_DAY_MAX });
+        Ok(Answer { expression, zone, after, lang, sentence, found })
+    }
+}
+
+impl Answer {
+    fn dialect(&self) -> &'static str {
+        words::dialect(self.expression.dialect(), self.lang)
+    }
+
+    fn fires(&self) -> impl Iterator<Item = Timestamp> {
+        self.found.fires.iter().map(|fire| fire.at)
+    }
+
+    /// The warnings as sentences, without the one that ends the command.
+    fn warnings(&self) -> impl Iterator<Item = &str> {
+        let told = self.found.warnings.iter().filter(|_| !self.found.fires.is_empty());
+        told.map(|warning| warning.sentence(self.lang))
+    }
+
+    /// A schedule that never fires is a mistake, whatever was printed.
+    fn end(&self) -> Result<(), Failure> {
+        if self.found.fires.is_empty() {
+            let (expression, after) = (&self.expression, self.after);
+            return Err(Failure::refused(match self.lang {
+                Lang::En => format!("{expression} never fires after {after}"),
+                Lang::Zh => format!("{expression} 在 {after} 之后永远不会触发"),
+            }));
+        }
+        Ok(())
     }
 }
 
 fn next(args: &NextArgs) -> Result<(), Failure> {
-    let expression = CronExpr::parse(&args.expression).map_err(|error| Failure::refused(error.to_string()))?;
-    let zone = parse_zone(&args.tz).map_err(|error| Failure::refused(format!("--tz: {error}")))?;
-    let after = match &args.after {
-        Some(text) => text.parse().map_err(|error| Failure::refused(format!("--after: {error}")))?,
-        None => clock::now(),
-    };
-    let fires = expression.fires_between(zone, DstRule::default(), after, Timestamp::MAX, usize::from(args.count));
-    print(args, &expression, zone, fires)
-}
-
-fn print(args: &NextArgs, expression: &CronExpr, zone: Tz, fires: Vec<Timestamp>) -> Result<(), Failure> {
+    let answer = args.asked.answer(usize::from(args.count))?;
     match args.format.format {
-        Format::Json => output::data(&serde_json::to_string(&Fires { fires })?),
+        Format::Json => output::data(&serde_json::to_string(&Fires { fires: answer.fires().collect() })?)?,
         Format::Jsonl => {
-            let lines = fires.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
-            output::data(&lines.join("\n"))
+            let lines = answer.fires().map(|at| serde_json::to_string(&at)).collect::<Result<Vec<_>, _>>()?;
+            output::data(&lines.join("\n"))?;
         }
-        Format::Name => output::data(&fires.iter().map(Timestamp::to_string).collect::<Vec<_>>().join("\n")),
-        Format::Table if fires.is_empty() => {
-            output::talk(&format!("{expression} never fires again"));
-            Ok(())
-        }
+        Format::Name => output::data(&answer.fires().map(|at| at.to_string()).collect::<Vec<_>>().join("\n"))?,
         Format::Table => {
-            output::talk(&format!("{expression}: {}, read in {zone}", expression.dialect()));
-            let now = clock::now();
-            let mut table = Table::new(&["LOCAL", "UTC", ""]);
-            for at in fires {
-                table.add(vec![local(at, zone), at.to_string(), clock::relative(at, now)]);
+            output::talk(&format!("{}\n{}", answer.sentence, answer.dialect()));
+            if !answer.found.fires.is_empty() {
+                output::data(&table(&answer, args.format.no_headers))?;
             }
-            output::data(&table.render(args.format.no_headers))
+            answer.warnings().for_each(output::talk);
         }
     }
+    answer.end()
+}
+
+fn table(answer: &Answer, no_headers: bool) -> String {
+    let now = clock::now();
+    let mut table = Table::new(&["LOCAL", "UTC", ""]);
+    for at in answer.fires() {
+        table.add(vec![local(at, answer.zone), at.to_string(), clock::relative(at, now)]);
+    }
+    table.render(no_headers)
+}
+
+fn explain(args: &ExplainArgs) -> Result<(), Failure> {
+    let answer = args.asked.answer(1)?;
+    match args.format.format {
+        Format::Json | Format::Jsonl => {
+            let warnings = answer.found.warnings.iter().map(|warning| WarningJson {
+                code: warning.code.as_str(),
+                at: warning.at,
+                message: warning.sentence(answer.lang),
+            });
+            let explained = Explained {
+                expression: answer.expression.source(),
+                time_zone: answer.zone.name(),
+                dialect: answer.expression.dialect(),
+                sentence: &answer.sentence,
+                next_fire_at: answer.fires().next(),
+                warnings: warnings.collect(),
+            };
+            output::data(&serde_json::to_string(&explained)?)?;
+        }
+        Format::Name => output::data(&answer.sentence)?,
+        Format::Table => {
+            let lines = [answer.sentence.as_str(), answer.dialect()];
+            output::data(&lines.into_iter().chain(answer.warnings()).collect::<Vec<_>>().join("\n"))?;
+        }
+    }
+    answer.end()
 }
 
 /// `2026-03-08T03:00:00+08:00 CST`

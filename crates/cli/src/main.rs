@@ -20,6 +20,7 @@ mod executor;
 mod exit;
 mod format;
 mod job;
+mod lang;
 mod list;
 mod node;
 mod node_name;

@@ -2,7 +2,7 @@
 //!
 //! - [`spec`] is a job's definition as people write it, [`job`] the same checked and ready for the engine;
 //! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it;
-//! - [`fires`] is the account of what became of every fire, [`words`] says things to people;
+//! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead; [`words`] says things to people;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
@@ -17,6 +17,7 @@ mod local;
 pub mod name;
 pub mod outcome;
 pub mod plan;
+pub mod preview;
 pub mod route;
 pub mod run;
 pub mod schedule;

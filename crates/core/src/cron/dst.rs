@@ -67,9 +67,9 @@ pub enum Overlap {
 /// A rule with nothing left open.
 #[derive(Clone, Copy)]
 pub(super) struct Resolved {
-    fires_after_gap: bool,
-    fires_first: bool,
-    fires_second: bool,
+    pub(super) fires_after_gap: bool,
+    pub(super) fires_first: bool,
+    pub(super) fires_second: bool,
 }
 
 impl DstRule {

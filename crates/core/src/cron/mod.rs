@@ -7,6 +7,7 @@
 //! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (`MON-FRI/2` is
 //! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.
 
+mod changes;
 mod days;
 mod dst;
 mod error;
@@ -26,6 +27,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::changes::{ClockChange, ClockEffect};
 pub(crate) use self::days::{ALL_DAYS, ALL_WEEKDAYS, DayRule};
 pub use self::dst::{DstRule, Gap, Overlap};
 pub use self::error::{CronError, CronField};
@@ -210,6 +212,30 @@ impl CronExpr {
             .take_while(|&at| at <= to_inclusive)
             .take(max)
             .collect()
+    }
+
+    /// The changes of the zone's clock after `from_exclusive` and up to `to_inclusive` that touch a fire, and what becomes
+    /// of it.
+    ///
+    /// ```
+    /// use rondel_core::cron::{ClockEffect, CronExpr, DstRule, parse_zone};
+    ///
+    /// let half_past_two = CronExpr::parse("0 30 2 * * ?")?;
+    /// let (zone, from, to) = (parse_zone("Europe/Berlin")?, "2026-01-01T00:00:00Z".parse()?, "2027-01-01T00:00:00Z".parse()?);
+    /// let changes = half_past_two.clock_changes(zone, DstRule::default(), from, to);
+    /// assert_eq!(changes.len(), 2);
+    /// assert_eq!((changes[0].at.to_string(), changes[0].effect), ("2026-03-29T01:00:00Z".to_owned(), ClockEffect::OnceAfter));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn clock_changes(
+        &self,
+        zone: Tz,
+        dst: DstRule,
+        from_exclusive: Timestamp,
+        to_inclusive: Timestamp,
+    ) -> Vec<ClockChange> {
+        changes::touching(&self.fields, zone, dst.resolve(self.pace), (from_exclusive, to_inclusive))
     }
 
     /// How many fires lie after `from_exclusive` and up to `to_inclusive`. Whole days are counted, not walked through.

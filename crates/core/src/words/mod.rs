@@ -21,7 +21,7 @@ use crate::run::words;
 
 pub use self::length::length;
 pub use self::moment::moment;
-pub use self::schedule::{calendar, schedule, schedule_spec};
+pub use self::schedule::{calendar, schedule, schedule_spec, timetable};
 
 words! {
     /// A language that sentences are made in.

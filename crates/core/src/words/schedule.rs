@@ -6,6 +6,7 @@ use super::{Lang, cron, length, moment};
 use crate::cron::{DstRule, Gap, Overlap};
 use crate::schedule::{After, Jitter, Kind, Schedule};
 use crate::spec::{AfterWhat, CalendarRule, JitterBy, ScheduleSpec};
+use crate::timetable::Timetable;
 
 /// When a schedule fires, with all that it says.
 ///
@@ -31,6 +32,19 @@ pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
         Lang::En => "; ",
         Lang::Zh => "；",
     })
+}
+
+/// The same for all of a job's schedules, each with what its calendar does.
+#[must_use]
+pub fn timetable(table: &Timetable, lang: Lang) -> Vec<String> {
+    let used = table.calendar.as_ref().map(|applied| calendar(applied.calendar.name(), applied.rule, lang));
+    let separator = match lang {
+        Lang::En => "; ",
+        Lang::Zh => "；",
+    };
+    let say =
+        |one: &Schedule| std::iter::once(schedule(one, lang)).chain(used.clone()).collect::<Vec<_>>().join(separator);
+    table.schedules.iter().map(say).collect()
 }
 
 /// The same of a schedule as it is written; `None` for one that is not valid.

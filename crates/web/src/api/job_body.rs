@@ -35,7 +35,7 @@ pub(super) fn patched(spec: &JobSpec, bytes: &[u8]) -> Result<JobSpec, Problem> 
     from_value(document)
 }
 
-fn from_value(document: Value) -> Result<JobSpec, Problem> {
+pub(super) fn from_value(document: Value) -> Result<JobSpec, Problem> {
     read_value("", document.clone()).map_err(|problem| located(problem, || Some(document)))
 }
 

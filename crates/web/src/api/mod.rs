@@ -12,6 +12,7 @@ pub(crate) mod logs;
 mod nodes;
 pub(crate) mod run_json;
 pub(crate) mod runs;
+mod schedules;
 mod sign_in_links;
 mod webhooks;
 
@@ -52,6 +53,7 @@ pub(crate) fn routes() -> Routes {
         .delete("/api/v1/calendars/{name}", Edit, calendars::delete)
         .post("/api/v1/calendars/{name}/import", Edit, calendars::import_file)
         .get("/api/v1/calendars/{name}/users", View, calendars::users)
+        .post("/api/v1/schedules/preview", View, schedules::post)
         .get("/api/v1/runs", View, runs::list)
         .get("/api/v1/runs/{id}", View, runs::get)
         .post("/api/v1/runs/{id}/cancel", Operate, runs::cancel)

@@ -4,7 +4,8 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::JobError;
-use rondel_core::{JobSpec, Timestamp};
+use rondel_core::JobSpec;
+use rondel_core::preview::{Ask, PER_DAY_MAX, WarningCode};
 use serde_json::json;
 
 use super::form::Fields;
@@ -104,6 +105,7 @@ struct PreviewPart {
     t: &'static Texts,
     words: Option<String>,
     fires: Vec<Moment>,
+    warnings: Vec<String>,
     error: Option<String>,
 }
 
@@ -119,12 +121,20 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     let part = match compiled {
         Ok((spec, job)) => {
             let anchor = now.ceil_second();
-            let next = |after: &Timestamp| job.timetable.next_after(anchor, *after).map(|fire| fire.at);
-            let fires = std::iter::successors(next(&now), next).take(FIRE_COUNT);
+            let (timetable, per_day_max) = (&job.timetable, PER_DAY_MAX);
+            let found =
+                rondel_core::preview::preview(Ask { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max });
             let words = schedule_text::of_job(&spec, t).into_iter().next().map(|text| text.words);
-            PreviewPart { t, words, fires: fires.map(|at| Moment::new(at, now, t)).collect(), error: None }
+            let warnings = found
+                .warnings
+                .iter()
+                .filter(|found| found.code != WarningCode::NeverFires)
+                .map(|warning| warning.sentence(t.lang()).to_owned())
+                .collect();
+            let fires = found.fires.iter().map(|fire| Moment::new(fire.at, now, t)).collect();
+            PreviewPart { t, words, fires, warnings, error: None }
         }
-        Err(error) => PreviewPart { t, words: None, fires: Vec::new(), error: Some(error) },
+        Err(error) => PreviewPart { t, words: None, fires: Vec::new(), warnings: Vec::new(), error: Some(error) },
     };
     html(StatusCode::OK, &part)
 }

@@ -59,20 +59,6 @@ pub(crate) fn length(length: Duration, t: &Texts) -> String {
     }
 }
 
-/// A period by all of its units: `1 h 30 min`.
-pub(crate) fn period(period: Duration, t: &Texts) -> String {
-    let seconds = period.as_secs();
-    let units = [
-        (seconds / 86_400, t.unit_d),
-        (seconds % 86_400 / 3600, t.unit_h),
-        (seconds % 3600 / 60, t.unit_min),
-        (seconds % 60, t.unit_s),
-    ];
-    let parts: Vec<String> =
-        units.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count} {unit}")).collect();
-    parts.join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::texts::Lang;
@@ -91,14 +77,6 @@ mod tests {
         ] {
             assert_eq!(length(Duration::from_millis(millis), t), expected);
         }
-    }
-
-    #[test]
-    fn a_period_leaves_out_what_is_nothing() {
-        let t = Lang::En.texts();
-        assert_eq!(period(Duration::from_secs(2), t), "2 s");
-        assert_eq!(period(Duration::from_secs(5400), t), "1 h 30 min");
-        assert_eq!(period(Duration::from_secs(86_401), t), "1 d 1 s");
     }
 
     #[test]

@@ -91,6 +91,11 @@ fn fill(text: &str, values: &[(&str, String)]) -> String {
 }
 
 impl Texts {
+    /// The language of these texts, for sentences that are made elsewhere.
+    pub(crate) fn lang(&self) -> rondel_core::words::Lang {
+        if std::ptr::eq(self, &ZH) { rondel_core::words::Lang::Zh } else { rondel_core::words::Lang::En }
+    }
+
     pub(crate) const fn status(&self, status: RunStatus) -> &'static str {
         match status {
             RunStatus::Pending => self.status_pending,

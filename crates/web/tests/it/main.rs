@@ -13,4 +13,6 @@ mod logs;
 mod pages;
 mod port;
 mod runs;
+#[cfg(test)]
+mod schedules;
 mod webhooks;

@@ -1,0 +1,53 @@
+//! In which language people are spoken to.
+
+use std::ffi::OsString;
+
+use clap::{Args, ValueEnum};
+use rondel_core::words::Lang;
+
+/// The flag for it.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct LangArgs {
+    /// The language of sentences; by LC_ALL, LC_MESSAGES or LANG if left out
+    #[arg(long, value_enum, value_name = "LANG")]
+    lang: Option<Choice>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Choice {
+    /// English
+    En,
+    /// Chinese
+    Zh,
+}
+
+impl LangArgs {
+    /// The language that was chosen, or that the environment wants.
+    pub(crate) fn lang(self) -> Lang {
+        match self.lang {
+            Some(Choice::En) => Lang::En,
+            Some(Choice::Zh) => Lang::Zh,
+            None => of_locale(["LC_ALL", "LC_MESSAGES", "LANG"].map(std::env::var_os)),
+        }
+    }
+}
+
+/// The first of these variables that is set decides, as POSIX says.
+fn of_locale(variables: [Option<OsString>; 3]) -> Lang {
+    let locale = variables.into_iter().flatten().find(|value| !value.is_empty()).unwrap_or_default();
+    if locale.to_string_lossy().starts_with("zh") { Lang::Zh } else { Lang::En }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_variable_that_is_set_decides() {
+        let of = |all: &str, messages: &str, lang: &str| of_locale([all, messages, lang].map(|text| Some(text.into())));
+        assert_eq!(of("", "", "zh_CN.UTF-8"), Lang::Zh);
+        assert_eq!(of("", "de_DE", "zh_CN.UTF-8"), Lang::En);
+        assert_eq!(of("zh_TW", "de_DE", "C"), Lang::Zh);
+        assert_eq!(of_locale([None, None, None]), Lang::En);
+    }
+}

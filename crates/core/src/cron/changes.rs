@@ -1,0 +1,69 @@
+//! The changes of a zone's clock that touch a fire, and what becomes of it: for people, who are told before it happens.
+
+use chrono::{DateTime, NaiveDateTime};
+
+use super::dst::Resolved;
+use super::search::{Fields, Local};
+use super::spans;
+use super::zone::Tz;
+use crate::time::Timestamp;
+
+/// The most changes that are told.
+const CHANGE_COUNT_MAX: usize = 12;
+
+/// A change of a zone's clock that touches a fire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockChange {
+    /// When the clock is changed.
+    pub at: Timestamp,
+    /// The first planned time of day, with its date, that is skipped or shown twice.
+    pub local: NaiveDateTime,
+    /// What becomes of it.
+    pub effect: ClockEffect,
+}
+
+/// What becomes of times that a clock skips or shows twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockEffect {
+    /// Skipped, and made up for once at the change.
+    OnceAfter,
+    /// Skipped, and not made up for.
+    Skipped,
+    /// Shown twice, and fired the first time.
+    First,
+    /// Shown twice, and fired the second time.
+    Second,
+    /// Shown twice, and fired both times.
+    Both,
+}
+
+pub(super) fn touching(
+    fields: &Fields,
+    zone: Tz,
+    rule: Resolved,
+    (from, to): (Timestamp, Timestamp),
+) -> Vec<ClockChange> {
+    let spans = spans::of(zone);
+    let first = spans.index_at(from.second());
+    let pairs = spans.all().get(first..).unwrap_or_default().windows(2);
+    let pairs = pairs.take_while(|pair| pair[1].start <= to.second());
+    let touched = pairs.filter_map(|pair| {
+        let (before, start, after) = (pair[0].offset, pair[1].start, pair[1].offset);
+        // Between these the clock goes twice, or never.
+        let (low, high) = (start + before.min(after), start + before.max(after));
+        let found = fields.at_or_after(low).filter(|found| *found < high)?;
+        let effect = match (after > before, rule.fires_first, rule.fires_second) {
+            (true, ..) if rule.fires_after_gap => ClockEffect::OnceAfter,
+            (true, ..) => ClockEffect::Skipped,
+            (false, true, true) => ClockEffect::Both,
+            (false, true, false) => ClockEffect::First,
+            (false, false, _) => ClockEffect::Second,
+        };
+        Some(ClockChange { at: Timestamp::from_secs(start), local: shown(found), effect })
+    });
+    touched.take(CHANGE_COUNT_MAX).collect()
+}
+
+fn shown(local: Local) -> NaiveDateTime {
+    DateTime::from_timestamp(local, 0).unwrap_or_default().naive_utc()
+}
