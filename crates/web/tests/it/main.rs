@@ -13,6 +13,5 @@ mod logs;
 mod pages;
 mod port;
 mod runs;
-#[cfg(test)]
 mod schedules;
 mod webhooks;
