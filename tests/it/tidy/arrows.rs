@@ -26,8 +26,11 @@ const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["rondel-web"]),
     ("chrono-tz", &["rondel-core"]),
     ("clap", &["rondel-cli"]),
+    ("criterion", &["rondel-core"]),
     ("cron", &["rondel-core"]),
     ("csv", &["rondel-admin"]),
+    // A peer that the benchmark measures against.
+    ("croner", &["rondel-core"]),
     ("md-5", &["rondel-core"]),
     ("prost", &["rondel-proto"]),
     // In admin it sends alerts.
