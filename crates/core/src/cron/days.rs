@@ -1,7 +1,6 @@
 //! Which days of a month fire: the day-of-month and day-of-week fields taken together.
 
-use chrono::{Datelike, NaiveDate};
-
+use super::date::Date;
 use super::error::{CronError, CronField};
 use super::field::FieldSpec;
 use super::token::Token;
@@ -61,13 +60,13 @@ impl DayRule {
     }
 
     /// The days of a date's month that fire, as bits 1 to 31.
-    pub(super) fn in_month_of(&self, date: NaiveDate) -> u64 {
-        let length = month_length(date.year(), date.month());
+    pub(super) fn in_month_of(&self, date: Date) -> u64 {
+        let length = month_length(date.year, date.month);
         let within = ALL_DAYS & ((1 << (length + 1)) - 1);
         if let Self::Both { days, weekdays: ALL_WEEKDAYS } = *self {
             return days & within;
         }
-        let month = Month { first: (date.weekday().num_days_from_sunday() + 36 - date.day()) % 7, length };
+        let month = Month { first: date.first_weekday(), length };
         let one = |day: u32| if (1..=length).contains(&day) { 1 << day } else { 0 };
         match *self {
             Self::Both { days, weekdays } => days & month.on(weekdays) & within,

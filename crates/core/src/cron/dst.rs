@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Pace;
 use super::search::{DAY, Fields, Local};
-use super::spans::{self, Span, Utc};
+use super::spans::{self, Span, Steady, Utc};
 use super::zone::Tz;
 use crate::time::Timestamp;
 
@@ -102,6 +102,14 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Times
     let spans = spans::of(zone);
     let from = after.second().clamp(SEARCH_FROM, SEARCH_TO) + 1;
     let mut index = spans.index_at(from);
+    // Far from both ends of a span, its neighbours say nothing about it: where most searches end.
+    let Steady { offset, from: steady_from, to: steady_to } = spans.steady(index);
+    if from >= steady_from
+        && let Some(found) = fields.at_or_after(from + offset)
+        && found - offset < steady_to
+    {
+        return Some(Timestamp::from_secs(found - offset));
+    }
     while index < spans.all().len() {
         let view = View::new(spans.all(), index, rule);
         if let Some(gap) = view.gap

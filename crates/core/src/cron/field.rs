@@ -175,6 +175,10 @@ enum SpanKind {
 impl FieldSpec {
     /// Reads a list of plain values.
     pub(super) fn read(&self, token: Token<'_>) -> Result<Bits, CronError> {
+        // What needs no reading: most fields of most expressions.
+        if token.text == "*" || token.number().is_some() {
+            return self.read_items(token);
+        }
         let numbered_otherwise = self.dialect == FieldDialect::Unix && self.field == CronField::DayOfWeek;
         if !numbered_otherwise && let Some(values) = plain::read(self.field, token.text) {
             let mut bits = Bits::default();

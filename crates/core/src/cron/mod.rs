@@ -8,6 +8,7 @@
 //! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.
 
 mod changes;
+mod date;
 mod days;
 mod dst;
 mod error;

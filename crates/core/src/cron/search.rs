@@ -1,7 +1,6 @@
 //! The search for matching wall-clock times, field by field with carry. It knows no zones: see [`dst`](super::dst).
 
-use chrono::{Datelike, NaiveDate};
-
+use super::date::Date;
 use super::days::DayRule;
 use super::field::Bits;
 use super::{FIRST_YEAR, LAST_YEAR};
@@ -29,7 +28,7 @@ impl Fields {
     /// The first match that is not before a wall-clock time.
     pub(super) fn at_or_after(&self, start: Local) -> Option<Local> {
         let Shown { date, midnight, time } = Shown::at(start)?;
-        let (month, day) = ((date.year(), date.month()), date.day());
+        let (month, day) = ((date.year, date.month), date.day);
         if self.has_month(month) {
             let days = self.days.in_month_of(date);
             if days & (1 << day) != 0
@@ -47,7 +46,7 @@ impl Fields {
     /// The last match that is not after a wall-clock time.
     pub(super) fn at_or_before(&self, start: Local) -> Option<Local> {
         let Shown { date, midnight, time } = Shown::at(start)?;
-        let (month, day) = ((date.year(), date.month()), date.day());
+        let (month, day) = ((date.year, date.month), date.day);
         if self.has_month(month) {
             let days = self.days.in_month_of(date);
             if days & (1 << day) != 0
@@ -75,7 +74,7 @@ impl Fields {
     fn first_after_month(&self, mut month: (i32, u32)) -> Option<Local> {
         loop {
             month = self.next_month(month)?;
-            let first = NaiveDate::from_ymd_opt(month.0, month.1, 1)?;
+            let first = Date::first_of(month.0, month.1)?;
             if let Some(day) = at_or_above(self.days.in_month_of(first), 1) {
                 return Some(midnight(first) + DAY * i64::from(day - 1) + seconds(self.first_time()));
             }
@@ -85,7 +84,7 @@ impl Fields {
     fn last_before_month(&self, mut month: (i32, u32)) -> Option<Local> {
         loop {
             month = self.prev_month(month)?;
-            let first = NaiveDate::from_ymd_opt(month.0, month.1, 1)?;
+            let first = Date::first_of(month.0, month.1)?;
             if let Some(day) = at_or_below(self.days.in_month_of(first), 31) {
                 return Some(midnight(first) + DAY * i64::from(day - 1) + seconds(self.last_time()));
             }
@@ -163,22 +162,22 @@ impl Fields {
 
 /// What a clock shows.
 struct Shown {
-    date: NaiveDate,
+    date: Date,
     midnight: Local,
     time: Time,
 }
 
 impl Shown {
     fn at(local: Local) -> Option<Self> {
-        let date = NaiveDate::from_epoch_days(i32::try_from(local.div_euclid(DAY)).ok()?)?;
+        let date = Date::of_epoch_day(i32::try_from(local.div_euclid(DAY)).ok()?)?;
         let second = u32::try_from(local.rem_euclid(DAY)).ok()?;
         let time = (second / 3600, second / 60 % 60, second % 60);
         Some(Self { date, midnight: local - i64::from(second), time })
     }
 }
 
-fn midnight(date: NaiveDate) -> Local {
-    i64::from(date.to_epoch_days()) * DAY
+fn midnight(date: Date) -> Local {
+    i64::from(date.epoch_day) * DAY
 }
 
 fn seconds((hour, minute, second): Time) -> i64 {

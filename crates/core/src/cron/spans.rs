@@ -19,6 +19,17 @@ pub(super) struct Span {
     pub(super) offset: i64,
 }
 
+/// A stretch in which a zone's clock keeps one distance from UTC, and shows each time once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steady {
+    /// Seconds that the clock is ahead of UTC.
+    pub(super) offset: i64,
+    /// The first second …
+    pub(super) from: Utc,
+    /// … up to this one, not included.
+    pub(super) to: Utc,
+}
+
 /// A zone's clock from before the search begins; it has at least one span.
 #[derive(Debug)]
 pub(super) struct Spans {
@@ -37,6 +48,9 @@ const FROM: Utc = -31 * 86_400;
 const TO: Utc = 4_133_980_800;
 /// Shorter than any span of any zone since 1970, which a test checks.
 pub(super) const STEP: i64 = 43_200;
+
+/// Longer than any time that a clock skips or shows twice: the longest is a day.
+const MARGIN: i64 = 2 * 86_400;
 
 /// More than `chrono-tz` has zones.
 const ZONE_COUNT_MAX: usize = 1024;
@@ -57,6 +71,13 @@ impl Spans {
 
     pub(super) fn all(&self) -> &[Span] {
         &self.all
+    }
+
+    /// The part of a span in which nothing of its neighbours is seen; empty for a short one.
+    pub(super) fn steady(&self, index: usize) -> Steady {
+        let Some(&Span { start, offset }) = self.all.get(index) else { return Steady { offset: 0, from: 1, to: 0 } };
+        let to = self.all.get(index + 1).map_or(TO, |next| next.start);
+        Steady { offset, from: start + MARGIN, to: to - MARGIN }
     }
 
     /// The place of the span that an instant lies in.
