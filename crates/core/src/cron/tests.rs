@@ -123,7 +123,7 @@ fn spellings_of_the_same() {
 
 /// The days of June 2026, which starts on a Monday, that an expression fires on.
 fn check_june(text: &str, days: &[u32]) {
-    let june = super::date::Date::first_of(2026, 6).unwrap();
+    let june = date::Date::first_of(2026, 6).unwrap();
     let bits = CronExpr::parse(text).expect(text).fields.days.in_month_of(june);
     let found: Vec<u32> = (0..64).filter(|day| bits & (1 << day) != 0).collect();
     assert_eq!(found, days, "{text}");
