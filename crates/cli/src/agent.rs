@@ -1,5 +1,7 @@
 //! `rondel agent`: an executor with the ready-made handlers.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use rondel::{Executor, agent};
 use tokio_util::sync::CancellationToken;
@@ -23,11 +25,24 @@ pub(crate) struct AgentArgs {
 enum AgentCommand {
     /// Check the settings, print those that hold, and dial nobody
     CheckConfig,
+    /// Wait for the end of the agent that started this, and end what its runs left
+    #[command(hide = true)]
+    CleanUpAfter {
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
+
+/// The words that start it.
+const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
 
 impl AgentArgs {
     /// Runs the agent until it is told to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
+        if let Some(AgentCommand::CleanUpAfter { folder }) = &self.command {
+            let done = agent::clean_up_after(folder);
+            return done.map(|()| Exit::Success).map_err(|error| Failure::of("cannot clean up", &error));
+        }
         let settings = self.file.agent(self.settings)?;
         let config = AgentConfig::try_from(settings.clone())?;
         if let Some(AgentCommand::CheckConfig) = self.command {
@@ -43,6 +58,7 @@ async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failu
         .namespace(&config.namespace)
         .slots(config.slots)
         .weight(config.weight)
+        .log_limit(config.log_limit)
         .drain_grace(config.drain_grace);
     for server in &config.servers {
         builder = builder.server(server);
@@ -62,10 +78,23 @@ async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failu
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => builder,
     };
-    let handlers = agent::AgentConfig { allow_scripts: config.allow_scripts, secrets_dir: config.secrets_dir.clone() };
+    let handlers = handlers(&config);
     let executor = agent::add_handlers(builder, &handlers)?.build()?;
-    tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, "agent starts");
+    let offered = agent::handlers(&handlers).join(", ");
+    tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, handlers = offered, "agent starts");
     executor.run_until(stop.cancelled_owned()).await?;
     tracing::info!("agent stopped");
     Ok(())
+}
+
+fn handlers(config: &AgentConfig) -> agent::AgentConfig {
+    let in_data_dir = config.data_dir.as_ref().map(|folder| folder.join("work"));
+    let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();
+    agent::AgentConfig {
+        allow_scripts: config.allow_scripts,
+        secrets_dir: config.secrets_dir.clone(),
+        work_dir: config.work_dir.clone().or(in_data_dir),
+        without_languages: config.without_languages.clone(),
+        watcher: std::env::current_exe().ok().map(watcher),
+    }
 }

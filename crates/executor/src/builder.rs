@@ -16,7 +16,7 @@ use crate::executor::Executor;
 use crate::handler::{BlockingHandler, Handler, JobHandler};
 use crate::identity;
 use crate::journal::Journal;
-use crate::log::Shipping;
+use crate::log::{LogLimit, Shipping};
 use crate::secrets::Secrets;
 use crate::session::{ServerUrl, Servers, TokenSource};
 use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
@@ -74,6 +74,7 @@ pub struct Builder {
     blocking_threads: usize,
     data_dir: Option<PathBuf>,
     drain_grace: Duration,
+    log_limit: LogLimit,
     timing: Timing,
     secrets: Option<Secrets>,
     states: States,
@@ -97,6 +98,7 @@ impl Builder {
             blocking_threads: BLOCKING_THREADS,
             data_dir: None,
             drain_grace: DRAIN_GRACE,
+            log_limit: LogLimit::default(),
             timing: Timing::default(),
             secrets: None,
             states: States::default(),
@@ -187,6 +189,12 @@ impl Builder {
         self
     }
 
+    /// How much of what one attempt logs is kept; 10 MiB or 100,000 lines where nothing is said.
+    pub fn log_limit(mut self, limit: LogLimit) -> Self {
+        self.log_limit = limit;
+        self
+    }
+
     /// Resolves `{{secret.NAME}}` in params.
     pub fn secrets(mut self, secrets: Secrets) -> Self {
         self.secrets = Some(secrets);
@@ -255,6 +263,7 @@ impl Builder {
         let mut setup = Setup::new(handlers, self.states, self.timing);
         setup.declared = declared;
         setup.secrets = self.secrets;
+        setup.log_limit = self.log_limit;
         setup.shipping = Some(Arc::new(Shipping::default()));
         setup.blocking = Arc::new(Semaphore::new(self.blocking_threads));
         let incarnation = identity::new_incarnation();

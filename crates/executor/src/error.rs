@@ -82,6 +82,15 @@ pub enum ExecutorError {
         #[source]
         source: std::io::Error,
     },
+    /// The working directories of the agent's runs cannot be made.
+    #[error("make working directories in {}", path.display())]
+    WorkDir {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
     /// The HTTP client of the agent's `http` handler cannot be made.
     #[error("set up the http client")]
     HttpClient(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -1,11 +1,13 @@
 //! What a handler takes as arguments.
 
 use std::any::type_name;
+use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
 use crate::job_error::JobError;
+use crate::log::RunLog;
 use crate::run::RunContext;
 use crate::shard::Shard;
 
@@ -279,6 +281,10 @@ impl Log {
 
     pub(crate) fn line(&self, level: &'static str, text: &str) {
         self.run.log_line(level, text);
+    }
+
+    pub(crate) fn buffer(&self) -> &Arc<RunLog> {
+        self.run.log()
     }
 }
 

@@ -27,7 +27,7 @@
 //!   inherit them.
 //! - With [`log_layer`] in the program's `tracing` subscriber, each event inside a run lands in that run's log.
 //! - [`TestRun`] runs a handler without a server.
-//! - [`agent`] has the ready-made handlers `shell` and `http`.
+//! - [`agent`] has the ready-made handlers: `shell`, `http`, and the script languages.
 //!
 //! An executor opens no port: it dials out to every server, and keeps a result until a server has acknowledged it.
 #![warn(missing_docs)]
@@ -67,7 +67,7 @@ pub use executor::Executor;
 pub use extract::{Cancel, Cancelled, FromRun, Log, Params, Progress, RawParams, State};
 pub use handler::{BlockingHandler, Handler, JobHandler};
 pub use job_error::{JobError, ResultExt};
-pub use log::{LogLayer, log_layer};
+pub use log::{LogLayer, LogLimit, log_layer};
 pub use run::{FencingToken, RunContext, spawn, spawn_blocking};
 pub use secrets::Secrets;
 pub use setup::Timing;

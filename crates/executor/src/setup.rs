@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use crate::clock::ServerClock;
 use crate::handler::JobHandler;
 use crate::lifecycle::{Lifecycle, lock};
-use crate::log::Shipping;
+use crate::log::{LogLimit, Shipping};
 use crate::run::RunContext;
 use crate::secrets::Secrets;
 
@@ -73,6 +73,7 @@ pub(crate) struct Setup {
     pub(crate) lifecycle: Lifecycle,
     /// `None` where nobody collects logs: they stay with the run.
     pub(crate) shipping: Option<Arc<Shipping>>,
+    pub(crate) log_limit: LogLimit,
     pub(crate) blocking: Arc<Semaphore>,
     /// Runs that told progress since it was last sent.
     pub(crate) progressed: Mutex<Vec<RunContext>>,
@@ -89,6 +90,7 @@ impl Setup {
             clock: ServerClock::new(),
             lifecycle: Lifecycle::default(),
             shipping: None,
+            log_limit: LogLimit::default(),
             blocking: Arc::new(Semaphore::new(BLOCKING_THREADS)),
             progressed: Mutex::new(Vec::new()),
         }

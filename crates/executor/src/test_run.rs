@@ -203,6 +203,7 @@ pub struct TestOutcome {
 
 impl TestOutcome {
     fn new(run: &RunContext, ending: Ending) -> Self {
+        run.log().close();
         let lines = run.log().lines();
         let log = lines.iter().map(|line| format!("{} {}\n", line.level, line.text)).collect();
         let result = ending.result.as_deref().and_then(|json| serde_json::from_str(json).ok());

@@ -4,13 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use rondel::{LogLimit, agent};
 use rondel_core::name;
 use serde::{Deserialize, Serialize};
 
-use super::{Length, LogFormat, check_url, wrong};
+use super::{Length, LogFormat, Size, check_url, wrong};
 use crate::exit::Failure;
 
 const SECTION: &str = "agent";
+/// Less would not hold a few long lines.
+const LOG_SIZE_MIN: usize = 64 * 1024;
 
 /// One layer of settings, or several laid over each other.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
@@ -60,6 +63,28 @@ pub(crate) struct AgentSettings {
     #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_SECRETS_DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) secrets_dir: Option<PathBuf>,
+    /// The folder for the working directories of runs; else work in the data folder, or one in the host's temporary folder
+    #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_WORK_DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) work_dir: Option<PathBuf>,
+    /// A script language that is not offered although this host has it: python, node, php or powershell; once per language
+    #[arg(
+        long = "without-language",
+        global = true,
+        value_name = "NAME",
+        env = "RONDEL_AGENT_WITHOUT_LANGUAGES",
+        value_delimiter = ','
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) without_languages: Option<Vec<String>>,
+    /// How many bytes of what one attempt logs are kept; of what is more, the beginning and the end
+    #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_AGENT_LOG_SIZE_MAX")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_size_max: Option<Size>,
+    /// How many lines of what one attempt logs are kept
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_LOG_LINES_MAX", value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_lines_max: Option<u32>,
     /// How long a stopping agent waits for the runs it holds
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_AGENT_DRAIN_GRACE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +107,9 @@ impl AgentSettings {
             slots: Some(16),
             weight: Some(1),
             allow_scripts: Some(false),
+            without_languages: Some(Vec::new()),
+            log_size_max: Some(Size(LogLimit::default().bytes as u64)),
+            log_lines_max: u32::try_from(LogLimit::default().lines).ok(),
             drain_grace: Some(Length(Duration::from_secs(60))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
@@ -103,6 +131,10 @@ impl AgentSettings {
             weight: self.weight.or(lower.weight),
             allow_scripts: self.allow_scripts.or(lower.allow_scripts),
             secrets_dir: self.secrets_dir.or(lower.secrets_dir),
+            work_dir: self.work_dir.or(lower.work_dir),
+            without_languages: self.without_languages.or(lower.without_languages),
+            log_size_max: self.log_size_max.or(lower.log_size_max),
+            log_lines_max: self.log_lines_max.or(lower.log_lines_max),
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
@@ -124,6 +156,9 @@ pub(crate) struct AgentConfig {
     pub(crate) weight: u32,
     pub(crate) allow_scripts: bool,
     pub(crate) secrets_dir: Option<PathBuf>,
+    pub(crate) work_dir: Option<PathBuf>,
+    pub(crate) without_languages: Vec<String>,
+    pub(crate) log_limit: LogLimit,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
@@ -152,6 +187,12 @@ impl TryFrom<AgentSettings> for AgentConfig {
             weight: settings.weight.ok_or_else(|| missing("weight"))?,
             allow_scripts: settings.allow_scripts.unwrap_or(false),
             secrets_dir: settings.secrets_dir,
+            work_dir: settings.work_dir,
+            without_languages: settings.without_languages.unwrap_or_default(),
+            log_limit: LogLimit {
+                bytes: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.as_usize(),
+                lines: settings.log_lines_max.ok_or_else(|| missing("log_lines_max"))? as usize,
+            },
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
@@ -178,6 +219,14 @@ impl AgentConfig {
         if let Some(folder) = self.secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
             return Err(wrong(SECTION, "secrets_dir", format!("{} is not a folder", folder.display())));
         }
+        let is_known = |name: &String| agent::languages().any(|language| language == name);
+        if let Some(name) = self.without_languages.iter().find(|name| !is_known(name)) {
+            let known = agent::languages().collect::<Vec<_>>().join(", ");
+            return Err(wrong(SECTION, "without_languages", format!("{name:?} is none of {known}")));
+        }
+        if self.log_limit.bytes < LOG_SIZE_MIN || self.log_limit.lines == 0 {
+            return Err(wrong(SECTION, "log_size_max", "a log needs room for at least one line and 64KiB"));
+        }
         crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
     }
 }
@@ -203,6 +252,8 @@ mod tests {
             (&format!("{GOOD}name = \"Ä\""), "name"),
             (&format!("{GOOD}labels = [\"zone\"]"), "labels"),
             (&format!("{GOOD}slots = 0"), "slots"),
+            (&format!("{GOOD}without_languages = [\"perl\"]"), "without_languages"),
+            (&format!("{GOOD}log_size_max = \"1KiB\""), "log_size_max"),
             (&format!("{GOOD}secrets_dir = \"/nowhere\""), "secrets_dir"),
         ] {
             let settings: AgentSettings = toml::from_str(text).unwrap();

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use agent::{AgentConfig, AgentSettings};
 pub(crate) use reference::reference;
 pub(crate) use server::{ServerConfig, ServerSettings};
-pub(crate) use values::{Database, Length, Listen, LogFormat};
+pub(crate) use values::{Database, Length, Listen, LogFormat, Size};
 
 use crate::exit::Failure;
 use crate::output;

@@ -21,6 +21,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("data_dir", "\"/var/lib/rondel-agent\""),
     ("labels", "[\"zone=cn-east-1\", \"disk=ssd\"]"),
     ("secrets_dir", "\"/etc/rondel/secrets\""),
+    ("work_dir", "\"/var/tmp/rondel-agent\""),
 ];
 
 /// A config file that says what holds without it; keys without a default are commented out.

@@ -44,6 +44,39 @@ impl fmt::Display for Length {
 
 text_value!(Length);
 
+/// A number of bytes such as `64KiB`, `10MiB` or `5GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+const UNITS: [(&str, u32); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+
+impl Size {
+    pub(crate) fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = UNITS.iter().find_map(|(unit, shift)| {
+            let number: u64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
+            number.checked_mul(1 << shift)
+        });
+        parsed.map(Self).ok_or_else(|| format!("{text:?} is not a size such as 64KiB, 10MiB or 5GiB"))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |shift: u32| self.0 >= 1 << shift && self.0 % (1 << shift) == 0;
+        let (unit, shift) = UNITS.iter().find(|(_, shift)| fits(*shift)).unwrap_or(&("B", 0));
+        write!(f, "{}{unit}", self.0 >> shift)
+    }
+}
+
+text_value!(Size);
+
 /// An address to listen on, such as `127.0.0.1:8080`; port 0 is a free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listen(pub(crate) SocketAddr);
@@ -113,6 +146,17 @@ mod tests {
         assert_eq!(database.to_string(), "postgres://me:***@db:5432/rondel");
         assert_eq!(format!("{database:?}"), database.to_string());
         assert!(!"me:secret@db".parse::<Database>().unwrap_err().contains("secret"));
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("0B", 0), ("1000B", 1_000), ("64KiB", 65_536), ("10MiB", 10 << 20), ("5GiB", 5 << 30)] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!((size.0, size.to_string().as_str()), (bytes, text));
+        }
+        for text in ["", "10", "10MB", "-1B", "1.5GiB", "99999999999GiB"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -91,7 +91,11 @@ impl DevArgs {
             .data_dir(folder)
             .drain_grace(DRAIN_GRACE)
             .handler(demo::HELLO, demo::hello);
-        let handlers = AgentConfig { allow_scripts: self.allow_scripts, secrets_dir: None };
+        let handlers = AgentConfig {
+            allow_scripts: self.allow_scripts,
+            work_dir: Some(self.data_dir.join("work")),
+            ..AgentConfig::default()
+        };
         Ok(add_handlers(builder, &handlers)?.build()?)
     }
 }

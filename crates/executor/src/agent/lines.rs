@@ -1,7 +1,10 @@
 //! What a process prints, cut into lines as it comes.
 
-/// A line without an end is handed on at this length; the rest of it is passed over.
-const LINE_BYTES_MAX: usize = 64 * 1024;
+use crate::log::LINE_BYTES_MAX as LOGGED_MAX;
+
+/// A line without an end is handed on at this length, one more than a log takes, so that it is marked as cut there; the
+/// rest of it is passed over.
+const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Lines {

@@ -1,20 +1,32 @@
-//! The ready-made handlers of the agent: `shell` runs a program, `http` makes a request.
+//! The ready-made handlers of the agent: `shell` runs a program, `python`, `node`, `php` and `powershell` run scripts,
+//! `http` makes a request.
 //!
 //! An agent is an executor with these handlers, for whoever has no program of their own to put the SDK in.
 
-mod group;
+mod family;
+mod folder;
 mod http;
 mod lines;
+mod output;
+mod program;
+mod script;
 mod shell;
 mod tls;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::builder::Builder;
 use crate::error::ExecutorError;
 use crate::extract::{Cancel, Log, Params};
+use crate::job_error::JobError;
 use crate::run::RunContext;
 use crate::secrets::Secrets;
+
+use folder::Folders;
+pub use folder::clean_up_after;
+use program::ProgramResult;
+use script::Interpreter;
 
 /// What an agent may do.
 ///
@@ -23,17 +35,30 @@ use crate::secrets::Secrets;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AgentConfig {
-    /// Whether `shell` takes the text of a script. Off, jobs can only start programs that this host has.
+    /// Whether the text of scripts is run. Off, jobs can only start programs that this host has.
     pub allow_scripts: bool,
     /// Where the files with secrets are, beside the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
+    /// Where the working directories of runs are made; `None` for a folder of this user's in the host's temporary one.
+    pub work_dir: Option<PathBuf>,
+    /// Languages that are not offered although the host has their interpreter.
+    pub without_languages: Vec<String>,
+    /// A program and its first arguments, to be started beside the agent with one more argument: the folder that it is to
+    /// give to [`clean_up_after`]. With it, a killed agent's processes end at once; without, when the next agent starts.
+    pub watcher: Option<Vec<PathBuf>>,
 }
 
-/// Adds the handlers `shell` and `http`, and the secrets for their params.
+/// Adds the handlers `shell` and `http`, those of the script languages whose interpreter this host has, and the secrets
+/// for their params.
 ///
-/// `shell` takes `{"argv": ["program", "argument"]}` or, where scripts are allowed, `{"script": "…", "interpreter":
-/// ["sh"]}`; beside them `env`, `cwd` and `stdin`. What it prints is the run's log; an exit code other than 0 is a
-/// failure. It runs in a process group of its own, which is ended as a whole when the run is to stop.
+/// `shell` takes `{"argv": ["program", "argument"]}` or, where scripts are allowed, `{"script": "…", "args": "…",
+/// "interpreter": ["sh"]}`; beside them `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell` take the same
+/// without `argv`; they are there only where scripts are allowed. A script gets `args` (a text, or a list of them), then
+/// the shard's index and the number of shards, as XXL-JOB's scripts do.
+///
+/// What a program prints is the run's log. Exit code 0 is a success, 77 passes the run over, 99 is a failure that no retry
+/// mends, every other one a failure. It runs in a fresh working directory, removed at its end, and is ended with all
+/// processes that it started when the run is to stop.
 ///
 /// `http` takes `{"url": "…"}` and beside it `method`, `headers`, `body` (a text, or JSON), `expect_status` (`200`,
 /// `"2xx"`, or a list), `timeout` and `max_body_bytes`.
@@ -50,20 +75,66 @@ pub struct AgentConfig {
 /// ```
 ///
 /// # Errors
-/// [`ExecutorError::HttpClient`] where the host's certificates cannot be used.
+/// [`ExecutorError::HttpClient`] where the host's certificates cannot be used, [`ExecutorError::WorkDir`] where the working
+/// directories cannot be made.
 pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, ExecutorError> {
     let secrets = Secrets::from_env();
     let secrets = match &config.secrets_dir {
         Some(dir) => secrets.dir(dir),
         None => secrets,
     };
+    let folders = open_folders(config)?;
     let allow_scripts = config.allow_scripts;
-    let shell = move |Params(params): Params<shell::ShellParams>, run: RunContext, cancel: Cancel, log: Log| {
-        shell::run(params, allow_scripts, run, cancel, log)
-    };
     let client = http::client()?;
     let http = move |Params(params): Params<http::HttpParams>, cancel: Cancel, log: Log| {
         http::run(client.clone(), params, cancel, log)
     };
-    Ok(builder.secrets(secrets).handler("shell", shell).handler("http", http))
+    let mut builder = builder.secrets(secrets).handler("http", http);
+    if allow_scripts {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        for interpreter in script::find(&path, &config.without_languages) {
+            builder = with_language(builder, interpreter, &folders);
+        }
+    }
+    let shell = move |Params(params): Params<shell::ShellParams>, run: RunContext, cancel: Cancel, log: Log| {
+        let folders = Arc::clone(&folders);
+        async move {
+            let folder = folders.make(&run)?;
+            shell::program(params, allow_scripts, run.shard(), folder)?.run(run, cancel, log).await
+        }
+    };
+    Ok(builder.handler("shell", shell))
+}
+
+/// The handlers that an agent with this config offers on this host.
+#[must_use]
+pub fn handlers(config: &AgentConfig) -> Vec<&'static str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = if config.allow_scripts { script::find(&path, &config.without_languages) } else { Vec::new() };
+    ["shell", "http"].into_iter().chain(found.iter().map(|found| found.language.name)).collect()
+}
+
+/// The languages that have a handler of their own, whether this host has their interpreters or not.
+pub fn languages() -> impl Iterator<Item = &'static str> {
+    script::LANGUAGES.iter().map(|language| language.name)
+}
+
+fn with_language(builder: Builder, interpreter: Interpreter, folders: &Arc<Folders>) -> Builder {
+    let folders = Arc::clone(folders);
+    let handler = move |Params(params): Params<script::ScriptParams>, run: RunContext, cancel: Cancel, log: Log| {
+        let folders = Arc::clone(&folders);
+        async move {
+            let folder = folders.make(&run)?;
+            let done: Result<ProgramResult, JobError> =
+                interpreter.program(params, run.shard(), folder)?.run(run, cancel, log).await;
+            done
+        }
+    };
+    builder.handler(interpreter.language.name, handler)
+}
+
+fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {
+    let base = config.work_dir.clone().unwrap_or_else(folder::default_base);
+    let folders = Folders::open(&base, config.work_dir.is_none(), config.watcher.as_deref());
+    folders.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base, source })
 }

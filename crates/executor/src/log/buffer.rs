@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rondel_core::Timestamp;
 use rondel_proto::v1::{LogChunk, LogLine};
+use tokio::sync::Notify;
 
+use super::limit::LogLimit;
 use super::line;
 use super::shipping::Shipping;
+use super::tail::Tail;
 use crate::lifecycle::lock;
 use crate::masks::Masks;
 use crate::run::RunKey;
@@ -20,9 +23,6 @@ const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// What one attempt may keep that was sent and not acknowledged; no more is sent until it is.
 const UNACKED_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// What one attempt may log.
-const ATTEMPT_BYTES_MAX: usize = 10 * 1024 * 1024;
 
 /// A line costs this much beside its text.
 const LINE_OVERHEAD: usize = 32;
@@ -39,7 +39,10 @@ pub(crate) struct RunLog {
     masks: OnceLock<Masks>,
     /// `None` where nobody collects the lines: they stay.
     shipping: Option<Arc<Shipping>>,
+    limit: LogLimit,
     state: Mutex<State>,
+    /// Lines were sent on, or are durable.
+    room: Notify,
 }
 
 #[derive(Default)]
@@ -48,8 +51,11 @@ struct State {
     pending_bytes: usize,
     dropped: u64,
     logged_bytes: usize,
-    /// Nothing more is taken: the attempt is over, or it has logged too much.
+    logged_lines: usize,
+    /// Nothing more is taken: the attempt is over.
     closed: bool,
+    /// The end of what has become too long.
+    tail: Option<Tail>,
     chunks: VecDeque<Kept>,
     chunk_bytes: usize,
     next_sequence: i64,
@@ -66,9 +72,9 @@ struct Kept {
 
 impl RunLog {
     /// `link` is the session that the run came by.
-    pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<Shipping>>) -> Arc<Self> {
+    pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<Shipping>>, limit: LogLimit) -> Arc<Self> {
         let state = Mutex::new(State { link, ..State::default() });
-        Arc::new(Self { key, masks: OnceLock::new(), shipping, state })
+        Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room: Notify::new() })
     }
 
     pub(crate) fn key(&self) -> RunKey {
@@ -105,24 +111,65 @@ impl RunLog {
         if state.closed {
             return;
         }
-        let bytes = text.len() + LINE_OVERHEAD;
-        if state.logged_bytes + bytes > ATTEMPT_BYTES_MAX {
-            let text = format!("the log ends here: {} MiB is the most for one attempt", ATTEMPT_BYTES_MAX >> 20);
-            let last = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
-            state.closed = true;
-            return self.keep(&mut state, last, LINE_OVERHEAD);
+        let bytes = cost(&text);
+        let line = LogLine { at_ms: at.as_millis(), level: level.to_owned(), text };
+        if let Some(tail) = &mut state.tail {
+            return tail.push(line);
         }
-        if !self.has_room(&state, bytes) {
+        let head = self.limit.head();
+        if state.logged_bytes + bytes > head.bytes || state.logged_lines >= head.lines {
+            let mut tail = Tail::new(self.limit.tail());
+            tail.push(line);
+            state.tail = Some(tail);
+            let text = format!(
+                "… of what follows only the end is kept, and shown when the run is over: the log of one attempt has room for {}",
+                self.limit
+            );
+            let mark = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
+            return self.keep(&mut state, mark, LINE_OVERHEAD);
+        }
+        if !self.is_roomy(&state, bytes, UNSENT_BYTES_MAX) {
             state.dropped += 1;
             return;
         }
         state.logged_bytes += bytes;
-        self.keep(&mut state, LogLine { at_ms: at.as_millis(), level: level.to_owned(), text }, bytes);
+        state.logged_lines += 1;
+        self.keep(&mut state, line, bytes);
     }
 
-    fn has_room(&self, state: &State, bytes: usize) -> bool {
+    fn is_roomy(&self, state: &State, bytes: usize, max: usize) -> bool {
         let unsent = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
-        self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= UNSENT_BYTES_MAX && shipping.has_room(bytes))
+        self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
+    }
+
+    /// Whether the beginning is complete: of what comes only the end will be kept.
+    pub(crate) fn is_full(&self) -> bool {
+        lock(&self.state).tail.is_some()
+    }
+
+    /// Whether a writer that can wait may go on; well before lines would be dropped.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = lock(&self.state);
+        state.closed || self.is_roomy(&state, 0, UNSENT_BYTES_MAX / 2)
+    }
+
+    /// Resolves when there is room.
+    pub(crate) async fn room(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.room.notified());
+            changed.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Counts what a writer did not even make into lines, because the log is full.
+    pub(crate) fn left_out(&self, lines: u64, bytes: u64) {
+        if let Some(tail) = &mut lock(&self.state).tail {
+            tail.leave_out(lines, bytes);
+        }
     }
 
     fn keep(self: &Arc<Self>, state: &mut State, line: LogLine, bytes: usize) {
@@ -140,13 +187,20 @@ impl RunLog {
         }
     }
 
-    /// Takes no more lines.
-    pub(crate) fn close(&self) {
+    /// Takes no more lines; the end of a log that was too long is put behind its beginning.
+    pub(crate) fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.closed = true;
+        let at_ms = state.pending.last().map_or(0, |line| line.at_ms);
+        for line in state.tail.take().into_iter().flat_map(|tail| tail.into_lines(self.limit, at_ms)) {
+            let bytes = cost(&line.text);
+            self.keep(&mut state, line, bytes);
+        }
         if self.shipping.is_some() {
             state.seal(self.key);
         }
+        drop(state);
+        self.room.notify_waiters();
     }
 
     /// The chunks that `link` has not been given, as far as it may have them; all of them for a last `flush`.
@@ -165,6 +219,8 @@ impl RunLog {
             state.sent_bytes += kept.bytes;
             state.sent += 1;
         }
+        drop(state);
+        self.room.notify_waiters();
         chunks
     }
 
@@ -180,6 +236,8 @@ impl RunLog {
             }
             self.give_back(kept.bytes);
         }
+        drop(state);
+        self.room.notify_waiters();
     }
 
     /// Whether chunks are left that nobody has acknowledged.
@@ -216,6 +274,11 @@ impl Drop for RunLog {
     }
 }
 
+/// What a line takes in memory and in the count.
+pub(super) fn cost(text: &str) -> usize {
+    text.len() + LINE_OVERHEAD
+}
+
 impl State {
     fn seal(&mut self, key: RunKey) {
         if self.pending.is_empty() && self.dropped == 0 {
@@ -241,7 +304,7 @@ mod tests {
 
     fn log() -> (Arc<RunLog>, Arc<Shipping>) {
         let shipping = Arc::new(Shipping::default());
-        (RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping))), shipping)
+        (RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping)), LogLimit::default()), shipping)
     }
 
     fn push(log: &Arc<RunLog>, text: &str) {
@@ -280,22 +343,49 @@ mod tests {
         assert_eq!(shipping.bytes(), 0);
     }
 
-    #[test]
-    fn an_attempt_that_logs_too_much_is_cut_with_a_word() {
-        let (log, _) = log();
-        let line = "x".repeat(16_000);
-        for sequence in 0..1_000 {
+    /// All lines that a log of this limit gives out.
+    fn logged(limit: LogLimit, lines: impl IntoIterator<Item = String>) -> Vec<String> {
+        let shipping = Arc::new(Shipping::default());
+        let log = RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping)), limit);
+        let mut texts = Vec::new();
+        let mut collect = || {
+            for chunk in log.collect(1, true) {
+                assert_eq!(chunk.dropped, 0);
+                log.acked(chunk.sequence);
+                texts.extend(chunk.lines.into_iter().map(|line| line.text));
+            }
+        };
+        for line in lines {
             push(&log, &line);
-            log.collect(1, true);
-            log.acked(sequence - 1);
+            collect();
         }
-        push(&log, "never seen");
-        let state = lock(&log.state);
-        let last = state.chunks.back().and_then(|kept| kept.chunk.lines.last()).map(|line| line.text.clone());
-        drop(state);
-        assert!(last.is_none_or(|text| text.contains("log ends here")));
-        assert!(lock(&log.state).logged_bytes <= ATTEMPT_BYTES_MAX);
-        assert!(lock(&log.state).next_sequence < 700);
+        log.close();
+        collect();
+        shipping.take_marked();
+        drop(log);
+        assert_eq!(shipping.bytes(), 0);
+        texts
+    }
+
+    #[test]
+    fn of_a_log_that_is_too_long_both_ends_stay() {
+        let limit = LogLimit { lines: 40, ..LogLimit::default() };
+        let texts = logged(limit, (0..1_000).map(|number| format!("line {number}")));
+        assert_eq!((texts.len(), texts[29].as_str(), texts[32].as_str()), (42, "line 29", "line 990"));
+        assert!(texts[30].contains("only the end is kept"), "{}", texts[30]);
+        assert!(texts[31].contains("960 lines") && texts[31].contains("10 MiB or 40 lines"), "{}", texts[31]);
+        assert_eq!(texts[41], "line 999");
+    }
+
+    #[test]
+    fn bytes_are_limited_too_and_nothing_is_said_where_nothing_is_missing() {
+        let limit = LogLimit { bytes: 10_000, lines: 1_000 };
+        let texts = logged(limit, (0..500).map(|number| format!("{number:0100}")));
+        let bytes: usize = texts.iter().map(|text| cost(text)).sum();
+        assert!(bytes < 10_500 && texts.last().unwrap().ends_with("499"), "{bytes}");
+        assert_eq!(logged(limit, (0..56).map(|number| format!("{number:0100}"))).len(), 56);
+        let few = logged(limit, (0..60).map(|number| format!("{number:0100}")));
+        assert_eq!(few.len(), 61, "the word that the end follows, and every line");
     }
 
     #[test]

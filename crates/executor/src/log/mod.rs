@@ -2,9 +2,13 @@
 
 mod buffer;
 mod layer;
+mod limit;
 mod line;
 mod shipping;
+mod tail;
 
 pub(crate) use buffer::{LogText, RunLog};
 pub use layer::{LogLayer, log_layer};
+pub use limit::LogLimit;
+pub(crate) use line::LINE_BYTES_MAX;
 pub(crate) use shipping::Shipping;

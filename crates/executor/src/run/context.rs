@@ -183,7 +183,7 @@ impl RunContext {
 impl RunContext {
     pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
         let key = RunKey::new(trigger.run_id, trigger.attempt);
-        let log = RunLog::new(key, link, setup.shipping.clone());
+        let log = RunLog::new(key, link, setup.shipping.clone(), setup.log_limit);
         Self {
             inner: Arc::new(Inner {
                 key,

@@ -1,10 +1,24 @@
+use std::time::Duration;
+
 use rondel_core::RunStatus;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::extract::Params;
+use crate::agent::program::ProgramResult;
+use crate::extract::{Cancel, Log, Params};
+use crate::run::RunContext;
 use crate::secrets::Secrets;
 use crate::test_run::{TestOutcome, TestRun};
+
+async fn run(
+    params: ShellParams,
+    allow: bool,
+    run: RunContext,
+    cancel: Cancel,
+    log: Log,
+) -> Result<ProgramResult, JobError> {
+    program(params, allow, run.shard(), tempfile::tempdir()?)?.run(run, cancel, log).await
+}
 
 fn shell(params: Value) -> TestRun {
     let handler = |Params(params): Params<ShellParams>, context: RunContext, cancel: Cancel, log: Log| {
@@ -40,7 +54,7 @@ async fn it_knows_its_run_and_nothing_of_the_agent() {
     let run = shell(json!({"script": text})).job("nightly").attempt(2).shard(1, 3).fire_at(fire_at);
     let outcome = run.run().await;
     let lines: Vec<&str> = outcome.lines("stdout").collect();
-    assert_eq!(lines, ["1 nightly 2 2026-03-08T07:00:00Z 1 3", "6"]);
+    assert_eq!(lines, ["1 nightly 2 2026-03-08T07:00:00Z 1 3", "11"]);
 }
 
 #[tokio::test]
@@ -60,6 +74,7 @@ async fn params_that_make_no_sense_are_refused_by_name() {
         (json!({"argv": []}), "begin with a program"),
         (json!({"argv": ["true"], "script": "x"}), "either argv or script"),
         (json!({"argv": ["true"], "interpreter": ["sh"]}), "interpreter goes with script"),
+        (json!({"argv": ["true"], "args": "x"}), "args goes with script"),
         (json!({"argv": ["true"], "env": {"RONDEL_TOKEN": "x"}}), "RONDEL_TOKEN is a name of the agent's own"),
         (json!({"argv": ["true"], "shell": true}), "unknown field `shell`"),
     ] {
@@ -121,6 +136,65 @@ async fn assert_all_gone(pids: &std::path::Path) {
 fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+#[tokio::test]
+async fn those_that_left_the_group_and_ignore_the_signal_are_gone_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    // One with a session of its own whose parent is gone, one that also cleaned its environment but has its parents.
+    let text = format!(
+        "trap '' TERM; (setsid sh -c 'echo $$ >> {0}; sleep 60' &); setsid env -i sh -c 'echo $$ >> {0}; exec sleep 60'",
+        pids.display()
+    );
+    let run = shell(json!({"script": text})).timeout(Duration::from_millis(500));
+    let run = run.cancel_grace(Duration::from_millis(300)).run();
+    let outcome = tokio::time::timeout(Duration::from_secs(8), run).await.unwrap();
+    assert_eq!(outcome.status(), RunStatus::TimedOut);
+    assert_all_gone(&pids).await;
+}
+
+#[tokio::test]
+async fn each_run_has_a_directory_that_goes_with_it() {
+    let outcome = script("pwd; echo $RONDEL_WORK_DIR; touch left; mkdir -p a/b").await;
+    let lines: Vec<&str> = outcome.lines("stdout").collect();
+    assert_eq!(lines[0], lines[1]);
+    assert!(!std::path::Path::new(lines[0]).exists());
+}
+
+#[tokio::test]
+async fn a_script_gets_arguments_as_xxl_job_passes_them() {
+    let params = json!({"script": "echo \"$#:$1:$2:$3\"", "args": "from params"});
+    let outcome = shell(params).shard(1, 3).run().await;
+    assert_eq!(outcome.lines("stdout").collect::<Vec<_>>(), ["3:from params:1:3"]);
+}
+
+#[tokio::test]
+async fn exit_codes_may_say_more_than_failed() {
+    let skipped = script("echo nothing to do >&2; exit 77").await;
+    assert_eq!((skipped.status(), skipped.message()), (RunStatus::Skipped, "exit code 77: nothing to do"));
+    let hopeless = script("exit 99").await;
+    assert_eq!((hopeless.status(), hopeless.is_retryable()), (RunStatus::Failed, false));
+}
+
+#[tokio::test]
+async fn odd_output_becomes_lines_and_a_flood_has_a_beginning_and_an_end() {
+    let odd = script(r"printf 'a\0b\033[31mred\n\377\376\nlast'").await;
+    let lines: Vec<&str> = odd.lines("stdout").collect();
+    assert_eq!(lines, ["a\u{fffd}b\u{1b}[31mred", "\u{fffd}\u{fffd}", "last"]);
+
+    let flood = shell(json!({"script": "echo first; yes | head -c 40000000; echo; echo last"})).run().await;
+    let lines: Vec<&str> = flood.lines("stdout").collect();
+    assert_eq!((lines[0], lines[1], *lines.last().unwrap()), ("first", "y", "last"));
+    assert!(lines.len() <= 100_000, "{}", lines.len());
+    let marks: Vec<&str> = flood.lines("warn").collect();
+    assert!(marks.len() == 2 && marks[1].contains("are left out here"), "{marks:?}");
+    let left_out: usize = marks[1].split(' ').nth(1).unwrap().parse().unwrap();
+    assert_eq!(left_out + lines.len(), 20_000_003, "every line is shown or counted");
+
+    let endless = script("head -c 40000000 /dev/zero | tr '\\0' x").await;
+    assert_eq!(endless.lines("stdout").count(), 1);
+    assert!(endless.log().ends_with("[line cut]\n"), "{}", endless.log().len());
 }
 
 #[tokio::test]

@@ -1,0 +1,185 @@
+//! A child process and everything that it started, ended together.
+//!
+//! The process group is the first net. What left the group is found in `/proc`: by its parents, or by the mark that every
+//! process of a run inherits in its environment. Only what cut itself off from its parents *and* cleaned its environment
+//! before the end is not found. Where there is no `/proc`, the group is all there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Mutex;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::process::Child;
+
+use crate::lifecycle::lock;
+
+/// How often the processes are looked through again for those that were forked in the meantime.
+const PASSES_MAX: usize = 16;
+
+/// All processes of one run. Dropped while armed it kills every one of them.
+#[derive(Debug)]
+pub(super) struct Family {
+    leader: Option<Pid>,
+    mark: Vec<u8>,
+    /// Those that were ever told to end: found again when their parents are gone.
+    told: Mutex<BTreeSet<Identity>>,
+}
+
+impl Family {
+    /// `child` was started as the leader of a group of its own, with `NAME=value` in its environment.
+    pub(super) fn led_by(child: &Child, name: &str, value: &str) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self {
+            leader: id.and_then(Pid::from_raw),
+            mark: format!("{name}={value}").into_bytes(),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Asks all of them to end.
+    pub(super) fn terminate(&self) {
+        self.signal(Signal::TERM, 1);
+    }
+
+    /// The child has ended by itself: what it left in the background may go on.
+    pub(super) fn disarm(mut self) {
+        self.leader = None;
+    }
+
+    /// Looks again until nobody is left that was not told: whoever is told to die forks no more. They are looked for
+    /// before anybody is told: a parent that ends leaves children that nobody can trace.
+    fn signal(&self, signal: Signal, passes: usize) {
+        let Some(leader) = self.leader else { return };
+        let known = lock(&self.told).clone();
+        let own = |process: &Process| {
+            process.group == leader.as_raw_pid() || known.contains(&process.identity) || process.has(&self.mark)
+        };
+        let mut told = BTreeSet::new();
+        for _ in 0..passes {
+            let found = strays(&living(), own);
+            let new: Vec<Identity> = found.difference(&told).copied().collect();
+            if new.is_empty() && !told.is_empty() {
+                break;
+            }
+            match kill_process_group(leader, signal) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
+            }
+            new.iter().for_each(|process| tell(*process, signal));
+            told.extend(new);
+        }
+        lock(&self.told).extend(told);
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL, PASSES_MAX);
+    }
+}
+
+/// Kills every process whose environment has the variable with a value that begins so, and what descends from it.
+pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
+    let mark = format!("{name}={value_start}").into_bytes();
+    let mut told = BTreeSet::new();
+    for _ in 0..PASSES_MAX {
+        let found = strays(&living(), |process| told.contains(&process.identity) || process.has_start(&mark));
+        let new: Vec<Identity> = found.difference(&told).copied().collect();
+        if new.is_empty() {
+            break;
+        }
+        new.iter().for_each(|process| tell(*process, Signal::KILL));
+        told.extend(new);
+    }
+    told.len()
+}
+
+fn tell(process: Identity, signal: Signal) {
+    // It may be gone by now, or (with the mark inherited through a change of user) not ours to signal.
+    if let Some(Err(error)) = Pid::from_raw(process.id).map(|pid| kill_process(pid, signal))
+        && error != rustix::io::Errno::SRCH
+    {
+        tracing::warn!(%error, process = process.id, "cannot signal a process of a run");
+    }
+}
+
+/// Those of which `own` holds, and all that descend from them.
+fn strays(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identity> {
+    let mut found: BTreeMap<i32, Identity> = BTreeMap::new();
+    found.extend(living.iter().filter(|process| own(process)).map(|process| (process.identity.id, process.identity)));
+    loop {
+        let before = found.len();
+        let children = living.iter().filter(|process| found.contains_key(&process.parent));
+        let children: Vec<_> = children.map(|process| (process.identity.id, process.identity)).collect();
+        found.extend(children);
+        if found.len() == before {
+            return found.into_values().collect();
+        }
+    }
+}
+
+/// A number is given to another process one day; with the instant of its start it is one process's alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    id: i32,
+    started: u64,
+}
+
+/// A process that is not a zombie.
+struct Process {
+    identity: Identity,
+    parent: i32,
+    group: i32,
+}
+
+impl Process {
+    fn has(&self, mark: &[u8]) -> bool {
+        self.any_variable(|variable| variable == mark)
+    }
+
+    fn has_start(&self, mark: &[u8]) -> bool {
+        self.any_variable(|variable| variable.starts_with(mark))
+    }
+
+    /// False for processes of other users, who cannot be looked at.
+    fn any_variable(&self, is_meant: impl Fn(&[u8]) -> bool) -> bool {
+        let environ = fs::read(format!("/proc/{}/environ", self.identity.id));
+        environ.is_ok_and(|all| all.split(|byte| *byte == 0).any(is_meant))
+    }
+}
+
+/// All but this one.
+fn living() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    ids.filter(|id| *id != own).filter_map(read_process).collect()
+}
+
+/// "id (command) state parent group …", where the command may contain anything; the start is the 22nd field.
+fn read_process(id: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let identity = Identity { id, started: fields.nth(16)?.parse().ok()? };
+    (!matches!(state, "Z" | "X")).then_some(Process { identity, parent, group })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_at_any_depth() {
+        let process = |id, parent| Process { identity: Identity { id, started: 1 }, parent, group: 1 };
+        let living = [process(5, 4), process(4, 3), process(3, 2), process(9, 1), process(2, 1)];
+        let found = strays(&living, |process| process.identity.id == 3);
+        assert_eq!(found.into_iter().map(|found| found.id).collect::<Vec<_>>(), [3, 4, 5]);
+    }
+
+    #[test]
+    fn nobody_has_a_mark_that_nobody_set() {
+        assert_eq!(kill_marked("RONDEL_WORK_DIR", "/nowhere/at all"), 0);
+    }
+}

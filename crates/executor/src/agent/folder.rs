@@ -1,0 +1,190 @@
+//! A fresh working directory for each run, gone with the run, and what dead agents left behind.
+//!
+//! An agent has one folder, `agent-…`, with a lock in it that dies with the process; runs have theirs inside. Whoever
+//! starts looks at its siblings: a folder whose lock is free belongs to an agent that is dead, so what still runs in it
+//! is ended, and it is removed.
+
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+use super::family::kill_marked;
+use crate::lifecycle::lock;
+use crate::run::RunContext;
+
+/// The variable that names a run's working directory: also the mark by which its processes are found.
+pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
+
+const PREFIX: &str = "agent-";
+/// A folder without a lock yet.
+const NEW_PREFIX: &str = ".new-";
+const LOCK: &str = "lock";
+const OWNER_ONLY: u32 = 0o700;
+
+/// The folder of this agent.
+#[derive(Debug)]
+pub(super) struct Folders {
+    path: PathBuf,
+    _lock: File,
+    watcher: Mutex<Option<Child>>,
+}
+
+/// Where nobody says anything: a folder of this user's in the host's temporary one.
+pub(super) fn default_base() -> PathBuf {
+    std::env::temp_dir().join(format!("rondel-agent-{}", own_uid()))
+}
+
+fn own_uid() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+impl Folders {
+    /// Makes the agent's folder in `base`, after it has removed those of dead agents. In a `shared` place, `base` must be
+    /// this user's own: another one might have made it. `watcher` is a program that cleans up at once if this process
+    /// dies: see [`clean_up_after`].
+    pub(super) fn open(base: &Path, shared: bool, watcher: Option<&[PathBuf]>) -> io::Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(OWNER_ONLY).create(base)?;
+        let meta = base.symlink_metadata()?;
+        if shared && (meta.uid() != own_uid() || !meta.is_dir()) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
+        }
+        let base = base.canonicalize()?;
+        remove_dead(&base);
+        let new = builder(NEW_PREFIX).tempdir_in(&base)?;
+        let lock = File::create(new.path().join(LOCK))?;
+        lock.lock()?;
+        // Only now others see it: nobody finds it without its lock.
+        let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
+        let path = base.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
+        std::fs::rename(new.path(), &path)?;
+        // Its old path is gone: there is nothing to remove.
+        drop(new.keep());
+        let watcher = watcher.and_then(|command| start_watcher(command, &path));
+        Ok(Self { path, _lock: lock, watcher: Mutex::new(watcher) })
+    }
+
+    /// A working directory for one attempt of a run, for this user only.
+    pub(super) fn make(&self, run: &RunContext) -> io::Result<TempDir> {
+        builder(&format!("run-{}-{}-", run.run_id(), run.attempt())).tempdir_in(&self.path)
+    }
+}
+
+impl Drop for Folders {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, folder = %self.path.display(), "cannot remove the working directories");
+        }
+        if let Some(mut watcher) = lock(&self.watcher).take() {
+            drop(watcher.stdin.take());
+            if let Err(error) = watcher.wait() {
+                tracing::warn!(%error, "cannot wait for the watcher's end");
+            }
+        }
+    }
+}
+
+fn builder(prefix: &str) -> tempfile::Builder<'_, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix).permissions(Permissions::from_mode(OWNER_ONLY));
+    builder
+}
+
+fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
+    let (program, arguments) = command.split_first()?;
+    let mut command = Command::new(program);
+    command.args(arguments).arg(path).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
+    let started = command.spawn();
+    let warn = |error: &io::Error| {
+        tracing::warn!(%error, "no watcher: what runs while this agent is killed goes on until an agent starts here");
+    };
+    started.inspect_err(warn).ok()
+}
+
+/// Waits until its standard input ends, which is when the agent that started it has: orderly, or by being killed. Ends
+/// what the agent's runs left, and removes the folder.
+///
+/// # Errors
+/// What the input, or the removal, said.
+pub fn clean_up_after(folder: &Path) -> io::Result<()> {
+    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
+    end_left_over(folder)
+}
+
+/// Removes the folders of agents that are no more.
+fn remove_dead(base: &Path) {
+    let Ok(entries) = std::fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && is_dead(&path)
+            && let Err(error) = end_left_over(&path)
+        {
+            tracing::warn!(%error, folder = %path.display(), "cannot remove what a dead agent left");
+        }
+    }
+}
+
+/// Whether it is a folder of this user whose lock nobody holds.
+fn is_dead(path: &Path) -> bool {
+    let is_ours = path.symlink_metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == own_uid());
+    is_ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+}
+
+fn end_left_over(folder: &Path) -> io::Result<()> {
+    let count = kill_marked(WORK_DIR, &format!("{}/", folder.display()));
+    if count > 0 {
+        tracing::warn!(count, folder = %folder.display(), "ended processes that a dead agent had left");
+    }
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use rondel_proto::v1::Trigger;
+
+    use super::*;
+    use crate::setup::{Setup, States, Timing};
+
+    #[tokio::test]
+    async fn folders_are_private_and_go_with_their_runs() {
+        let base = tempfile::tempdir().unwrap();
+        let folders = Folders::open(base.path(), true, None).unwrap();
+        let setup = Arc::new(Setup::new(BTreeMap::new(), States::default(), Timing::default()));
+        let run = folders.make(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
+        assert_eq!(run.path().metadata().unwrap().mode() & 0o777, OWNER_ONLY);
+        let path = run.path().to_owned();
+        drop(run);
+        assert!(!path.exists() && folders.path.exists());
+        drop(folders);
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_agent_left_goes_at_the_next_start_and_a_living_ones_stays() {
+        let base = tempfile::tempdir().unwrap();
+        let living = Folders::open(base.path(), true, None).unwrap();
+        let dead = base.path().join("agent-dead");
+        std::fs::create_dir_all(dead.join("run-1-1-x")).unwrap();
+        File::create(dead.join(LOCK)).unwrap();
+        let not_one = base.path().join("agent-without-lock");
+        std::fs::create_dir(&not_one).unwrap();
+        let mut left = Command::new("sleep");
+        let mut left = left.arg("60").env(WORK_DIR, dead.join("run-1-1-x").canonicalize().unwrap()).spawn().unwrap();
+
+        let next = Folders::open(base.path(), true, None).unwrap();
+        assert!(!dead.exists() && not_one.exists() && living.path.exists() && next.path.exists());
+        assert!(!left.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,185 @@
+//! What a process prints, on its way into the run's log.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::timeout;
+
+use super::lines::Lines;
+use crate::extract::Log;
+
+/// Read at once: few calls for a flood, little memory for a thousand quiet processes.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// After so many bytes in one go it is somebody else's turn.
+const TURN_BYTES: usize = 128 * 1024;
+
+/// How long a process may be held up because its lines cannot be sent on; after that they are dropped and counted, until
+/// there is room again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is kept of the output that the log has no more room for: its end.
+const TAIL_BYTES: usize = 64 * 1024;
+
+/// Reads a pipe to its end, whatever comes.
+pub(super) async fn pump(
+    pipe: Option<impl AsyncRead + Unpin>,
+    level: &'static str,
+    log: &Log,
+    mut seen: impl FnMut(&str),
+) {
+    let Some(mut pipe) = pipe else { return };
+    let mut output = Output { log, level, lines: Lines::default(), tail: Tail::default(), patient: true };
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut turn = 0;
+    loop {
+        match pipe.read(&mut buffer).await {
+            Ok(0) => break,
+            Ok(length) => {
+                output.take(&buffer[..length], &mut seen).await;
+                turn += length;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the program's output");
+                break;
+            }
+        }
+        if turn >= TURN_BYTES {
+            turn = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+    output.finish(&mut seen);
+}
+
+struct Output<'a> {
+    log: &'a Log,
+    level: &'static str,
+    lines: Lines,
+    tail: Tail,
+    patient: bool,
+}
+
+impl Output<'_> {
+    async fn take(&mut self, bytes: &[u8], seen: &mut impl FnMut(&str)) {
+        if self.log.buffer().is_full() {
+            // Lines that would only push each other out are not even made.
+            return self.tail.push(bytes);
+        }
+        self.wait_for_room().await;
+        let (log, level) = (self.log, self.level);
+        self.lines.push(bytes, |line| {
+            log.line(level, line);
+            seen(line);
+        });
+    }
+
+    /// A process that prints faster than its lines can be sent waits for them, but not for ever.
+    async fn wait_for_room(&mut self) {
+        if self.log.buffer().has_room() {
+            self.patient = true;
+        } else if self.patient {
+            self.patient = timeout(PATIENCE, self.log.buffer().room()).await.is_ok();
+        }
+    }
+
+    fn finish(self, seen: &mut impl FnMut(&str)) {
+        let Self { log, level, mut lines, tail, .. } = self;
+        let mut emit = |line: &str| {
+            log.line(level, line);
+            seen(line);
+        };
+        if let Some(kept) = tail.into_kept() {
+            // Where the log became full in the middle of a line, the rest of the line is part of what was left out.
+            lines = Lines::default();
+            log.buffer().left_out(kept.left_out_lines, kept.left_out_bytes);
+            lines.push(&kept.bytes, &mut emit);
+        }
+        lines.finish(emit);
+    }
+}
+
+/// The last bytes of a stream, and how much stood before them.
+#[derive(Default)]
+struct Tail {
+    older: Vec<u8>,
+    newer: Vec<u8>,
+    gone_lines: u64,
+    gone_bytes: u64,
+}
+
+struct Kept {
+    bytes: Vec<u8>,
+    left_out_lines: u64,
+    left_out_bytes: u64,
+}
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        if self.newer.len() + bytes.len() > TAIL_BYTES {
+            let gone = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
+            self.gone_lines += count_lines(&gone);
+            self.gone_bytes += gone.len() as u64;
+            // The memory of what is gone is used again.
+            self.newer = gone;
+            self.newer.clear();
+        }
+        self.newer.extend_from_slice(bytes);
+    }
+
+    /// What to show, from the beginning of a line on; `None` where nothing came.
+    fn into_kept(self) -> Option<Kept> {
+        let Self { mut older, newer, gone_lines, gone_bytes } = self;
+        older.extend_from_slice(&newer);
+        if older.is_empty() {
+            return None;
+        }
+        let first_line = older.iter().position(|byte| *byte == b'\n').map_or(older.len(), |end| end + 1);
+        // One endless line has no beginning to be found: its end is shown.
+        let cut = if first_line >= older.len() { older.len().saturating_sub(TAIL_BYTES / 8) } else { first_line };
+        let bytes = older.split_off(cut);
+        Some(Kept {
+            bytes,
+            left_out_lines: gone_lines + count_lines(&older),
+            left_out_bytes: gone_bytes + older.len() as u64,
+        })
+    }
+}
+
+fn count_lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_keeps_the_last_lines_and_counts_the_others() {
+        let mut tail = Tail::default();
+        let count = 100_000;
+        for number in 0..count {
+            tail.push(format!("line {number}\n").as_bytes());
+        }
+        let kept = tail.into_kept().unwrap();
+        let text = String::from_utf8(kept.bytes).unwrap();
+        let first: u64 = text.lines().next().unwrap().strip_prefix("line ").unwrap().parse().unwrap();
+        assert_eq!(first, kept.left_out_lines);
+        assert!(text.ends_with(&format!("line {}\n", count - 1)) && text.len() <= 2 * TAIL_BYTES);
+        let written: usize = (0..count).map(|number| format!("line {number}\n").len()).sum();
+        assert_eq!(kept.left_out_bytes + text.len() as u64, written as u64);
+    }
+
+    #[test]
+    fn of_a_line_without_end_the_end_is_kept() {
+        let mut tail = Tail::default();
+        for _ in 0..100 {
+            tail.push(&vec![b'x'; BUFFER_BYTES]);
+        }
+        tail.push(b"END");
+        let kept = tail.into_kept().unwrap();
+        assert!(kept.bytes.ends_with(b"xEND") && kept.bytes.len() <= TAIL_BYTES);
+        assert_eq!(kept.left_out_bytes as usize + kept.bytes.len(), 100 * BUFFER_BYTES + 3);
+        assert!(Tail::default().into_kept().is_none());
+    }
+}

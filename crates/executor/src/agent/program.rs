@@ -1,0 +1,189 @@
+//! A program from its start to its verdict: fed, read, asked to stop, and taken along with all that it started.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde::Serialize;
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::family::Family;
+use super::folder::WORK_DIR;
+use super::output::pump;
+use crate::extract::{Cancel, Log};
+use crate::job_error::JobError;
+use crate::lifecycle::lock;
+use crate::run::RunContext;
+
+/// Names that belong to the agent: its own settings and secrets stay with it.
+const OWN_PREFIX: &str = "RONDEL_";
+
+/// How long the output of a program that has ended is still read: what it left in the background may hold it open.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
+
+/// The program passes the run over; what automake's and meson's tests end with to say the same.
+const SKIP_CODE: i32 = 77;
+/// It failed, and trying again is of no use.
+const TERMINAL_CODE: i32 = 99;
+
+/// What is to be started.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) argv: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) cwd: Option<PathBuf>,
+    pub(super) stdin: Option<String>,
+    /// The run's working directory: the current one, unless `cwd` says another.
+    pub(super) folder: TempDir,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ProgramResult {
+    exit_code: i32,
+}
+
+impl Program {
+    /// Runs it. A run that is to stop asks all of its processes to end; those that do not are killed when this is
+    /// dropped, after the grace.
+    pub(super) async fn run(self, run: RunContext, cancel: Cancel, log: Log) -> Result<ProgramResult, JobError> {
+        let mut child = self.spawn(&run)?;
+        let family = Family::led_by(&child, WORK_DIR, &self.folder.path().display().to_string());
+        let last_error = Mutex::new(String::new());
+        let ended = {
+            let work = work(&mut child, self.stdin, &log, &last_error);
+            tokio::pin!(work);
+            tokio::select! {
+                status = &mut work => Some(status?),
+                () = cancel.cancelled() => {
+                    family.terminate();
+                    // Until it is over, or the grace is and all this is dropped.
+                    work.await?;
+                    None
+                }
+            }
+        };
+        let verdict = match ended {
+            Some(status) => {
+                family.disarm();
+                verdict(status, &lock(&last_error))
+            }
+            None => {
+                drop(family);
+                Err(JobError::failed("stopped"))
+            }
+        };
+        remove(self.folder).await;
+        verdict
+    }
+
+    fn spawn(&self, run: &RunContext) -> Result<Child, JobError> {
+        let (program, arguments) =
+            self.argv.split_first().ok_or_else(|| JobError::terminal("params: argv is empty"))?;
+        if let Some(name) = self.env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
+            return Err(JobError::terminal(format_args!("params: env: {name} is a name of the agent's own")));
+        }
+        let mut command = Command::new(program);
+        command.args(arguments);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with(OWN_PREFIX) {
+                command.env_remove(name);
+            }
+        }
+        command.envs(&self.env).envs(run_env(run)).env(WORK_DIR, self.folder.path());
+        command.current_dir(self.cwd.as_deref().unwrap_or_else(|| self.folder.path()));
+        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        command.spawn().map_err(|error| match &self.cwd {
+            Some(cwd) if !cwd.is_dir() => {
+                JobError::failed(format_args!("cannot start {program:?} in {}: it is not a folder", cwd.display()))
+            }
+            _ => JobError::failed(format_args!("cannot start {program:?}: {error}")),
+        })
+    }
+}
+
+fn run_env(run: &RunContext) -> [(&'static str, String); 10] {
+    let (shard, token) = (run.shard(), run.fencing_token());
+    [
+        ("RONDEL_RUN_ID", run.run_id().to_string()),
+        ("RONDEL_NAMESPACE", run.namespace().to_owned()),
+        ("RONDEL_JOB", run.job().to_owned()),
+        ("RONDEL_ATTEMPT", run.attempt().to_string()),
+        ("RONDEL_TRIGGER", run.trigger().to_owned()),
+        ("RONDEL_FIRE_AT", run.fire_at().to_string()),
+        ("RONDEL_SHARD_INDEX", shard.index.to_string()),
+        ("RONDEL_SHARD_TOTAL", shard.total.to_string()),
+        ("RONDEL_FENCE_TERM", token.term.to_string()),
+        ("RONDEL_FENCE_N", token.n.to_string()),
+    ]
+}
+
+/// Feeds it, reads it, and waits for its end.
+async fn work(
+    child: &mut Child,
+    stdin: Option<String>,
+    log: &Log,
+    last_error: &Mutex<String>,
+) -> Result<ExitStatus, JobError> {
+    let feed = feed(child.stdin.take(), stdin);
+    let out = pump(child.stdout.take(), "stdout", log, |_| {});
+    let err = pump(child.stderr.take(), "stderr", log, |line| {
+        if !line.trim().is_empty() {
+            line.clone_into(&mut lock(last_error));
+        }
+    });
+    let pipes = futures_util::future::join3(feed, out, err);
+    tokio::pin!(pipes);
+    let ended = tokio::select! {
+        _ = &mut pipes => None,
+        status = child.wait() => Some(status?),
+    };
+    let Some(status) = ended else { return Ok(child.wait().await?) };
+    if tokio::time::timeout(LEFTOVER_GRACE, pipes).await.is_err() {
+        log.warn("processes in the background hold the output open; it is not read any further");
+    }
+    Ok(status)
+}
+
+async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {
+    let (Some(mut stdin), Some(text)) = (stdin, text) else { return };
+    // A program need not read what it is given.
+    if let Err(error) = stdin.write_all(text.as_bytes()).await
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        tracing::warn!(%error, "cannot write to the program's input");
+    }
+}
+
+/// What a run left may be large: it is removed beside the tasks.
+async fn remove(folder: TempDir) {
+    let path = folder.path().to_owned();
+    let removed = tokio::task::spawn_blocking(move || folder.close()).await;
+    if let Ok(Err(error)) = removed {
+        warn_left(&path, &error);
+    }
+}
+
+fn warn_left(path: &Path, error: &std::io::Error) {
+    tracing::warn!(%error, folder = %path.display(), "cannot remove a run's working directory; it goes with the agent");
+}
+
+fn verdict(status: ExitStatus, last_error: &str) -> Result<ProgramResult, JobError> {
+    use std::os::unix::process::ExitStatusExt;
+    let how = match (status.code(), status.signal()) {
+        (Some(0), _) => return Ok(ProgramResult { exit_code: 0 }),
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended without an exit code".to_owned(),
+    };
+    let message = if last_error.is_empty() { how } else { format!("{how}: {last_error}") };
+    Err(match status.code() {
+        Some(SKIP_CODE) => JobError::skip(message),
+        Some(TERMINAL_CODE) => JobError::terminal(message),
+        _ => JobError::failed(message),
+    })
+}

@@ -1,0 +1,138 @@
+//! The handlers `python`, `node`, `php` and `powershell`: the text of a script for an interpreter that this host has.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use std::io::Write;
+use tempfile::TempDir;
+
+use super::program::Program;
+use crate::job_error::JobError;
+use crate::shard::Shard;
+
+/// A language that has a handler of its own.
+#[derive(Debug)]
+pub(super) struct Language {
+    /// The handler.
+    pub(super) name: &'static str,
+    /// Programs that understand it, the best first.
+    programs: &'static [&'static str],
+    /// What stands between the program and the script.
+    options: &'static [&'static str],
+    extension: &'static str,
+    /// Set where the job does not set it: so that lines can be read when they are printed.
+    env: &'static [(&'static str, &'static str)],
+}
+
+/// All of them.
+pub(super) const LANGUAGES: [Language; 4] = [
+    Language {
+        name: "python",
+        programs: &["python3", "python"],
+        options: &[],
+        extension: "py",
+        env: &[("PYTHONUNBUFFERED", "1")],
+    },
+    Language { name: "node", programs: &["node", "nodejs"], options: &[], extension: "js", env: &[] },
+    Language { name: "php", programs: &["php"], options: &[], extension: "php", env: &[] },
+    Language {
+        name: "powershell",
+        programs: &["pwsh", "powershell"],
+        options: &["-NoLogo", "-NoProfile", "-NonInteractive", "-File"],
+        extension: "ps1",
+        env: &[],
+    },
+];
+
+/// A language and the program that runs it here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interpreter {
+    pub(super) language: &'static Language,
+    program: &'static str,
+}
+
+/// What the run's script is called with: a text is one argument.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Args {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ScriptParams {
+    script: String,
+    args: Option<Args>,
+    interpreter: Option<Vec<String>>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    cwd: Option<PathBuf>,
+    stdin: Option<String>,
+}
+
+/// The interpreters among these programs' folders (`PATH`), but for the languages that are not wanted.
+pub(super) fn find(path: &std::ffi::OsStr, unwanted: &[String]) -> Vec<Interpreter> {
+    let wanted = LANGUAGES.iter().filter(|language| !unwanted.iter().any(|name| name == language.name));
+    let is_there = |program: &str| std::env::split_paths(path).any(|folder| is_program(&folder.join(program)));
+    let found = wanted.filter_map(|language| {
+        let program = language.programs.iter().find(|program| is_there(program))?;
+        Some(Interpreter { language, program })
+    });
+    found.collect()
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+impl Interpreter {
+    /// The program that the params mean; the script is written into `folder`.
+    pub(super) fn program(self, params: ScriptParams, shard: Shard, folder: TempDir) -> Result<Program, JobError> {
+        let Self { language, program } = self;
+        let ScriptParams { script, args, interpreter, mut env, cwd, stdin } = params;
+        let own = || [program].iter().chain(language.options).map(|part| (*part).to_owned()).collect();
+        let interpreter = interpreter.unwrap_or_else(own);
+        let argv = script_line(interpreter, &script, language.extension, folder.path(), (args, shard))?;
+        for (name, value) in language.env {
+            env.entry((*name).to_owned()).or_insert_with(|| (*value).to_owned());
+        }
+        Ok(Program { argv, env, cwd, stdin, folder })
+    }
+}
+
+/// Interpreter, script, arguments, shard index, number of shards: with one argument, or none, what XXL-JOB's scripts get.
+pub(super) fn script_line(
+    interpreter: Vec<String>,
+    script: &str,
+    extension: &str,
+    folder: &Path,
+    (args, shard): (Option<Args>, Shard),
+) -> Result<Vec<String>, JobError> {
+    let mut argv = interpreter;
+    if argv.first().is_none_or(String::is_empty) {
+        return Err(JobError::terminal("params: interpreter must begin with a program"));
+    }
+    let path = folder.join(format!("script.{extension}"));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    file.write_all(script.as_bytes())?;
+    let path = path.to_str().ok_or_else(|| JobError::failed("the working directory's name is not UTF-8"))?;
+    argv.push(path.to_owned());
+    match args {
+        None => argv.push(String::new()),
+        Some(Args::One(text)) => argv.push(text),
+        Some(Args::Many(texts)) => argv.extend(texts),
+    }
+    argv.extend([shard.index.to_string(), shard.total.to_string()]);
+    if let Some(position) = argv.iter().position(|text| text.contains('\0')) {
+        return Err(JobError::terminal(format_args!(
+            "params: argument {position} holds a NUL, which no program can take"
+        )));
+    }
+    Ok(argv)
+}
+
+#[cfg(test)]
+mod tests;

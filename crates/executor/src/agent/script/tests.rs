@@ -1,0 +1,106 @@
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+
+use rondel_core::RunStatus;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::extract::{Cancel, Log, Params};
+use crate::run::RunContext;
+use crate::test_run::{TestOutcome, TestRun};
+
+/// A folder with programs of these names, each of which tells how it was called.
+fn host(programs: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in programs {
+        let path = folder.path().join(name);
+        fs::write(&path, "#!/bin/sh\necho \"$(basename \"$0\") $*\"\n").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    }
+    folder
+}
+
+fn names(found: &[Interpreter]) -> Vec<(&str, &str)> {
+    found.iter().map(|found| (found.language.name, found.program)).collect()
+}
+
+#[test]
+fn only_interpreters_that_are_there_are_offered() {
+    let host = host(&["python", "nodejs", "pwsh"]);
+    fs::write(host.path().join("php"), "not a program").unwrap();
+    let path = host.path().as_os_str();
+    assert_eq!(names(&find(path, &[])), [("python", "python"), ("node", "nodejs"), ("powershell", "pwsh")]);
+    assert_eq!(names(&find(path, &["node".to_owned()])), [("python", "python"), ("powershell", "pwsh")]);
+    assert!(find(OsStr::new("/nowhere"), &[]).is_empty());
+}
+
+#[test]
+fn the_line_is_what_xxl_job_passes() {
+    let shard = Shard { index: 1, total: 4 };
+    for (args, expected) in [
+        (None, &["", "1", "4"][..]),
+        (Some(Args::One("2026-03-08 full".to_owned())), &["2026-03-08 full", "1", "4"]),
+        (Some(Args::Many(vec!["a".to_owned(), "b".to_owned()])), &["a", "b", "1", "4"]),
+        (Some(Args::Many(Vec::new())), &["1", "4"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let argv = script_line(vec!["sh".to_owned()], "true", "sh", folder.path(), (args, shard)).unwrap();
+        assert_eq!((argv[0].as_str(), Path::new(&argv[1])), ("sh", folder.path().join("script.sh").as_path()));
+        assert_eq!(argv[2..], *expected);
+    }
+}
+
+/// Runs it with the interpreter of this host; `None` where the host has none.
+async fn run(language: &str, params: Value) -> Option<TestOutcome> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let interpreter = find(&path, &[]).into_iter().find(|found| found.language.name == language)?;
+    let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
+        interpreter.program(params, run.shard(), tempfile::tempdir()?)?.run(run, cancel, log).await
+    };
+    Some(TestRun::of(handler).params(params).shard(2, 3).run().await)
+}
+
+#[tokio::test]
+async fn python_gets_arguments_and_environment() {
+    let script = "import os, sys\nprint(sys.argv[1:], os.environ['RONDEL_SHARD_INDEX'], flush=False)\n\
+                  print('oops', file=sys.stderr)\nsys.exit(3 if sys.argv[1] == 'bad' else 0)";
+    let Some(outcome) = run("python", json!({"script": script, "args": "day one"})).await else { return };
+    assert_eq!(outcome.status(), RunStatus::Succeeded, "{outcome:?}");
+    assert_eq!(outcome.lines("stdout").collect::<Vec<_>>(), ["['day one', '2', '3'] 2"]);
+    let failed = run("python", json!({"script": script, "args": ["bad"]})).await.unwrap();
+    assert_eq!(failed.message(), "exit code 3: oops");
+}
+
+#[tokio::test]
+async fn node_gets_arguments() {
+    let script = "console.log(JSON.stringify(process.argv.slice(2))); process.exitCode = 77";
+    let Some(outcome) = run("node", json!({"script": script})).await else { return };
+    assert_eq!(outcome.lines("stdout").collect::<Vec<_>>(), [r#"["","2","3"]"#], "{outcome:?}");
+    assert_eq!((outcome.status(), outcome.message()), (RunStatus::Skipped, "exit code 77"));
+}
+
+#[tokio::test]
+async fn another_interpreter_may_be_named() {
+    let params = json!({"script": "print 'x'", "interpreter": ["cat"], "args": []});
+    let host = host(&["python"]);
+    let interpreter = find(host.path().as_os_str(), &[])[0];
+    let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
+        let shard = Shard { index: 0, total: 1 };
+        interpreter.program(params, shard, tempfile::tempdir()?)?.run(run, cancel, log).await
+    };
+    let outcome = TestRun::of(handler).params(params).run().await;
+    assert!(outcome.log().contains("stdout print 'x'"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn params_that_make_no_sense_are_refused_by_name() {
+    for (params, expected) in [
+        (json!({}), "missing field `script`"),
+        (json!({"script": "x", "argv": ["x"]}), "unknown field `argv`"),
+        (json!({"script": "x", "interpreter": []}), "interpreter must begin with a program"),
+        (json!({"script": "x", "args": ["a\u{0}b"]}), "holds a NUL"),
+    ] {
+        let Some(outcome) = run("python", params).await else { return };
+        assert!(outcome.message().contains(expected) && !outcome.is_retryable(), "{outcome:?}");
+    }
+}

@@ -1,0 +1,52 @@
+//! The end of a log that has become too long: the last lines, and how much stood before them.
+
+use std::collections::VecDeque;
+
+use rondel_proto::v1::LogLine;
+
+use super::buffer::cost;
+use super::limit::{Bytes, LogLimit};
+
+pub(super) struct Tail {
+    limit: LogLimit,
+    lines: VecDeque<LogLine>,
+    bytes: usize,
+    gone_lines: u64,
+    gone_bytes: u64,
+}
+
+impl Tail {
+    pub(super) fn new(limit: LogLimit) -> Self {
+        Self { limit, lines: VecDeque::new(), bytes: 0, gone_lines: 0, gone_bytes: 0 }
+    }
+
+    /// Takes a line; the first ones make room for it.
+    pub(super) fn push(&mut self, line: LogLine) {
+        self.bytes += cost(&line.text);
+        self.lines.push_back(line);
+        while self.bytes > self.limit.bytes || self.lines.len() > self.limit.lines {
+            let Some(gone) = self.lines.pop_front() else { break };
+            self.bytes -= cost(&gone.text);
+            self.leave_out(1, gone.text.len() as u64);
+        }
+    }
+
+    /// Counts what was never made into lines.
+    pub(super) fn leave_out(&mut self, lines: u64, bytes: u64) {
+        self.gone_lines += lines;
+        self.gone_bytes += bytes;
+    }
+
+    /// A line that says what is missing, where something is, and the last lines.
+    pub(super) fn into_lines(self, whole: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
+        let (lines, bytes) = (self.gone_lines, Bytes(self.gone_bytes));
+        let mark = (self.gone_bytes > 0 || lines > 0).then(|| LogLine {
+            at_ms: self.lines.front().map_or(at_ms, |line| line.at_ms),
+            level: "warn".to_owned(),
+            text: format!(
+                "… {lines} lines ({bytes}) are left out here: the log of one attempt has room for {whole}; its end follows"
+            ),
+        });
+        mark.into_iter().chain(self.lines)
+    }
+}
