@@ -342,7 +342,13 @@ CREATE TABLE IF NOT EXISTS run_log (
         CHECK (codec IN ('plain', 'deflate')),
     -- The lines.
     data MEDIUMBLOB NOT NULL,
-    PRIMARY KEY (run_id, attempt, sequence)
+    -- The tenant, for the limit of size; NULL in the line that is left of a removed log, which does not count.
+    namespace_id BIGINT,
+    -- The length of data.
+    byte_count BIGINT NOT NULL,
+    PRIMARY KEY (run_id, attempt, sequence),
+    -- Answers how much the newest logs of a tenant take, and which the oldest are, without the data.
+    KEY run_log_size (namespace_id, run_id, byte_count)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Messages to the world (alerts, webhooks) that follow from a transaction and are sent after it.

@@ -351,8 +351,14 @@ CREATE TABLE run_log (
         CHECK (codec IN ('plain', 'deflate')),
     -- The lines.
     data BLOB NOT NULL,
+    -- The tenant, for the limit of size; NULL in the line that is left of a removed log, which does not count.
+    namespace_id BIGINT,
+    -- The length of data.
+    byte_count BIGINT NOT NULL,
     PRIMARY KEY (run_id, attempt, sequence)
 );
+-- Answers how much the newest logs of a tenant take, and which the oldest are, without the data.
+CREATE INDEX run_log_size ON run_log (namespace_id, run_id, byte_count);
 
 -- Messages to the world (alerts, webhooks) that follow from a transaction and are sent after it.
 CREATE TABLE outbox (

@@ -1,5 +1,6 @@
 //! The whole-system tests: the real binary, real databases, real processes. One test program, so that it links once.
 
+mod agent;
 mod bad_input;
 mod broadcast;
 mod calendars;

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use crate::journal::Journal;
 use crate::on_each_database;
 
-async fn trigger(api: &Api, job: &str) -> String {
+pub(crate) async fn trigger(api: &Api, job: &str) -> String {
     let run = api.post(&format!("/api/v1/jobs/{job}/runs"), json!({})).await.expect(201);
     run["id"].as_str().expect("an id").to_owned()
 }
 
-async fn verdict(api: &Api, run: &str) -> Value {
+pub(crate) async fn verdict(api: &Api, run: &str) -> Value {
     let path = format!("/api/v1/runs/{run}");
     wait_until(Duration::from_secs(30), "the run has a verdict", async || {
         let run = api.get(&path).await.expect(200);

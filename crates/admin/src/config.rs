@@ -33,6 +33,10 @@ pub struct EngineConfig {
     pub lost_after: Duration,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
+    /// How long logs are kept after their run began; they go with their run at the latest.
+    pub log_retention: Duration,
+    /// How many bytes the logs of a namespace may take, as they are stored; the oldest go first. 0 for no limit.
+    pub log_size_max: u64,
     /// Version that is shown and stored.
     pub server_version: String,
 }
@@ -54,6 +58,8 @@ impl Default for EngineConfig {
             silence: Duration::from_secs(15),
             lost_after: Duration::from_secs(30),
             retention: Duration::from_secs(30 * 24 * 3600),
+            log_retention: Duration::from_secs(30 * 24 * 3600),
+            log_size_max: 10 << 30,
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

@@ -20,7 +20,7 @@ use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::{DispatchLoop, Event};
-use crate::gateway::{GatewayService, LogLoop, LogWriter, Service};
+use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::progress::{Progress, ProgressBoard};
@@ -61,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) awaiting: Awaiting,
     pub(crate) registry: Registry,
     pub(crate) progress: ProgressBoard,
+    pub(crate) log_readers: LogReaders,
     pub(crate) results: ResultLanes,
     pub(crate) scan_poke: Notify,
     pub(crate) adopt_poke: Notify,
@@ -155,6 +156,7 @@ impl Engine {
             awaiting: Awaiting::default(),
             registry: Registry::default(),
             progress: ProgressBoard::default(),
+            log_readers: LogReaders::default(),
             results,
             scan_poke: Notify::new(),
             adopt_poke: Notify::new(),
@@ -239,6 +241,12 @@ impl Engine {
     #[must_use]
     pub fn progress(&self, run: &Run) -> Option<Progress> {
         self.shared.progress.of(run)
+    }
+
+    /// Hears when lines of a run's log are stored by this node; those that other nodes store are not heard of.
+    #[must_use]
+    pub fn follow_log(&self, run: RunId) -> LogReader {
+        self.shared.log_readers.follow(run)
     }
 
     /// How many open runs are in this node's memory.

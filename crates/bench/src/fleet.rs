@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use rondel::Executor;
+use rondel::agent::{AgentConfig, add_handlers};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, ChildStdin, Command};
@@ -28,6 +29,8 @@ pub struct ExecutorPlan {
     pub name: String,
     /// How many runs it takes at the same time.
     pub slots: u32,
+    /// Whether it has the agent's handlers too.
+    pub agent: bool,
 }
 
 /// A line on an executor's standard input.
@@ -51,7 +54,7 @@ pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let listener = listener.spawn(move || listen(say_token, &measured, &stopped));
     drop(listener.map_err(BenchError::system("read standard input"))?);
     let token = token.await.map_err(|_| BenchError::void("this command is for `rondel bench` to start"))?;
-    let executor = build(&plan.server, &token, plan.name, plan.slots, &recorder)?;
+    let executor = build((&plan.server, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
     serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::void(error.to_string()))
 }
@@ -68,9 +71,16 @@ fn listen(say_token: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, 
     stop.cancel();
 }
 
-fn build(server: &str, token: &str, name: String, slots: u32, recorder: &Recorder) -> Result<Executor, BenchError> {
+fn build(
+    (server, token): (&str, &str),
+    name: String,
+    (slots, agent): (u32, bool),
+    recorder: &Recorder,
+) -> Result<Executor, BenchError> {
     let builder = Executor::builder(APP).server(server).token(token).name(name).slots(slots);
-    Ok(builder.state(recorder.clone()).handler(HANDLER, nothing).build()?)
+    let builder = builder.state(recorder.clone()).handler(HANDLER, nothing);
+    let builder = if agent { add_handlers(builder, &AgentConfig::default())? } else { builder };
+    Ok(builder.build()?)
 }
 
 /// The executors of a measurement.
@@ -93,7 +103,8 @@ impl Fleet {
             None => {
                 let (recorder, stop, mut tasks) = (Recorder::default(), CancellationToken::new(), JoinSet::new());
                 for name in names {
-                    let executor = build(&stand.url, stand.token.reveal(), name, plan.slots, &recorder)?;
+                    let executor =
+                        build((&stand.url, stand.token.reveal()), name, (plan.slots, plan.flood.is_some()), &recorder)?;
                     let stop = stop.clone().cancelled_owned();
                     tasks.spawn(async move { Ok(executor.run_until(stop).await?) });
                 }
@@ -167,7 +178,12 @@ impl Process {
     async fn start(program: &Path, plan: &Plan, stand: &Stand, name: &str) -> Result<Self, BenchError> {
         let mut command = Command::new(program);
         command.args(["bench", "executor", "--server", &stand.url, "--name", name, "--slots"]);
-        command.arg(plan.slots.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command
+            .arg(plan.slots.to_string())
+            .args(plan.flood.map(|_| "--agent"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
         let mut child = command.spawn().map_err(BenchError::system("start an executor"))?;
         let words = child.stdin.take();
         let mut process = Self { child, words };

@@ -27,6 +27,6 @@ mod witness;
 
 pub use error::BenchError;
 pub use fleet::{ExecutorPlan, run_executor};
-pub use plan::{Mode, Plan};
+pub use plan::{Flood, Mode, Plan};
 pub use report::{Counts, Cpu, Durability, Lateness, Memory, Probe, ProbeLane, Report, StoreCall};
 pub use steps::run;

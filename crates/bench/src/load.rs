@@ -1,5 +1,7 @@
 //! The jobs.
 
+use std::time::Duration;
+
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::catalog::{JobQuery, NewJob};
 use rondel_store::ledger::RunQuery;
@@ -8,6 +10,7 @@ use serde_json::json;
 
 use crate::BenchError;
 use crate::clock;
+use crate::plan::Flood;
 use crate::recorder::HANDLER;
 
 /// The app of the jobs and of the executors that run them.
@@ -87,6 +90,43 @@ pub(crate) async fn create(
         number = end;
     }
     Ok(made)
+}
+
+/// Creates the job whose one run prints as fast as it can, from `at` on for so long.
+pub(crate) async fn create_flood(
+    store: &SqlStore,
+    ids: &IdGen,
+    flood: Flood,
+    at: Timestamp,
+    length: Duration,
+) -> Result<JobId, BenchError> {
+    let (namespace, app) = home(store, ids).await?;
+    let sink = match flood {
+        Flood::Log => "",
+        Flood::Null => ">/dev/null",
+    };
+    let script = format!("while :; do yes 'all work and no play makes a dull job' | head -c 1073741824 {sink}; done");
+    let name = format!("bench-flood-{}", clock::now().as_millis());
+    let document = json!({"name": name, "app": APP, "handler": "shell", "schedule": {"at": at},
+        "params": {"argv": ["sh", "-c", script]}, "timeout": format!("{}s", length.as_secs())});
+    let spec = serde_json::from_value(document);
+    let spec = spec.map_err(|error| BenchError::void(format!("the definition of {name} is wrong: {error}")))?;
+    let (id, now) = (JobId::new(ids.next(clock::now())), clock::now());
+    let job = NewJob {
+        delay: None,
+        calendar: None,
+        declared: None,
+        id,
+        namespace,
+        app,
+        spec,
+        anchor: at,
+        next_fire_at: Some(at),
+        author: "rondel bench".to_owned(),
+        now,
+    };
+    store.create_jobs(&[job]).await?;
+    Ok(id)
 }
 
 fn definition(prefix: &str, number: u32, fires: Fires) -> Result<(JobSpec, Option<Timestamp>), BenchError> {

@@ -18,7 +18,7 @@ use rondel_store::ledger::{
     Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher, InHand, RunCheck,
     RunQuery,
 };
-use rondel_store::logs::LogChunk;
+use rondel_store::logs::{LogChunk, LogRange, RemovedLogs};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{Calendars, Catalog, Cluster, LeaseToken, Ledger, Logs, Outbox, Result, SqlStore, Upkeep};
@@ -59,6 +59,8 @@ pub(crate) struct Metrics {
     /// Claimed runs without a verdict, by their instant.
     open: HashMap<RunId, Timestamp>,
     window: Option<Window>,
+    /// A job whose runs are not measured.
+    ignored: Option<JobId>,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,11 @@ impl Metered {
         let mut metrics = self.lock();
         metrics.calls.clear();
         metrics.window = Some(window);
+    }
+
+    /// Runs of this job are not counted.
+    pub(crate) fn ignore(&self, job: JobId) {
+        self.lock().ignored = Some(job);
     }
 
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Metrics) -> T) -> T {
@@ -103,7 +110,9 @@ impl Metered {
     fn note_claimed(&self, jobs: &[ClaimJob], claimed: &Claimed) {
         let mut metrics = self.lock();
         let won: HashMap<JobId, i64> = claimed.jobs.iter().copied().collect();
-        for run in jobs.iter().filter(|job| won.contains_key(&job.seen.job)).flat_map(|job| &job.runs) {
+        let ignored = metrics.ignored;
+        let counts = |job: &&ClaimJob| won.contains_key(&job.seen.job) && Some(job.seen.job) != ignored;
+        for run in jobs.iter().filter(counts).flat_map(|job| &job.runs) {
             if !run.status.is_terminal() && !claimed.existing.contains(&run.id) {
                 metrics.open.insert(run.id, run.fire_at);
                 metrics.fires.entry(run.fire_at).or_default().claimed += 1;
@@ -116,6 +125,9 @@ impl Metered {
         let mut metrics = self.lock();
         let in_window = metrics.window.is_some_and(|window| window.has(now));
         for (finish, answer) in batch.iter().zip(finished) {
+            if Some(finish.job) == metrics.ignored {
+                continue;
+            }
             if !matches!(answer, Finished::Stored(_, None)) {
                 metrics.other_answers += 1;
                 continue;
@@ -225,6 +237,8 @@ pass_on!(Cluster {
 pass_on!(Logs {
     fn append_logs(chunks: &[LogChunk]) -> ();
     fn log_chunks(run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Vec<LogChunk>;
+    fn log_cut(namespace: NamespaceId, bytes: u64) -> Option<RunId>;
+    fn remove_logs(namespace: NamespaceId, range: LogRange, limit: u32) -> RemovedLogs;
 } also {});
 
 pass_on!(Outbox {

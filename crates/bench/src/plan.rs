@@ -18,6 +18,16 @@ pub enum Mode {
     Idle,
 }
 
+/// Where a run prints without end while the others are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flood {
+    /// Into its log.
+    Log,
+    /// To `/dev/null`: what the same costs without Rondel.
+    Null,
+}
+
 /// One measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -41,6 +51,8 @@ pub struct Plan {
     pub separate: Option<PathBuf>,
     /// The first process of the database server, to count what it uses.
     pub database_pid: Option<u32>,
+    /// A run beside the measured ones that prints gibibyte after gibibyte; `None` for none.
+    pub flood: Option<Flood>,
     /// How long each probe lasts; zero for no probe.
     pub probe: Duration,
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::histogram::Histogram;
-use crate::plan::Mode;
+use crate::plan::{Flood, Mode};
 
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +26,8 @@ pub struct Report {
     pub slots: u32,
     /// Whether executors were processes of their own.
     pub separate: bool,
+    /// Where a run beside them printed without end.
+    pub flood: Option<Flood>,
     /// How long the jobs took to create, in seconds.
     pub create_s: f64,
     /// The host's load over 1, 5 and 15 minutes, before.
@@ -206,6 +208,11 @@ impl Report {
         lines.say("load before", &self.load_before);
         lines.say("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
         lines.say("executors", format!("{} with {} slots, {apart}", self.executors, self.slots));
+        match self.flood {
+            Some(Flood::Log) => lines.say("beside them", "a run that prints into its log without end"),
+            Some(Flood::Null) => lines.say("beside them", "a run that prints to /dev/null without end"),
+            None => {}
+        }
         lines.say("measured", format!("{:.1} s", self.seconds));
         if self.mode != Mode::Idle {
             self.say_runs(&mut lines);

@@ -125,6 +125,11 @@ async fn drive(
         Mode::Burst => (Some(Fires::Once(first)), window(first, 0, 1)),
         Mode::Steady => (Some(Fires::EachSecond(first)), window(first, plan.warm_up, plan.seconds)),
     };
+    if let Some(flood) = plan.flood {
+        let begins_at = first - Duration::from_secs(1);
+        let length = Duration::from_secs((plan.warm_up + plan.seconds + 2).into());
+        metered.ignore(load::create_flood(store, ids, flood, begins_at, length).await?);
+    }
     let create = match fires {
         Some(fires) => create_jobs(store, ids, plan, fires).await?,
         None => Duration::ZERO,
@@ -220,6 +225,7 @@ impl Outcome {
             executors: plan.executors,
             slots: plan.slots,
             separate: plan.separate.is_some(),
+            flood: plan.flood,
             create_s: self.create.as_secs_f64(),
             load_before,
             runs_per_second: durable as f64 / seconds,

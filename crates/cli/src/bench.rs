@@ -35,6 +35,9 @@ pub(crate) struct BenchArgs {
     /// How many runs each executor takes at the same time
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
+    /// Beside the measured runs, let one print gibibyte after gibibyte: into its log, or to /dev/null for comparison
+    #[arg(long, value_enum, value_name = "SINK")]
+    flood: Option<Flood>,
     /// Run each executor in a process of its own, so that each part's cost is seen
     #[arg(long)]
     separate: bool,
@@ -70,6 +73,17 @@ struct ExecutorArgs {
     /// How many runs it takes at the same time
     #[arg(long, value_name = "N")]
     slots: u32,
+    /// Have the agent's handlers too
+    #[arg(long)]
+    agent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Flood {
+    /// Into its log
+    Log,
+    /// To /dev/null
+    Null,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,7 +102,7 @@ impl BenchArgs {
         telemetry::start_with_runs("warn", LogFormat::Text)?;
         let format = self.format;
         if let Some(BenchCommand::Executor(args)) = self.command {
-            let plan = ExecutorPlan { server: args.server, name: args.name, slots: args.slots };
+            let plan = ExecutorPlan { server: args.server, name: args.name, slots: args.slots, agent: args.agent };
             return runtime::serve(|_| async { output::data(&rondel_bench::run_executor(plan).await?) });
         }
         let plan = self.plan()?;
@@ -135,6 +149,10 @@ impl BenchArgs {
             slots: self.slots,
             separate,
             database_pid: self.database_pid,
+            flood: self.flood.map(|flood| match flood {
+                Flood::Log => rondel_bench::Flood::Log,
+                Flood::Null => rondel_bench::Flood::Null,
+            }),
             probe: self.probe.0,
         })
     }

@@ -91,6 +91,9 @@ pub enum ExecutorError {
         #[source]
         source: std::io::Error,
     },
+    /// The thread that talks to the servers cannot be started.
+    #[error("start the executor's thread")]
+    Thread(#[source] std::io::Error),
     /// The HTTP client of the agent's `http` handler cannot be made.
     #[error("set up the http client")]
     HttpClient(#[source] Box<dyn std::error::Error + Send + Sync>),

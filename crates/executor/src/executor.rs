@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::builder::Builder;
 use crate::engine::Engine;
 use crate::error::ExecutorError;
-use crate::session;
+use crate::thread;
 
 /// A program's part in the cluster: it dials out to the servers and runs what they send.
 ///
@@ -59,12 +59,13 @@ impl Executor {
     /// results acknowledged. Servers that cannot be reached, or refuse, are logged and dialled again.
     ///
     /// # Errors
-    /// None today: what can be wrong is found by [`Builder::build`].
+    /// [`ExecutorError::Thread`] where the system gives it no thread to talk to the servers on; what else can be wrong is
+    /// found by [`Builder::build`].
     pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
         let Self { engine, drain_grace } = self;
         let _stop_all = engine.setup.lifecycle.guard();
-        engine.start_loops();
-        session::dial_configured(&engine);
+        engine.run_handlers_here();
+        thread::start(&engine).map_err(ExecutorError::Thread)?;
         until.await;
         tracing::info!("the executor drains");
         engine.drain(drain_grace).await;

@@ -29,6 +29,12 @@
 //! - [`TestRun`] runs a handler without a server.
 //! - [`agent`] has the ready-made handlers: `shell`, `http`, and the script languages.
 //!
+//! Handlers run on the runtime that the executor was started on, its talk with the servers on a thread of its own. So a
+//! handler that loops without an `await` holds up others on its thread, but neither heartbeats nor deadlines: its run ends
+//! as timed out or cancelled a second after the grace, with a message that says that the handler does not yield, and its
+//! slot stays taken until it returns. What blocks belongs into a
+//! [`blocking_handler`](Builder::blocking_handler) or [`spawn_blocking`].
+//!
 //! An executor opens no port: it dials out to every server, and keeps a result until a server has acknowledged it.
 #![warn(missing_docs)]
 
@@ -58,6 +64,7 @@ pub mod shard;
 pub mod signal;
 mod template;
 mod test_run;
+mod thread;
 
 pub use builder::Builder;
 pub use declare::{Declaration, Job};

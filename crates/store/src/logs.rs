@@ -1,7 +1,7 @@
 //! What runs wrote, in compressed chunks, so that it outlives the executor.
 
 use async_trait::async_trait;
-use rondel_core::{RunId, Timestamp};
+use rondel_core::{NamespaceId, RunId, Timestamp};
 
 use crate::Result;
 
@@ -29,6 +29,31 @@ pub struct LogChunk {
     pub lines: Vec<LogLine>,
 }
 
+/// Runs in order of their ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRange {
+    /// Those after this one …
+    pub after: RunId,
+    /// … up to this one.
+    pub up_to: RunId,
+    /// When they are removed: what the line in their place says.
+    pub now: Timestamp,
+}
+
+/// What [`Logs::remove_logs`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemovedLogs {
+    /// Runs whose logs are gone.
+    pub runs: u64,
+    /// The last run that was looked at: the next call goes on after it. `None` where there was none.
+    pub last: Option<RunId>,
+}
+
+/// The line in place of a log of so many lines.
+pub(crate) fn removed_line(count: i64, at: Timestamp) -> LogLine {
+    LogLine { at, level: "warn".to_owned(), text: format!("… {count} lines were removed by the log retention") }
+}
+
 /// Logs of runs.
 #[async_trait]
 pub trait Logs {
@@ -38,4 +63,12 @@ pub trait Logs {
 
     /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`.
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>>;
+
+    /// The newest run of a namespace whose log does not fit any more, if the newest logs are to take at most `bytes`, as
+    /// they are stored; `None` where all fit.
+    async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>>;
+
+    /// Removes the logs of ended runs from `range` of a namespace, the oldest first, of at most `limit` runs that are
+    /// looked at. In place of each attempt's log a line is left that says so. Logs of open runs stay.
+    async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs>;
 }

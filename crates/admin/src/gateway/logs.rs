@@ -10,7 +10,7 @@ use rondel_proto::v1;
 use rondel_proto::v1::server_message;
 use rondel_store::StoreError;
 use rondel_store::logs::LogChunk;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::SessionHandle;
@@ -18,6 +18,10 @@ use crate::engine::{Shared, chain};
 
 /// Messages with logs that may wait; beyond that, the streams that bring them wait.
 const CAPACITY: usize = 256;
+/// What these may hold together: a flood fills the executors' memory, which is bounded for each run, not the server's.
+const KIB_MAX: u32 = 8 * 1024;
+/// What a line takes beside its text.
+const LINE_OVERHEAD: usize = 64;
 const BATCH: usize = 64;
 /// Runs whose app is remembered.
 const APP_COUNT_MAX: usize = 50_000;
@@ -29,6 +33,21 @@ pub(crate) struct LogItem {
     pub(crate) app: AppId,
     pub(crate) session: SessionHandle,
     pub(crate) pending: PendingGuard,
+}
+
+/// An item, and its share of the memory that logs may take.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    item: LogItem,
+    memory: OwnedSemaphorePermit,
+}
+
+impl LogItem {
+    fn kib(&self) -> u32 {
+        let lines = self.chunks.iter().flat_map(|chunk| &chunk.lines);
+        let bytes: usize = lines.map(|line| line.text.len() + LINE_OVERHEAD).sum();
+        u32::try_from(bytes / 1024 + 1).unwrap_or(KIB_MAX).min(KIB_MAX)
+    }
 }
 
 /// Counts the log messages of one stream that are not durable yet.
@@ -69,27 +88,33 @@ impl Drop for PendingGuard {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct LogWriter(mpsc::Sender<LogItem>);
+pub(crate) struct LogWriter {
+    items: mpsc::Sender<Queued>,
+    memory: Arc<Semaphore>,
+}
 
 impl LogWriter {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<LogItem>) {
-        let (sender, receiver) = mpsc::channel(CAPACITY);
-        (Self(sender), receiver)
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Queued>) {
+        let (items, receiver) = mpsc::channel(CAPACITY);
+        let memory = Arc::new(Semaphore::new(usize::try_from(KIB_MAX).unwrap_or(usize::MAX)));
+        (Self { items, memory }, receiver)
     }
 
+    /// Waits while too much waits before it: the stream that brings it waits as well.
     pub(super) async fn write(&self, item: LogItem) {
-        drop(self.0.send(item).await);
+        let Ok(memory) = Arc::clone(&self.memory).acquire_many_owned(item.kib()).await else { return };
+        drop(self.items.send(Queued { item, memory }).await);
     }
 }
 
 pub(crate) struct LogLoop {
     shared: Arc<Shared>,
-    items: mpsc::Receiver<LogItem>,
+    items: mpsc::Receiver<Queued>,
     apps: HashMap<RunId, AppId>,
 }
 
 impl LogLoop {
-    pub(crate) fn new(shared: Arc<Shared>, items: mpsc::Receiver<LogItem>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, items: mpsc::Receiver<Queued>) -> Self {
         Self { shared, items, apps: HashMap::new() }
     }
 
@@ -110,12 +135,14 @@ impl LogLoop {
         }
     }
 
-    async fn write(&mut self, batch: Vec<LogItem>) -> Result<(), StoreError> {
+    async fn write(&mut self, batch: Vec<Queued>) -> Result<(), StoreError> {
         self.learn_apps(&batch).await?;
         let mut chunks = Vec::new();
         let mut acks = Vec::new();
         let mut guards = Vec::new();
-        for item in batch {
+        let mut held = Vec::new();
+        for Queued { item, memory } in batch {
+            held.push(memory);
             for chunk in item.chunks {
                 acks.push((item.session.clone(), log_ack(&chunk)));
                 // A run of another app is none of this executor's business; it is answered, so that it ends.
@@ -128,18 +155,19 @@ impl LogLoop {
         for part in chunks.chunks(500) {
             self.shared.store.append_logs(part).await?;
         }
-        drop(guards);
+        self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
+        drop((guards, held));
         for (session, ack) in acks {
             session.send(server_message::Body::LogAcks(v1::LogAcks { acks: vec![ack] }));
         }
         Ok(())
     }
 
-    async fn learn_apps(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
+    async fn learn_apps(&mut self, batch: &[Queued]) -> Result<(), StoreError> {
         if self.apps.len() > APP_COUNT_MAX {
             self.apps.clear();
         }
-        let runs = batch.iter().flat_map(|item| item.chunks.iter().map(|chunk| chunk.run));
+        let runs = batch.iter().flat_map(|queued| queued.item.chunks.iter().map(|chunk| chunk.run));
         let mut unknown: Vec<RunId> = runs.filter(|run| !self.apps.contains_key(run)).collect();
         unknown.sort_unstable();
         unknown.dedup();

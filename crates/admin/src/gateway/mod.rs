@@ -2,6 +2,7 @@
 //! and decides nothing else.
 
 mod hello;
+mod log_readers;
 mod logs;
 mod session;
 
@@ -23,6 +24,8 @@ use crate::dispatch::Event;
 use crate::engine::Shared;
 use crate::lifecycle::{Lifecycle, Until};
 
+pub use log_readers::LogReader;
+pub(crate) use log_readers::LogReaders;
 pub(crate) use logs::{LogItem, LogLoop, LogWriter};
 
 /// Messages on their way to one executor.

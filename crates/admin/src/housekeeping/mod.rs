@@ -3,6 +3,8 @@
 //! One node per period does it, without a lock: a row says when the last pass began, and who finds it young stays away.
 //! Two passes at once would do no harm. Batches are small and have pauses between them, so that firing is not disturbed.
 
+mod logs;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 const PURGE: &str = "purge";
+const LOGS: &str = "remove_logs";
 const FORGET: &str = "forget_executors";
 
 pub(crate) struct HousekeepingLoop {
@@ -35,7 +38,7 @@ pub(crate) struct HousekeepingLoop {
 
 impl HousekeepingLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let period = period(shared.config.retention);
+        let period = period(shared.config.retention.min(shared.config.log_retention));
         Self { shared, period, batch: BATCH_MAX, started: Instant::now() }
     }
 
@@ -67,6 +70,9 @@ impl HousekeepingLoop {
         }
         if self.shared.store.begin_pass(PURGE, self.period).await? {
             self.purge(stop).await?;
+        }
+        if self.shared.store.begin_pass(LOGS, self.period).await? {
+            logs::remove_logs(&self.shared, stop, Instant::now() + self.period).await?;
         }
         if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(FORGET, PERIOD_MAX).await? {
             self.forget_executors(stop).await?;

@@ -11,7 +11,7 @@ use rondel_store::DatabaseUrl;
 use serde::{Deserialize, Serialize};
 
 use super::values::Database;
-use super::{DATA_DIR, Length, Listen, LogFormat, check_url, wrong};
+use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, wrong};
 use crate::exit::Failure;
 
 const SECTION: &str = "server";
@@ -60,6 +60,14 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_RETENTION")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retention: Option<Length>,
+    /// How long logs are kept after their run began; the same for every server of a cluster
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOG_RETENTION")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_retention: Option<Length>,
+    /// How much the logs of a namespace may take in the database, compressed; the oldest ones go first. 0B for no limit
+    #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_SERVER_LOG_SIZE_MAX")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_size_max: Option<Size>,
     /// How long a stopping server waits for what is under way
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +92,8 @@ impl ServerSettings {
             lease: Some(Length(engine.lease)),
             beat: Some(Length(engine.beat)),
             retention: Some(Length(engine.retention)),
+            log_retention: Some(Length(engine.log_retention)),
+            log_size_max: Some(Size(engine.log_size_max)),
             drain_grace: Some(Length(Duration::from_secs(30))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
@@ -103,6 +113,8 @@ impl ServerSettings {
             lease: self.lease.or(lower.lease),
             beat: self.beat.or(lower.beat),
             retention: self.retention.or(lower.retention),
+            log_retention: self.log_retention.or(lower.log_retention),
+            log_size_max: self.log_size_max.or(lower.log_size_max),
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
@@ -122,6 +134,8 @@ pub(crate) struct ServerConfig {
     pub(crate) lease: Duration,
     pub(crate) beat: Duration,
     pub(crate) retention: Duration,
+    pub(crate) log_retention: Duration,
+    pub(crate) log_size_max: u64,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
@@ -146,6 +160,8 @@ impl TryFrom<ServerSettings> for ServerConfig {
             lease: settings.lease.ok_or_else(|| missing("lease"))?.0,
             beat: settings.beat.ok_or_else(|| missing("beat"))?.0,
             retention: settings.retention.ok_or_else(|| missing("retention"))?.0,
+            log_retention: settings.log_retention.ok_or_else(|| missing("log_retention"))?.0,
+            log_size_max: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.0,
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
@@ -185,9 +201,11 @@ impl ServerConfig {
                 format!("{lease} is too short, it must be at least 4 beats of {beat}"),
             ));
         }
-        if self.retention < RETENTION_MIN {
-            let (retention, least) = (Length(self.retention), Length(RETENTION_MIN));
-            return Err(wrong(SECTION, "retention", format!("{retention} is too short, the shortest is {least}")));
+        for (key, length) in [("retention", self.retention), ("log_retention", self.log_retention)] {
+            if length < RETENTION_MIN {
+                let (length, least) = (Length(length), Length(RETENTION_MIN));
+                return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
+            }
         }
         crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
     }
@@ -216,6 +234,8 @@ mod tests {
             (&format!("{DB}log_level = \"a=b=c\""), "log_level"),
             (&format!("{DB}drain_grace = 5"), "drain_grace"),
             (&format!("{DB}retention = \"10ms\""), "retention"),
+            (&format!("{DB}log_retention = \"10ms\""), "log_retention"),
+            (&format!("{DB}log_size_max = \"10 apples\""), "log_size_max"),
         ] {
             let refused = check(text).unwrap_err();
             assert!(refused.contains(key), "{text}: {refused}");

@@ -2,6 +2,7 @@
 
 mod definition;
 mod fires;
+mod versions;
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
@@ -37,6 +38,10 @@ enum JobCommand {
     List(ListArgs),
     /// Show a job
     Get(NameArgs),
+    /// List the versions of a job's definition, the newest first
+    Versions(versions::VersionsArgs),
+    /// Show what an edit of a job changed, scripts line by line
+    Diff(versions::DiffArgs),
     /// Make a run of a job, due now
     Trigger(TriggerArgs),
     /// Switch a job's schedule off; it can still be triggered
@@ -96,6 +101,8 @@ impl JobArgs {
                 VIEW.list(&list::read(&client, "jobs", &query, &args.bounds).await?, format)
             }
             JobCommand::Get(args) => VIEW.whole(&client.get(&["jobs", &args.name], &[]).await?, format),
+            JobCommand::Versions(args) => versions::list(&client, &args, format).await,
+            JobCommand::Diff(args) => versions::diff(&client, &args, format).await,
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
             JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),

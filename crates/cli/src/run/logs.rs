@@ -30,6 +30,12 @@ pub(super) struct LogsArgs {
     /// Of this attempt; the newest by default
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
+    /// Only lines of these levels: trace to error, stdout, stderr
+    #[arg(long, value_name = "LEVELS")]
+    level: Option<String>,
+    /// Only lines with this text, whatever its case; the server looks for them
+    #[arg(long, value_name = "TEXT")]
+    contains: Option<String>,
 }
 
 /// A line of a log, as the API shows it.
@@ -66,7 +72,8 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
         (None, None) => return Err(Failure::refused("name a run, or a job with --job")),
     };
     let attempt = args.attempt.map(|attempt| attempt.to_string());
-    let query: Vec<_> = attempt.as_deref().map(|attempt| ("attempt", attempt)).into_iter().collect();
+    let given = [("attempt", &attempt), ("level", &args.level), ("contains", &args.contains)];
+    let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
     let log = Log { client, path: ["runs", &id, "logs"], query, format: format.format };
     if args.follow { log.follow().await } else { log.pages().await }
 }
@@ -90,7 +97,8 @@ impl Log<'_> {
     /// Prints what is there.
     async fn pages(&self) -> Result<(), Failure> {
         let mut body = self.page(None).await?;
-        if self.format == Format::Json && !has_more(&body)? {
+        let mut asked = None;
+        if !self.searches() && self.format == Format::Json && !has_more(&body)? {
             return output::data(body.text());
         }
         let mut items = Vec::new();
@@ -104,10 +112,18 @@ impl Log<'_> {
                 }
             }
             match next {
-                Some(cursor) if count > 0 => body = self.page(Some(&cursor)).await?,
+                // A page of a search may be empty although more is there; then at least the place has changed.
+                Some(cursor) if count > 0 || (self.searches() && asked.as_ref() != Some(&cursor)) => {
+                    body = self.page(Some(&cursor)).await?;
+                    asked = Some(cursor);
+                }
                 next => return self.close(&items, next.as_deref()),
             }
         }
+    }
+
+    fn searches(&self) -> bool {
+        self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains"))
     }
 
     /// Prints what is there and what is to come, until the run is over.

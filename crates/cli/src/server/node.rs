@@ -49,6 +49,8 @@ impl Node {
             lease: config.lease,
             beat: config.beat,
             retention: config.retention,
+            log_retention: config.log_retention,
+            log_size_max: config.log_size_max,
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;

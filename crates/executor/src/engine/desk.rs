@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rondel_core::RunStatus;
 use rondel_proto::v1::reply::Kind;
@@ -16,6 +17,9 @@ use super::runs::Runs;
 use crate::ending::Ending;
 use crate::run::{RunContext, RunKey, StopCause};
 use crate::setup::Setup;
+
+/// A handler that can be dropped is, after the grace; only then it is told that one cannot.
+const STUCK_MARGIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Desk {
     setup: Arc<Setup>,
@@ -96,10 +100,30 @@ impl Desk {
 
     /// A run is over: its result is on its way, and its slot is free for the next.
     pub(crate) fn finish(&mut self, key: RunKey, result: v1::Result, now: Instant) -> Vec<RunContext> {
-        if let Some(run) = self.runs.remove(key) {
-            self.conclude(&run, result, now);
+        match self.runs.remove(key) {
+            Some(run) => self.conclude(&run, result, now),
+            None => self.runs.unstick(key),
         }
         self.runs.take_startable(now)
+    }
+
+    /// Ends runs whose handlers have not stopped in their time and do not even let themselves be dropped.
+    pub(crate) fn end_stuck(&mut self, now: Instant) -> (Vec<RunContext>, Vec<RunContext>) {
+        let grace = self.setup.timing.cancel_grace;
+        let stuck = self.runs.take_stuck(now, grace + STUCK_MARGIN);
+        for run in &stuck {
+            if run.stop_cause().is_none() {
+                run.stop(StopCause::TimedOut { timeout: run.timeout().unwrap_or_default() });
+            }
+            let Some(cause) = run.stop_cause() else { continue };
+            let ending = cause.stuck();
+            run.log_line("error", &ending.message);
+            let finished_at = self.setup.clock.now().as_millis();
+            let started_at = finished_at - rondel_core::time::millis(now.duration_since(run.set_started()));
+            self.conclude(run, wire_result(run, &ending, (started_at, finished_at)), now);
+        }
+        let startable = if stuck.is_empty() { Vec::new() } else { self.runs.take_startable(now) };
+        (stuck, startable)
     }
 
     fn conclude(&mut self, run: &RunContext, result: v1::Result, now: Instant) {

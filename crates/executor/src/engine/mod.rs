@@ -12,9 +12,10 @@ mod write_behind;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use rondel_proto::v1::{self, Fence, Hello, ProbeReplies, Probes, Triggers, Welcome};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -54,6 +55,8 @@ pub(crate) struct Engine {
     /// Something went away that a drain may be waiting for.
     settled: Notify,
     next_link: AtomicU64,
+    /// Where handlers run: the runtime of whoever started the executor.
+    handlers_on: OnceLock<Handle>,
     /// What servers said of the declared jobs last, so that each problem is logged once, whoever tells it.
     problems: Mutex<BTreeSet<String>>,
 }
@@ -81,12 +84,18 @@ impl Engine {
             journal_wake: Notify::new(),
             settled: Notify::new(),
             next_link: AtomicU64::new(1),
+            handlers_on: OnceLock::new(),
             problems: Mutex::default(),
         })
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
         lock(&self.desk)
+    }
+
+    /// Handlers are to run on the runtime of the caller.
+    pub(crate) fn run_handlers_here(&self) {
+        self.handlers_on.get_or_init(Handle::current);
     }
 
     /// Starts the loops that run beside the sessions.
@@ -104,14 +113,15 @@ impl Engine {
     fn start(self: &Arc<Self>, runs: Vec<RunContext>) {
         for run in runs {
             let engine = Arc::clone(self);
-            self.setup.lifecycle.tracker.spawn(async move {
+            let task = async move {
                 let hard = engine.setup.lifecycle.hard.clone();
                 tokio::select! {
                     biased;
                     () = engine.run(run) => {}
                     () = hard.cancelled() => {}
                 }
-            });
+            };
+            self.setup.lifecycle.tracker.spawn_on(task, self.handlers_on.get_or_init(Handle::current));
         }
     }
 
@@ -128,6 +138,21 @@ impl Engine {
     fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
         self.desk().stop(cause, which, Instant::now());
         self.poke();
+    }
+
+    /// Makes the verdict of runs that should have ended and have not, because their handlers hold their threads.
+    fn end_stuck(self: &Arc<Self>, now: Instant) {
+        let (stuck, startable) = self.desk().end_stuck(now);
+        for run in &stuck {
+            tracing::error!(
+                run_id = %run.run_id(), job = run.job(), handler = run.handler(),
+                "a handler does not yield: it holds its thread and its slot until it returns"
+            );
+        }
+        if !stuck.is_empty() {
+            self.start(startable);
+            self.poke();
+        }
     }
 
     /// A result was made or answered for.

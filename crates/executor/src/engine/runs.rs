@@ -1,6 +1,6 @@
 //! The runs in the executor's hands: those that run, and the few that wait for a slot.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,6 +14,8 @@ pub(crate) struct Held {
     pub(crate) origin: (i64, i64),
     /// Its place in the queue; `None` once it runs.
     place: Option<Place>,
+    /// Since when it should end.
+    overdue_since: Option<Instant>,
 }
 
 /// Due instant, then arrival.
@@ -28,6 +30,8 @@ pub(crate) struct Runs {
     per_job: BTreeMap<i64, u32>,
     /// Those that the server has not been told the start of, the earliest first.
     unannounced: VecDeque<(Instant, RunKey)>,
+    /// Those that have a verdict although their handlers go on: each still takes a slot.
+    stuck: BTreeSet<RunKey>,
 }
 
 impl Runs {
@@ -39,16 +43,17 @@ impl Runs {
             arrivals: 0,
             per_job: BTreeMap::new(),
             unannounced: VecDeque::new(),
+            stuck: BTreeSet::new(),
         }
     }
 
     /// A few runs more than there are slots, so that a slot is not idle for the length of a round trip.
     pub(crate) fn is_full(&self) -> bool {
-        self.held.len() >= self.slots + (self.slots / 4).max(4)
+        self.held.len() + self.stuck.len() >= self.slots + (self.slots / 4).max(4)
     }
 
     pub(crate) fn running_count(&self) -> usize {
-        self.held.len() - self.queue.len()
+        self.held.len() - self.queue.len() + self.stuck.len()
     }
 
     pub(crate) fn queued_count(&self) -> usize {
@@ -83,7 +88,7 @@ impl Runs {
         self.arrivals += 1;
         *self.per_job.entry(run.job_id().get()).or_default() += 1;
         self.queue.insert(place, run.key());
-        self.held.insert(run.key(), Held { run, origin, place: Some(place) });
+        self.held.insert(run.key(), Held { run, origin, place: Some(place), overdue_since: None });
     }
 
     /// The runs that have a slot now and are to be started.
@@ -98,6 +103,25 @@ impl Runs {
             }
         }
         startable
+    }
+
+    /// Takes out the runs that should have ended for longer than `grace`; their slots are not free until they return.
+    pub(crate) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<RunContext> {
+        let mut stuck = Vec::new();
+        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.place.is_none()) {
+            let should_end =
+                held.run.stop_cause().is_some() || held.run.deadline().is_some_and(|deadline| now >= deadline);
+            if should_end && now.duration_since(*held.overdue_since.get_or_insert(now)) >= grace {
+                stuck.push(*key);
+            }
+        }
+        self.stuck.extend(&stuck);
+        stuck.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// A handler has returned whose run has a verdict since long.
+    pub(crate) fn unstick(&mut self, key: RunKey) {
+        self.stuck.remove(&key);
     }
 
     pub(crate) fn remove(&mut self, key: RunKey) -> Option<RunContext> {

@@ -10,17 +10,21 @@ use crate::host;
 use crate::lifecycle::lock;
 use crate::run::{RunContext, StopCause};
 
+mod pulse;
+use pulse::Pulse;
+
 /// Progress goes out this often at most.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) struct SweepLoop {
     engine: Arc<Engine>,
     progress_at: Instant,
+    pulse: Pulse,
 }
 
 impl SweepLoop {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, progress_at: Instant::now() }
+        Self { engine, progress_at: Instant::now(), pulse: Pulse::default() }
     }
 
     pub(crate) async fn run(mut self) {
@@ -54,6 +58,10 @@ impl SweepLoop {
             desk.announce_progress(runs);
         }
         drop(desk);
+        self.engine.end_stuck(now);
+        if let Some(handlers) = self.engine.handlers_on.get() {
+            self.pulse.feel(handlers, &self.engine.setup.lifecycle.tracker, now);
+        }
         if let Some(length) = self.engine.silence.exceeded(host::uptime()) {
             self.engine.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
         }

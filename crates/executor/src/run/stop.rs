@@ -49,6 +49,13 @@ impl StopCause {
         };
         Ending::new(status, message, retryable)
     }
+
+    /// The same for a handler that cannot be aborted: it may go on for as long as it likes.
+    pub(crate) fn stuck(&self) -> Ending {
+        let Ending { message, .. } = self.ending(None);
+        let message = format!("{message}; the handler does not yield and cannot be aborted: it may still be at work");
+        Ending { message, ..self.ending(None) }
+    }
 }
 
 /// Set once, read and awaited by many.

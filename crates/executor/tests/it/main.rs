@@ -8,6 +8,7 @@ mod durability;
 mod fake;
 mod logs;
 mod stopping;
+mod stuck;
 
 use std::time::Duration;
 

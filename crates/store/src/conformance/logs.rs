@@ -1,10 +1,11 @@
 //! Checks of logs.
 
-use rondel_core::RunId;
+use rondel_core::outcome::Outcome;
+use rondel_core::{Run, RunId};
 
-use super::{join, next_id, pending};
+use super::{finish, finish_one, join, next_id, pending};
 use crate::Store;
-use crate::logs::{LogChunk, LogLine};
+use crate::logs::{LogChunk, LogLine, LogRange, RemovedLogs};
 
 /// Chunks are kept as they came first, in order; those of unknown runs are dropped.
 pub async fn logs_are_kept_once(store: &dyn Store) {
@@ -31,4 +32,48 @@ pub async fn logs_are_kept_once(store: &dyn Store) {
     assert_eq!(store.log_chunks(run.id, 2, -1, 10).await.unwrap(), [chunks[3].clone()]);
     assert_eq!(store.log_chunks(run.id, 3, -1, 10).await.unwrap(), []);
     assert_eq!(store.log_chunks(unknown.run, 1, -1, 10).await.unwrap(), []);
+}
+
+/// The newest logs stay as far as they fit; those of open runs stay at any rate; of the others a line is left.
+pub async fn old_logs_go_by_size_and_leave_a_word(store: &dyn Store) {
+    let token = join(store).await;
+    let mut runs: Vec<Run> = Vec::new();
+    for _ in 0..4 {
+        runs.push(pending(store, token).await);
+    }
+    runs.sort_by_key(|run| run.id);
+    let (namespace, now) = (runs[0].namespace, store.now().await.unwrap());
+    let line = |text: &str| LogLine { at: now, level: "info".to_owned(), text: text.to_owned() };
+    // Short texts are stored as they are: about as many bytes as they have.
+    let text = "0123456789".repeat(40);
+    for run in &runs {
+        let chunk = |sequence| LogChunk { run: run.id, attempt: 1, sequence, lines: vec![line(&text)] };
+        store.append_logs(&[chunk(0), chunk(1)]).await.unwrap();
+        if run.id != runs[1].id {
+            finish_one(store, finish(run, Outcome::Succeeded)).await;
+        }
+    }
+    // Two newest runs of about 860 bytes each, and a part of the one before.
+    assert_eq!(store.log_cut(namespace, 2_000).await.unwrap(), Some(runs[1].id));
+    assert_eq!(store.log_cut(namespace, 1 << 40).await.unwrap(), None);
+
+    let range = LogRange { after: RunId::new(0), up_to: runs[1].id, now };
+    let mut removed = 0;
+    let mut after = RunId::new(runs[0].id.get() - 1);
+    loop {
+        let done: RemovedLogs = store.remove_logs(namespace, LogRange { after, ..range }, 1).await.unwrap();
+        removed += done.runs;
+        let Some(last) = done.last else { break };
+        after = last;
+    }
+    assert_eq!((removed, after), (1, runs[1].id), "the open one is passed over");
+    let left = store.log_chunks(runs[0].id, 1, -1, 10).await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!((left[0].sequence, left[0].lines[0].text.as_str()), (0, "… 2 lines were removed by the log retention"));
+    for run in &runs[1..] {
+        assert_eq!(store.log_chunks(run.id, 1, -1, 10).await.unwrap().len(), 2);
+    }
+    // What was left is not removed again, nor counted.
+    let again = store.remove_logs(namespace, LogRange { up_to: runs[0].id, ..range }, 500).await.unwrap();
+    assert!(again.last.is_none_or(|last| last < runs[0].id), "{again:?}");
 }

@@ -117,6 +117,7 @@ macro_rules! for_each_conformance_check {
             pages_of_runs_have_no_gaps,
             pages_keep_to_their_filters,
             logs_are_kept_once,
+            old_logs_go_by_size_and_leave_a_word,
             a_failed_run_is_told_once,
             a_message_is_in_one_hand,
             old_runs_go_with_all_that_is_theirs,

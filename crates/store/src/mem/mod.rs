@@ -10,6 +10,7 @@ mod cluster;
 mod ledger;
 mod ledger_finish;
 mod ledger_follow;
+mod logs;
 mod outbox;
 mod upkeep;
 
@@ -18,7 +19,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
 use rondel_core::run::Attempt;
@@ -26,13 +26,12 @@ use rondel_core::{
     AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp,
 };
 
+use crate::LeaseToken;
 use crate::calendars::CalendarRecord;
 use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar, TokenRecord};
 use crate::cluster::{ExecutorRecord, Node, Session};
 use crate::follow::EndedRun;
-use crate::logs::{LogChunk, LogLine};
 use crate::outbox::{FailureWebhook, OutboxItem};
-use crate::{LeaseToken, Logs, Result};
 
 /// What time it is.
 type Clock = dyn Fn() -> Timestamp + Send + Sync;
@@ -92,7 +91,7 @@ struct State {
     keys: HashMap<RunKey, RunId>,
     attempts: BTreeMap<(RunId, i32), Attempt>,
     cancels: BTreeSet<RunId>,
-    logs: BTreeMap<(RunId, i32, i64), Vec<LogLine>>,
+    logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
     /// Each is due when it is no longer held.
     outbox: BTreeMap<OutboxId, OutboxItem>,
@@ -156,33 +155,6 @@ impl State {
     fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)
-    }
-}
-
-#[async_trait]
-impl Logs for MemStore {
-    async fn append_logs(&self, chunks: &[LogChunk]) -> Result<()> {
-        let mut state = self.state();
-        for chunk in chunks {
-            if state.runs.contains_key(&chunk.run) {
-                let key = (chunk.run, chunk.attempt, chunk.sequence);
-                state.logs.entry(key).or_insert_with(|| chunk.lines.clone());
-            }
-        }
-        Ok(())
-    }
-
-    async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>> {
-        let state = self.state();
-        let from = (run, attempt, after_sequence.saturating_add(1));
-        let found = state.logs.range(from..=(run, attempt, i64::MAX)).take(size(limit));
-        let chunk = |(&(run, attempt, sequence), lines): (&(RunId, i32, i64), &Vec<LogLine>)| LogChunk {
-            run,
-            attempt,
-            sequence,
-            lines: lines.clone(),
-        };
-        Ok(found.map(chunk).collect())
     }
 }
 

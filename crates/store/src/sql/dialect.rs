@@ -58,6 +58,14 @@ impl Dialect {
         }
     }
 
+    /// The type that a sum is cast to: 64 bits.
+    fn bigint(self) -> &'static str {
+        match self {
+            Self::Sqlite | Self::Postgres => "BIGINT",
+            Self::MySql => "SIGNED",
+        }
+    }
+
     /// `UPDATE t {join:…} SET … {from:…} WHERE …` updates from rows.
     fn joins_before_set(self) -> bool {
         self == Self::MySql
@@ -196,6 +204,7 @@ impl Writer {
                 "ignore" => self.out.push_str(dialect.ignore().0),
                 "or_ignore" => self.out.push_str(dialect.ignore().1),
                 "instr" => self.out.push_str(dialect.instr()),
+                "bigint" => self.out.push_str(dialect.bigint()),
                 // Not `= ANY(…)`: as a filter it would be read from its text again for each row.
                 "in_list" if dialect.sends_arrays() => {
                     self.out.push_str("IN (SELECT unnest(");

@@ -1,13 +1,13 @@
 //! Logs of runs.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use async_trait::async_trait;
-use rondel_core::RunId;
+use rondel_core::{NamespaceId, RunId};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, failure, transact};
-use crate::logs::LogChunk;
+use crate::logs::{LogChunk, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
 /// The most bytes that one statement carries: far below what a server takes in one packet.
@@ -15,15 +15,48 @@ const BYTES_MAX: usize = 1 << 20;
 
 const INSERT_LOGS: Statement = Statement {
     name: "insert_logs",
-    text: "INSERT {ignore} INTO run_log (run_id, attempt, sequence, line_count, codec, data) \
-           {values:iiiitb} {or_ignore}",
+    text: "INSERT {ignore} INTO run_log (run_id, attempt, sequence, line_count, codec, data, namespace_id, \
+           byte_count) {values:iiiitbii} {or_ignore}",
 };
-const FIND_RUNS: Statement = Statement { name: "find_runs", text: "SELECT id FROM run WHERE id {in_list}" };
+const FIND_RUNS: Statement =
+    Statement { name: "find_runs", text: "SELECT id, namespace_id FROM run WHERE id {in_list}" };
 const READ_LOGS: Statement = Statement {
     name: "read_logs",
     text: "SELECT run_id, attempt, sequence, codec, data FROM run_log WHERE run_id = ? AND attempt = ? \
            AND sequence > ? ORDER BY sequence LIMIT ?",
 };
+
+/// How much a page of chunks takes, from the newest on: by the index alone.
+pub(super) const READ_LOG_SIZES: Statement = Statement {
+    name: "read_log_sizes",
+    text: "SELECT run_id, byte_count FROM run_log WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT ?",
+};
+const SUM_LOG_SIZES: Statement = Statement {
+    name: "sum_log_sizes",
+    text: "SELECT COALESCE(MIN(run_id), 0), CAST(COALESCE(SUM(byte_count), 0) AS {bigint}) FROM \
+           (SELECT run_id, byte_count FROM run_log WHERE namespace_id = ? AND run_id < ? \
+           ORDER BY run_id DESC LIMIT ?) page",
+};
+pub(super) const READ_LOGGED_RUNS: Statement = Statement {
+    name: "read_logged_runs",
+    text: "SELECT DISTINCT run_id FROM run_log WHERE namespace_id = ? AND run_id > ? AND run_id <= ? \
+           ORDER BY run_id LIMIT ?",
+};
+const LOCK_ENDED_RUNS: Statement = Statement {
+    name: "lock_ended_runs",
+    text: "SELECT id FROM run WHERE id {in_list} AND status NOT IN ('pending', 'waiting', 'running') ORDER BY id \
+           {skip_locked}",
+};
+const COUNT_LINES: Statement = Statement {
+    name: "count_lines",
+    text: "SELECT run_id, attempt, CAST(SUM(line_count) AS {bigint}) FROM run_log WHERE run_id {in_list} \
+           GROUP BY run_id, attempt ORDER BY run_id, attempt",
+};
+const DELETE_CHUNKS: Statement =
+    Statement { name: "delete_chunks", text: "DELETE FROM run_log WHERE run_id {in_list}" };
+
+/// Chunks whose sizes are added up by one statement.
+const SIZE_PAGE: u32 = 20_000;
 
 /// A chunk as it is stored.
 struct Encoded {
@@ -33,6 +66,7 @@ struct Encoded {
     line_count: i64,
     codec: &'static str,
     data: Vec<u8>,
+    namespace: Option<i64>,
 }
 
 #[async_trait]
@@ -41,16 +75,18 @@ impl Logs for SqlStore {
         let mut ids: Vec<i64> = chunks.iter().map(|chunk| chunk.run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut known = HashSet::with_capacity(ids.len());
+        let mut known = HashMap::with_capacity(ids.len());
         for part in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&FIND_RUNS).list(part.iter().copied())).await? {
-                known.insert(Reader::new(&row, "run").int("id")?);
+                let mut columns = Reader::new(&row, "run");
+                known.insert(columns.int("id")?, columns.int("namespace_id")?);
             }
         }
         let mut part: Vec<Encoded> = Vec::new();
         let mut bytes = 0;
-        for chunk in chunks.iter().filter(|chunk| known.contains(&chunk.run.get())) {
-            let encoded = encode(chunk)?;
+        for chunk in chunks {
+            let Some(namespace) = known.get(&chunk.run.get()) else { continue };
+            let encoded = encode(chunk, Some(*namespace))?;
             if !part.is_empty() && (part.len() == CHUNK_MAX || bytes + encoded.data.len() > BYTES_MAX) {
                 self.insert_logs(&part).await?;
                 part.clear();
@@ -76,26 +112,102 @@ impl Logs for SqlStore {
         }
         Ok(chunks)
     }
-}
 
-impl SqlStore {
-    async fn insert_logs(&self, part: &[Encoded]) -> Result<()> {
-        transact!(self, "append_logs", |tx| {
-            let query = Query::new(&INSERT_LOGS).rows(part, |query, chunk| {
-                query
-                    .int(chunk.run)
-                    .int(chunk.attempt.into())
-                    .int(chunk.sequence)
-                    .int(chunk.line_count)
-                    .text(chunk.codec)
-                    .bytes(&chunk.data)
-            });
-            tx.execute(query).await.map(|_| ())
-        })
+    async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>> {
+        let mut room = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let mut before = i64::MAX;
+        loop {
+            let query = Query::new(&SUM_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
+            let Some(row) = self.row(query).await? else { return Ok(None) };
+            let mut columns = Reader::new(&row, "run_log");
+            let (first, sum) = (columns.int("run_id")?, columns.int("byte_count")?);
+            if first == 0 {
+                return Ok(None);
+            }
+            if sum > room {
+                return self.cut_in_page(namespace, before, room).await;
+            }
+            // What the page's first run has beyond the page is not counted: a few chunks in twenty thousand.
+            room -= sum;
+            before = first;
+        }
+    }
+
+    async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs> {
+        let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let query = Query::new(&READ_LOGGED_RUNS).int(namespace.get()).int(range.after.get()).int(range.up_to.get());
+        let mut ids = Vec::new();
+        for row in self.rows(query.int(limit.into())).await? {
+            ids.push(Reader::new(&row, "run_log").int("run_id")?);
+        }
+        let last = ids.last().copied().map(RunId::new);
+        let runs = if ids.is_empty() { 0 } else { self.replace_logs(&ids, range).await? };
+        Ok(RemovedLogs { runs, last })
     }
 }
 
-fn encode(chunk: &LogChunk) -> Result<Encoded> {
+impl SqlStore {
+    /// Leaves a line in place of each attempt's log.
+    async fn replace_logs(&self, ids: &[i64], range: LogRange) -> Result<u64> {
+        transact!(self, "remove_logs", |tx| {
+            let mut locked = Vec::with_capacity(ids.len());
+            for row in tx.rows(Query::new(&LOCK_ENDED_RUNS).list(ids.iter().copied())).await? {
+                locked.push(Reader::new(&row, "run").int("id")?);
+            }
+            if locked.is_empty() {
+                return Ok(0);
+            }
+            let mut marks = Vec::new();
+            for row in tx.rows(Query::new(&COUNT_LINES).list(locked.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "run_log");
+                let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.small("attempt")?);
+                let lines = vec![removed_line(columns.int("line_count")?, range.now)];
+                marks.push(encode(&LogChunk { run, attempt, sequence: 0, lines }, None)?);
+            }
+            let count = locked.len();
+            tx.execute(Query::new(&DELETE_CHUNKS).list(locked.into_iter())).await?;
+            for part in marks.chunks(CHUNK_MAX) {
+                tx.execute(insert(part)).await?;
+            }
+            Ok(u64::try_from(count).unwrap_or(u64::MAX))
+        })
+    }
+
+    /// The run at which the room ends, somewhere in the page of chunks before a run.
+    async fn cut_in_page(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
+        let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run_log");
+            let run = columns.int("run_id")?;
+            room -= columns.int("byte_count")?;
+            if room < 0 {
+                return Ok(Some(RunId::new(run)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn insert_logs(&self, part: &[Encoded]) -> Result<()> {
+        transact!(self, "append_logs", |tx| tx.execute(insert(part)).await.map(|_| ()))
+    }
+}
+
+fn insert(part: &[Encoded]) -> Query {
+    Query::new(&INSERT_LOGS).rows(part, |query, chunk| {
+        query
+            .int(chunk.run)
+            .int(chunk.attempt.into())
+            .int(chunk.sequence)
+            .int(chunk.line_count)
+            .text(chunk.codec)
+            .bytes(&chunk.data)
+            .opt_int(chunk.namespace)
+            // What is left of a removed log does not count.
+            .int(if chunk.namespace.is_some() { i64::try_from(chunk.data.len()).unwrap_or(i64::MAX) } else { 0 })
+    })
+}
+
+fn encode(chunk: &LogChunk, namespace: Option<i64>) -> Result<Encoded> {
     let encoded = log_codec::encode(&chunk.lines);
     let (codec, data) = encoded.map_err(|error| failure::refused("append_logs", &error.to_string()))?;
     Ok(Encoded {
@@ -105,5 +217,6 @@ fn encode(chunk: &LogChunk) -> Result<Encoded> {
         line_count: i64::try_from(chunk.lines.len()).unwrap_or(i64::MAX),
         codec,
         data,
+        namespace,
     })
 }

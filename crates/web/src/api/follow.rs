@@ -13,18 +13,22 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::HeaderValue;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use rondel_admin::gateway::LogReader;
 use rondel_core::{Run, RunStatus};
 use rondel_store::StoreError;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::lines::{self, Line, Lines, Position};
+use super::lines::{self, Line, Lines, Part, Position, Wanted};
 use crate::app::Web;
 use crate::cursor::Listing;
 use crate::problem::{Code, Problem, chain};
 
-const POLL_PERIOD: Duration = Duration::from_millis(300);
+/// How often the store is asked while nothing is heard: lines may be stored by another node, and runs end.
+const POLL_PERIOD: Duration = Duration::from_secs(1);
+/// The same once the run is over and only its last lines may be on their way.
+const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// After how long without a line something is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
 const LINE_COUNT: usize = 500;
@@ -46,6 +50,7 @@ pub(super) struct Follow {
     pub(super) run: Run,
     pub(super) listing: Listing,
     pub(super) position: Position,
+    pub(super) wanted: Wanted,
     pub(super) form: Form,
     /// Whether to wait for what is not written yet.
     pub(super) waits: bool,
@@ -59,6 +64,7 @@ struct Reader {
     ends_at: Instant,
     spoke_at: Instant,
     is_over: bool,
+    stored: LogReader,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -82,7 +88,9 @@ pub(super) fn answer(web: &Web, follow: Follow) -> Result<Response, Problem> {
     };
     let now = Instant::now();
     let ends_at = now + web.config.follow_timeout;
-    let reader = Reader { web: web.clone(), follow, ends_at, spoke_at: now, is_over: false, _permit: permit };
+    // From before the first look: what is stored after it is heard of.
+    let stored = web.engine.follow_log(follow.run.id);
+    let reader = Reader { web: web.clone(), follow, ends_at, spoke_at: now, is_over: false, stored, _permit: permit };
     let mut response = Response::new(Body::from_stream(stream(reader)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
@@ -109,10 +117,13 @@ impl Reader {
                     return self.end(false);
                 }
             };
+            self.follow.position = found.position;
             if !found.lines.is_empty() {
-                self.follow.position = found.position;
                 self.spoke_at = Instant::now();
                 return Some(self.write(&found.lines));
+            }
+            if !found.is_drained {
+                continue;
             }
             if is_settled {
                 if self.follow.stays || self.follow.position.attempt >= self.follow.run.attempt {
@@ -139,12 +150,15 @@ impl Reader {
         }
         let now = self.web.engine.now();
         let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
-        Ok((lines::read(store, &self.follow.run, self.follow.position, LINE_COUNT, now).await?, is_settled))
+        let part = Part { from: self.follow.position, wanted: &self.follow.wanted, limit: LINE_COUNT };
+        Ok((lines::read(store, &self.follow.run, part, now).await?, is_settled))
     }
 
-    async fn wait(&self) {
+    async fn wait(&mut self) {
+        let period = if self.follow.run.status.is_terminal() { SETTLE_PERIOD } else { POLL_PERIOD };
         tokio::select! {
-            () = tokio::time::sleep(POLL_PERIOD) => {}
+            () = tokio::time::sleep(period) => {}
+            () = self.stored.stored() => {}
             () = self.web.config.shutdown.cancelled() => {}
         }
     }

@@ -1,16 +1,22 @@
 //! Reads a run's log line by line out of its chunks, from a position on.
 
+use std::str::FromStr;
+use std::time::Duration;
+
 use rondel_core::{Run, Timestamp};
-use rondel_store::logs::LogChunk;
+use rondel_store::logs::{LogChunk, LogLine};
 use rondel_store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// How long after a run's end lines of it may still come in.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long a missing chunk is waited for while later ones are there.
 const GAP_PATIENCE: Duration = Duration::from_secs(5);
 const CHUNK_COUNT: u32 = 32;
+/// Chunks that one call looks through for lines that are wanted: the whole of a log of the usual greatest size.
+const SEARCHED_MAX: usize = 256;
+/// The longest text that is searched for, in bytes.
+pub(crate) const CONTAINS_BYTES_MAX: usize = 256;
 
 /// Where a reader stands: it has read all chunks up to `chunk`, `skip` lines of the next one, and `seq` lines in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +29,47 @@ pub(crate) struct Position {
     skip: usize,
     #[serde(rename = "s")]
     seq: u64,
+}
+
+/// Which lines are wanted: those of one of these levels (none for any) that contain the text, whatever its case.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) levels: Vec<Level>,
+    pub(crate) contains: Option<String>,
+}
+
+/// The level of a line, or where it was printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Level(&'static str);
+
+const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = LEVELS.iter().find(|level| **level == text);
+        known.map(|level| Self(level)).ok_or_else(|| format!("{text:?} is none of {}", LEVELS.join(", ")))
+    }
+}
+
+impl Wanted {
+    /// What to search for, from what somebody typed.
+    pub(crate) fn parse_contains(text: &str) -> Result<String, String> {
+        if text.is_empty() || text.len() > CONTAINS_BYTES_MAX {
+            return Err(format!("is to be a text of 1 to {CONTAINS_BYTES_MAX} bytes"));
+        }
+        Ok(text.to_lowercase())
+    }
+
+    fn is_all(&self) -> bool {
+        self.levels.is_empty() && self.contains.is_none()
+    }
+
+    fn has(&self, line: &LogLine) -> bool {
+        let is_level = self.levels.is_empty() || self.levels.iter().any(|level| level.0 == line.level);
+        is_level && self.contains.as_ref().is_none_or(|text| line.text.to_lowercase().contains(text))
+    }
 }
 
 /// A line as the API shows it.
@@ -62,14 +109,19 @@ pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
     attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE))
 }
 
-/// Reads at most `limit` lines.
-pub(crate) async fn read(
-    store: &dyn Store,
-    run: &Run,
-    from: Position,
-    limit: usize,
-    now: Timestamp,
-) -> Result<Lines, StoreError> {
+/// What to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) from: Position,
+    pub(crate) wanted: &'a Wanted,
+    /// The most lines.
+    pub(crate) limit: usize,
+}
+
+/// Reads at most so many lines. Where few are wanted, a call may end before it has found one, and is not drained then.
+pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
+    let Part { from, wanted, limit } = part;
+    let mut searched = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut found = Lines { lines: Vec::new(), position: from, is_drained: false };
     loop {
@@ -83,7 +135,11 @@ pub(crate) async fn read(
                 found.is_drained = true;
                 return Ok(found);
             }
-            if !found.take(chunk, limit) {
+            if !found.take(chunk, wanted, limit) {
+                return Ok(found);
+            }
+            searched += 1;
+            if searched >= SEARCHED_MAX && !wanted.is_all() {
                 return Ok(found);
             }
         }
@@ -101,7 +157,7 @@ fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 
 impl Lines {
     /// Takes the lines of a chunk; false where the limit came before its end.
-    fn take(&mut self, chunk: LogChunk, limit: usize) -> bool {
+    fn take(&mut self, chunk: LogChunk, wanted: &Wanted, limit: usize) -> bool {
         let skip = if is_early(&chunk, self.position.chunk) { 0 } else { self.position.skip };
         self.position.skip = skip;
         for line in chunk.lines.into_iter().skip(skip) {
@@ -110,6 +166,9 @@ impl Lines {
             }
             self.position.skip += 1;
             self.position.seq += 1;
+            if !wanted.has(&line) {
+                continue;
+            }
             let (seq, attempt) = (self.position.seq, self.position.attempt);
             self.lines.push(Line { seq, at: line.at, level: line.level, line: line.text, attempt });
         }

@@ -7,7 +7,7 @@ use rondel_core::Run;
 use serde::Serialize;
 
 use super::follow::{self, Follow, Form};
-use super::lines::{self, Line, Position};
+use super::lines::{self, Line, Part, Position, Wanted};
 use super::runs::{self, RunPath};
 use crate::app::Web;
 use crate::call::Call;
@@ -26,6 +26,7 @@ pub(crate) struct ReadLog {
     limit: u32,
     attempt: Option<i32>,
     follow: bool,
+    wanted: Wanted,
 }
 
 impl FromQuery for ReadLog {
@@ -39,6 +40,10 @@ impl FromQuery for ReadLog {
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             attempt: reader.parsed("attempt", attempt),
             follow: reader.flag("follow"),
+            wanted: Wanted {
+                levels: reader.words("level"),
+                contains: reader.parsed("contains", Wanted::parse_contains),
+            },
         }
     }
 }
@@ -59,7 +64,8 @@ pub(super) async fn get(call: Call<ReadLog>, path: RunPath, headers: HeaderMap) 
         (false, Form::Lines | Form::Events) => page(&call, &run, &listing, position).await,
         (waits, form) => {
             let stays = call.query.attempt.is_some();
-            follow::answer(&call.web, Follow { run, listing, position, form, waits, stays })
+            let wanted = call.query.wanted;
+            follow::answer(&call.web, Follow { run, listing, position, wanted, form, waits, stays })
         }
     }
 }
@@ -67,7 +73,7 @@ pub(super) async fn get(call: Call<ReadLog>, path: RunPath, headers: HeaderMap) 
 async fn page(call: &Call<ReadLog>, run: &Run, listing: &Listing, from: Position) -> Result<Response, Problem> {
     let now = call.engine().now();
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let found = lines::read(call.engine().store(), run, from, limit, now).await?;
+    let found = lines::read(call.engine().store(), run, Part { from, wanted: &call.query.wanted, limit }, now).await?;
     let complete = found.is_drained && lines::is_settled(run, from.attempt, now);
     let next_cursor = (!complete).then(|| listing.cursor(found.position));
     json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete })
@@ -95,7 +101,10 @@ fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) 
 /// The whole log of an attempt as text.
 pub(crate) fn text(web: &Web, run: Run, attempt: i32) -> Result<Response, Problem> {
     let (listing, position) = (Listing::new("logs", run.id), Position::start(attempt));
-    follow::answer(web, Follow { run, listing, position, form: Form::Text, waits: false, stays: true })
+    follow::answer(
+        web,
+        Follow { run, listing, position, wanted: Wanted::default(), form: Form::Text, waits: false, stays: true },
+    )
 }
 
 /// The form that the caller asks for; JSON if it asks for none that is known.

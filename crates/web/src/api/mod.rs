@@ -14,6 +14,7 @@ pub(crate) mod run_json;
 pub(crate) mod runs;
 mod schedules;
 mod sign_in_links;
+mod versions;
 mod webhooks;
 
 use serde::Serialize;
@@ -43,6 +44,7 @@ pub(crate) fn routes() -> Routes {
         .delete("/api/v1/jobs/{name}", Edit, jobs::delete)
         .post("/api/v1/jobs/{name}/pause", Operate, jobs::pause)
         .post("/api/v1/jobs/{name}/resume", Operate, jobs::resume)
+        .get("/api/v1/jobs/{name}/versions/diff", View, versions::diff)
         .post("/api/v1/jobs/{name}/runs", Operate, runs::trigger)
         .get("/api/v1/jobs/{name}/fires", View, fires::list)
         .get("/api/v1/jobs/{name}/why", View, fires::why)

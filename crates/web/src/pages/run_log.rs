@@ -10,7 +10,7 @@ use super::ansi;
 use super::run::ShownAttempt;
 use super::shell::{Page, html};
 use super::texts::Texts;
-use crate::api::lines::{self, Position};
+use crate::api::lines::{self, Part, Position, Wanted};
 use crate::api::logs;
 use crate::api::runs::{RunPath, find};
 use crate::cursor::{Listing, invalid};
@@ -90,7 +90,9 @@ async fn part<Q>(page: &Page<Q>, run: &Run, from: Position) -> Result<LogPart, P
     let now = page.engine().now();
     // Asked before the lines are read: what comes in between is in the next part.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let found = lines::read(page.engine().store(), run, from, LINE_COUNT, now).await?;
+    let found =
+        lines::read(page.engine().store(), run, Part { from, wanted: &Wanted::default(), limit: LINE_COUNT }, now)
+            .await?;
     let is_over = is_settled && found.is_drained;
     let next = format!("/runs/{}/log?after={}", run.id, listing(run).cursor(found.position));
     let is_empty = is_over && found.lines.is_empty() && from == Position::start(from.attempt);

@@ -150,3 +150,23 @@ async fn the_cluster_is_shown() {
     let ready = server.get("/readyz").await.expect(200);
     assert_eq!((&ready["status"], &ready["checks"]["lease_held"]), (&json!("ready"), &json!(true)));
 }
+
+#[tokio::test]
+async fn what_an_edit_changed_is_shown() {
+    let server = Server::start().await;
+    let script = |last: &str| json!({"script": format!("echo one\n{last}\n")});
+    let job = json!({"name": "a", "app": "x", "handler": "shell", "params": script("echo two")});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let path = "/api/v1/jobs/a/versions/diff";
+    assert_eq!(server.get(path).await.expect(200)["changes"], json!([]));
+    server
+        .with_body("PATCH", "/api/v1/jobs/a", json!({"params": script("echo 2"), "enabled": false}))
+        .await
+        .expect(200);
+    let diff = server.get(path).await.expect(200);
+    assert_eq!((&diff["from"], &diff["to"]), (&json!(1), &json!(2)));
+    assert_eq!(diff["changes"][0], json!({"pointer": "/enabled", "from": true, "to": false}));
+    assert!(diff["text"].as_str().unwrap().contains("  echo one\n- echo two\n+ echo 2\n"), "{diff:#}");
+    let refused = server.get(&format!("{path}?to=3")).await.expect(422);
+    assert_eq!(refused["errors"][0]["parameter"], "to");
+}

@@ -116,3 +116,28 @@ async fn positions_are_checked() {
     server.get(&format!("/api/v1/runs/{other}/logs?after={cursor}")).await.expect(422);
     server.get(&format!("/api/v1/runs/{run}/logs?after={cursor}")).await.expect(200);
 }
+
+#[tokio::test]
+async fn the_server_searches() {
+    let (server, run, path) = started().await;
+    // More chunks than one call looks through, with one line that is wanted near the end.
+    for sequence in 0..300 {
+        write(&server, run, sequence, &["nothing", if sequence == 290 { "the Needle" } else { "to see" }]).await;
+    }
+    let mut found = Vec::new();
+    let mut cursor = String::new();
+    for _ in 0..3 {
+        let page = server.get(&format!("{path}?contains=needle{cursor}")).await.expect(200);
+        found.extend(texts(&page));
+        cursor = format!("&after={}", page["next_cursor"].as_str().unwrap());
+    }
+    assert_eq!(found, [(582, "the Needle".to_owned())]);
+    assert!(texts(&server.get(&format!("{path}?level=error,stderr")).await.expect(200)).is_empty());
+    assert_eq!(texts(&server.get(&format!("{path}?level=info&limit=2")).await.expect(200)).len(), 2);
+    let text = accept(&server, &format!("{path}?contains=NEEDLE"), "text/plain").await;
+    assert_eq!(text.text(), "the Needle\n");
+    for (query, parameter) in [("level=loud", "level"), ("contains=", "contains")] {
+        let refused = server.get(&format!("{path}?{query}")).await.expect(422);
+        assert_eq!(refused["errors"][0]["parameter"], parameter);
+    }
+}

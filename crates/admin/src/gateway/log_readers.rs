@@ -1,0 +1,64 @@
+//! Who follows a log on this node: poked when lines of it were stored here, so that nobody asks the store all the time.
+//! Lines that come in on another node are found by asking now and then.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use rondel_core::RunId;
+use tokio::sync::watch;
+
+/// The logs that are followed.
+#[derive(Debug, Default)]
+pub(crate) struct LogReaders(Mutex<HashMap<RunId, watch::Sender<()>>>);
+
+/// Hears of one log.
+#[derive(Debug)]
+pub struct LogReader(watch::Receiver<()>);
+
+impl LogReaders {
+    pub(crate) fn follow(&self, run: RunId) -> LogReader {
+        let mut followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.retain(|_, sender| sender.receiver_count() > 0);
+        LogReader(followed.entry(run).or_insert_with(|| watch::channel(()).0).subscribe())
+    }
+
+    /// Lines of these were stored.
+    pub(super) fn poke(&self, runs: impl Iterator<Item = RunId>) {
+        let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.is_empty() {
+            return;
+        }
+        for sender in runs.filter_map(|run| followed.get(&run)) {
+            sender.send_replace(());
+        }
+    }
+}
+
+impl LogReader {
+    /// Resolves when lines were stored since this was last asked; never where all of them are stored elsewhere.
+    pub async fn stored(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_poke_is_heard_by_those_who_follow_the_run_and_not_forgotten() {
+        let readers = LogReaders::default();
+        let (mut mine, mut others) = (readers.follow(RunId::new(1)), readers.follow(RunId::new(2)));
+        readers.poke([RunId::new(1), RunId::new(3)].into_iter());
+        mine.stored().await;
+        for reader in [&mut mine, &mut others] {
+            let waited = tokio::time::timeout(std::time::Duration::from_secs(9), reader.stored()).await;
+            assert!(waited.is_err());
+        }
+        drop((mine, others));
+        drop(readers.follow(RunId::new(4)));
+        assert_eq!(readers.0.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,51 @@
+//! Logs that are too old, or more than a namespace may have: the oldest ones of ended runs go, their runs stay.
+
+use rondel_core::{IdGen, NamespaceId, RunId};
+use rondel_store::StoreError;
+use rondel_store::logs::LogRange;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::pause;
+use crate::engine::Shared;
+
+/// Runs whose logs go in one transaction: they can be megabytes each.
+const BATCH_MAX: u32 = 50;
+
+/// Goes through the namespaces until nothing is too much, or `end` has come.
+pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
+    // Ids rise with time: this is what the first run of that instant would have.
+    let before = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
+    for namespace in shared.store.namespaces().await? {
+        let too_old = RunId::new(before.saturating_sub(1));
+        let cut = match shared.config.log_size_max {
+            0 => None,
+            bytes => shared.store.log_cut(namespace.id, bytes).await?,
+        };
+        let up_to = cut.map_or(too_old, |cut| cut.max(too_old));
+        let removed = remove_up_to(shared, namespace.id, up_to, (stop, end)).await?;
+        if removed > 0 {
+            tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
+        }
+    }
+    Ok(())
+}
+
+async fn remove_up_to(
+    shared: &Shared,
+    namespace: NamespaceId,
+    up_to: RunId,
+    (stop, end): (&CancellationToken, Instant),
+) -> Result<u64, StoreError> {
+    let mut range = LogRange { after: RunId::new(0), up_to, now: shared.clock.now() };
+    let mut removed = 0;
+    while !stop.is_cancelled() && Instant::now() < end {
+        let began = Instant::now();
+        let done = shared.store.remove_logs(namespace, range, BATCH_MAX).await?;
+        removed += done.runs;
+        let Some(last) = done.last else { break };
+        range.after = last;
+        pause(began.elapsed(), stop).await;
+    }
+    Ok(removed)
+}

@@ -1,0 +1,67 @@
+//! The versions of a job's definition, and what lies between two of them.
+
+use clap::Args;
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use crate::client::{Client, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::terminal::harmless;
+use crate::view::View;
+use crate::{list, output};
+
+#[derive(Debug, Args)]
+pub(super) struct VersionsArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    #[command(flatten)]
+    bounds: list::BoundArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DiffArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    /// From this version; else the one before
+    #[arg(long, value_name = "N")]
+    from: Option<u32>,
+    /// To this version; else the newest
+    #[arg(long, value_name = "N")]
+    to: Option<u32>,
+}
+
+const VIEW: View = View { name: "version", headers: &["VERSION", "SAVED", "AUTHOR"], row };
+
+/// Lists them, the newest first.
+pub(super) async fn list(client: &Client, args: &VersionsArgs, format: FormatArgs) -> Result<(), Failure> {
+    let path = ["jobs", &args.name, "versions"];
+    VIEW.list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
+}
+
+/// Prints what changed.
+pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -> Result<(), Failure> {
+    let (from, to) = (args.from.map(|from| from.to_string()), args.to.map(|to| to.to_string()));
+    let given = [("from", from.as_deref()), ("to", to.as_deref())];
+    let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+    let body = client.get(&["jobs", &args.name, "versions", "diff"], &query).await?;
+    match format.format {
+        Format::Json | Format::Jsonl => output::data(body.text()),
+        Format::Table | Format::Name => {
+            let value = body.value()?;
+            let text = text_of(&value["text"]);
+            let lines: Vec<_> = text.lines().map(|line| harmless(line).to_string()).collect();
+            if lines.is_empty() {
+                output::talk(&format!("versions {} and {} are the same", value["from"], value["to"]));
+                return Ok(());
+            }
+            output::data(&lines.join("\n"))
+        }
+    }
+}
+
+fn row(version: &Value, now: Timestamp) -> Vec<String> {
+    vec![text_of(&version["version"]), time_of(&version["created_at"], now), text_of(&version["author"])]
+}

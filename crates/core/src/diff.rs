@@ -1,0 +1,218 @@
+//! What differs between two versions of a definition: field by field, and line by line where a field is a text of lines,
+//! such as a script.
+
+use serde_json::Value;
+
+/// Pairs of lines that are compared at most; of longer texts all that differs is one block.
+const PAIRS_MAX: usize = 4_000_000;
+
+/// Unchanged lines that are shown around changed ones.
+const CONTEXT: usize = 3;
+
+/// A field that is not the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Which, as a JSON pointer.
+    pub pointer: String,
+    /// What it was; `None` where it was not there.
+    pub from: Option<Value>,
+    /// What it is; `None` where it is not there any more.
+    pub to: Option<Value>,
+}
+
+/// The fields that differ, in the order of their pointers. Objects are compared field by field, lists as a whole.
+///
+/// ```
+/// use rondel_core::diff::changes;
+/// use serde_json::json;
+///
+/// let (from, to) = (json!({"retry": {"max": 0}, "app": "a"}), json!({"retry": {"max": 3}, "app": "a"}));
+/// let [change] = &changes(&from, &to)[..] else { panic!("one change") };
+/// assert_eq!((change.pointer.as_str(), &change.to), ("/retry/max", &Some(json!(3))));
+/// ```
+#[must_use]
+pub fn changes(from: &Value, to: &Value) -> Vec<Change> {
+    let mut found = Vec::new();
+    compare(String::new(), Some(from), Some(to), &mut found);
+    found.sort_by(|a, b| a.pointer.cmp(&b.pointer));
+    found
+}
+
+fn compare(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mut Vec<Change>) {
+    if let (Some(Value::Object(before)), Some(Value::Object(after))) = (from, to) {
+        let gone = before.keys().filter(|key| !after.contains_key(*key));
+        for key in gone.chain(after.keys()) {
+            let below = format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
+            compare(below, before.get(key), after.get(key), found);
+        }
+    } else if from != to {
+        found.push(Change { pointer, from: from.cloned(), to: to.cloned() });
+    }
+}
+
+/// The changes as text for people: `-` before what was, `+` before what is. Texts of several lines are compared by line.
+///
+/// ```
+/// use rondel_core::diff::{changes, text};
+/// use serde_json::json;
+///
+/// let script = |second: &str| json!({"params": {"script": format!("echo one\n{second}\n")}});
+/// let shown = text(&changes(&script("echo two"), &script("echo 2")));
+/// assert_eq!(shown, "/params/script\n  echo one\n- echo two\n+ echo 2\n");
+/// ```
+#[must_use]
+pub fn text(changes: &[Change]) -> String {
+    let mut shown = String::new();
+    for Change { pointer, from, to } in changes {
+        shown.extend([if pointer.is_empty() { "/" } else { pointer }, "\n"]);
+        match (from, to) {
+            (Some(Value::String(from)), Some(Value::String(to))) if from.contains('\n') || to.contains('\n') => {
+                add_lines(&mut shown, from, to);
+            }
+            _ => {
+                let sides = [("- ", from), ("+ ", to)];
+                for (sign, value) in sides.into_iter().filter_map(|(sign, value)| Some((sign, value.as_ref()?))) {
+                    shown.extend([sign, &value.to_string(), "\n"]);
+                }
+            }
+        }
+    }
+    shown
+}
+
+/// A line of a comparison: whether it was, and whether it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Line<'a> {
+    Same(&'a str),
+    Gone(&'a str),
+    New(&'a str),
+}
+
+fn add_lines(shown: &mut String, from: &str, to: &str) {
+    let lines = compare_lines(&from.lines().collect::<Vec<_>>(), &to.lines().collect::<Vec<_>>());
+    let is_near = |index: usize| {
+        let around = index.saturating_sub(CONTEXT)..lines.len().min(index + CONTEXT + 1);
+        lines[around].iter().any(|line| !matches!(line, Line::Same(_)))
+    };
+    let mut skipped = false;
+    for (index, line) in lines.iter().enumerate() {
+        let (sign, text) = match line {
+            Line::Same(_) if !is_near(index) => {
+                skipped = true;
+                continue;
+            }
+            Line::Same(text) => ("  ", text),
+            Line::Gone(text) => ("- ", text),
+            Line::New(text) => ("+ ", text),
+        };
+        if std::mem::take(&mut skipped) {
+            shown.push_str("  …\n");
+        }
+        shown.extend([sign, text, "\n"]);
+    }
+}
+
+/// The shortest way from one to the other, or, where that is too much work, everything between the equal ends.
+fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
+    let head = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+    let (from_rest, to_rest) = (&from[head..], &to[head..]);
+    let tail = from_rest.iter().rev().zip(to_rest.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (old, new) = (&from_rest[..from_rest.len() - tail], &to_rest[..to_rest.len() - tail]);
+    let mut lines: Vec<Line<'a>> = from[..head].iter().map(|line| Line::Same(line)).collect();
+    if old.len().saturating_mul(new.len()) > PAIRS_MAX {
+        lines.extend(old.iter().map(|line| Line::Gone(line)).chain(new.iter().map(|line| Line::New(line))));
+    } else {
+        middle(old, new, &mut lines);
+    }
+    lines.extend(from_rest[old.len()..].iter().map(|line| Line::Same(line)));
+    lines
+}
+
+fn middle<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
+    // common[i][j]: the length of the longest common part of what begins at i and at j.
+    let width = new.len() + 1;
+    let mut common = vec![0_u32; (old.len() + 1) * width];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            common[i * width + j] = if old[i] == new[j] {
+                common[(i + 1) * width + j + 1] + 1
+            } else {
+                common[(i + 1) * width + j].max(common[i * width + j + 1])
+            };
+        }
+    }
+    let (mut i, mut j) = (0, 0);
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            lines.push(Line::Same(old[i]));
+            (i, j) = (i + 1, j + 1);
+        } else if j == new.len() || (i < old.len() && common[(i + 1) * width + j] >= common[i * width + j + 1]) {
+            lines.push(Line::Gone(old[i]));
+            i += 1;
+        } else {
+            lines.push(Line::New(new[j]));
+            j += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_come_and_go() {
+        let from = json!({"a": 1, "b": {"c": [1, 2], "x/y": 1}, "gone": null});
+        let to = json!({"a": 1, "b": {"c": [1], "x/y": 2}, "new": "x"});
+        let shown = text(&changes(&from, &to));
+        assert_eq!(shown, "/b/c\n- [1,2]\n+ [1]\n/b/x~1y\n- 1\n+ 2\n/gone\n- null\n/new\n+ \"x\"\n");
+        assert!(changes(&to, &to).is_empty());
+    }
+
+    #[test]
+    fn scripts_are_compared_line_by_line_with_some_context() {
+        let lines = |marks: &[usize]| -> String {
+            (0..30).map(|n| if marks.contains(&n) { format!("line {n}!\n") } else { format!("line {n}\n") }).collect()
+        };
+        let change = Change {
+            pointer: "/params/script".to_owned(),
+            from: Some(lines(&[]).into()),
+            to: Some(lines(&[5, 20]).into()),
+        };
+        let shown = text(&[change]);
+        assert_eq!(shown.lines().count(), 1 + 2 * 8 + 2, "{shown}");
+        assert!(shown.contains("  …\n  line 2\n") && shown.contains("- line 5\n+ line 5!\n"), "{shown}");
+    }
+
+    #[test]
+    fn the_comparison_leads_from_one_to_the_other() {
+        let texts = ["", "a", "a\nb\nc", "c\nb\na", "b\nx\nc\nc", "a\na\na"];
+        for from in texts {
+            for to in texts {
+                let (from, to): (Vec<_>, Vec<_>) = (from.lines().collect(), to.lines().collect());
+                let lines = compare_lines(&from, &to);
+                let side = |wanted: fn(&Line<'_>) -> bool| -> Vec<&str> {
+                    let kept = lines.iter().filter(|line| wanted(line));
+                    kept.map(|line| match line {
+                        Line::Same(text) | Line::Gone(text) | Line::New(text) => *text,
+                    })
+                    .collect()
+                };
+                assert_eq!(side(|line| !matches!(line, Line::New(_))), from);
+                assert_eq!(side(|line| !matches!(line, Line::Gone(_))), to);
+            }
+        }
+    }
+
+    #[test]
+    fn long_texts_take_bounded_work() {
+        let (from, to): (Vec<String>, Vec<String>) = (0..30_000).map(|n| (n.to_string(), (n + 7).to_string())).unzip();
+        let lines = compare_lines(
+            &from.iter().map(String::as_str).collect::<Vec<_>>(),
+            &to.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
+        assert_eq!(lines.len(), 60_000);
+    }
+}

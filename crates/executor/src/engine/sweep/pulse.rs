@@ -1,0 +1,45 @@
+//! Whether the runtime of the handlers still gets round to anything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+/// How often a task is sent to the handlers' runtime.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// After so long without its answer every thread of that runtime is held.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+pub(super) struct Pulse {
+    sent: Option<(Instant, Arc<AtomicBool>)>,
+    complained: bool,
+}
+
+impl Pulse {
+    pub(super) fn feel(&mut self, handlers: &Handle, tracker: &TaskTracker, now: Instant) {
+        if let Some((sent_at, answered)) = &self.sent {
+            let since = now.duration_since(*sent_at);
+            if !answered.load(Ordering::Relaxed) {
+                if since >= PATIENCE && !std::mem::replace(&mut self.complained, true) {
+                    tracing::error!(
+                        "handlers hold every thread of the runtime: no other handler can go on until one awaits"
+                    );
+                }
+                return;
+            }
+            self.complained = false;
+            if since < PERIOD {
+                return;
+            }
+        }
+        let answered = Arc::new(AtomicBool::new(false));
+        let answer = Arc::clone(&answered);
+        tracker.spawn_on(async move { answer.store(true, Ordering::Relaxed) }, handlers);
+        self.sent = Some((now, answered));
+    }
+}
