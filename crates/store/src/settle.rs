@@ -116,11 +116,6 @@ pub(crate) fn delayed((fire_at, finished_at): (Timestamp, Timestamp), delay: Dur
     (if is_told { finished_at } else { now }).saturating_add(delay)
 }
 
-/// A length as it is kept.
-pub(crate) fn millis(length: Duration) -> i64 {
-    i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
-}
-
 /// A result whose text every database can hold.
 #[derive(Clone, Debug)]
 pub(crate) struct CleanFinish<'f> {

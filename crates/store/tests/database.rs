@@ -13,7 +13,8 @@ use rondel_core::{
 use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher};
-use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, SqlStore, StoreConfig};
+use rondel_store::upkeep::StuckJob;
+use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, SqlStore, StoreConfig, Upkeep};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};
 
@@ -320,6 +321,38 @@ async fn a_result_that_cannot_be_written_stands_alone() {
         assert_eq!(poisoned.status, RunStatus::Failed);
         assert_eq!(poisoned.message.as_deref(), Some("the result of this run cannot be written to the database"));
         assert_eq!(place.number("SELECT COUNT(*) FROM run WHERE status = 'succeeded'").await, 38);
+        store.close().await;
+        place.end().await;
+    }
+}
+
+/// No way through the store leaves a job so; what came from elsewhere (a program of before, a hand) is found all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_without_its_next_fire_is_found_and_healed() {
+    for place in Place::all().await {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (token, runs) = pending(&store, 1).await;
+        assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
+        place.execute("UPDATE job_due SET is_over = 0").await;
+        let job = JobId::new(1);
+        let seen = StuckJob { job, version: 1, follows: None };
+        assert_eq!(store.stuck_jobs(9).await.unwrap(), [seen]);
+        assert!(store.heal_job(seen, None).await.unwrap(), "it rightly has none");
+        assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
+
+        // One that waits for a run is left to it.
+        place.execute(&format!("UPDATE job_due SET is_over = 0, follows_run_id = {}", runs[0].id)).await;
+        let waits = StuckJob { follows: Some(runs[0].id), ..seen };
+        assert_eq!(store.stuck_jobs(9).await.unwrap(), [waits]);
+        assert!(!store.heal_job(seen, None).await.unwrap());
+        assert!(store.heal_job(waits, None).await.unwrap());
+        assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
+
+        place.execute("UPDATE job_due SET is_over = 0, follows_run_id = NULL").await;
+        let next = Timestamp::from_secs(2_000_000_000);
+        assert!(store.heal_job(seen, Some(next)).await.unwrap());
+        let range = DueRange { from: next, to: next, limit: 9 };
+        assert_eq!(store.due_jobs(&[token.node], range).await.unwrap().len(), 1);
         store.close().await;
         place.end().await;
     }

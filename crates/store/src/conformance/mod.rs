@@ -15,6 +15,7 @@ mod delays;
 mod edits;
 mod followers;
 mod hands;
+mod healing;
 mod logs;
 mod outbox;
 mod pages;
@@ -45,6 +46,7 @@ pub use self::delays::*;
 pub use self::edits::*;
 pub use self::followers::*;
 pub use self::hands::*;
+pub use self::healing::*;
 pub use self::logs::*;
 pub use self::outbox::*;
 pub use self::pages::*;
@@ -123,6 +125,10 @@ macro_rules! for_each_conformance_check {
             old_runs_go_with_all_that_is_theirs,
             a_broadcast_goes_as_a_whole,
             a_pass_is_begun_by_one,
+            a_job_whose_run_is_over_is_healed,
+            a_job_that_is_over_is_not_stuck,
+            homeless_jobs_are_freed,
+            planned_rows_are_those_of_the_schedule,
             executors_are_forgotten
         }
     };

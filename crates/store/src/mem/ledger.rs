@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::{NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{MemStore, State, key, size};
 use crate::ledger::{
@@ -207,14 +207,17 @@ impl Ledger for MemStore {
         Ok(self.state().page(namespace, query))
     }
 
-    async fn planned_rows(
-        &self,
-        _job: rondel_core::JobId,
-        _from: Timestamp,
-        _to: Timestamp,
-        _limit: u32,
-    ) -> Result<Vec<Run>> {
-        Ok(Vec::new())
+    async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let state = self.state();
+        let is_planned = |run: &&Run| run.job == job && run.cause == 0 && run.parent.is_none() && run.fire_at <= to;
+        let mut planned: Vec<Run> = state.runs.values().filter(is_planned).cloned().collect();
+        planned.sort_by_key(|run| (run.fire_at, run.shard_index));
+        let first = planned.iter().position(|run| run.fire_at >= from).unwrap_or(planned.len());
+        let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
+        let before = first.checked_sub(1).filter(|before| reaches(&planned[*before]));
+        planned.drain(..before.unwrap_or(first));
+        planned.truncate(size(limit));
+        Ok(planned)
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
@@ -224,7 +227,7 @@ impl Ledger for MemStore {
 }
 
 impl State {
-    fn due_job(&self, job: rondel_core::JobId) -> Option<DueJob> {
+    fn due_job(&self, job: JobId) -> Option<DueJob> {
         let due = self.due.get(&job)?;
         let next_fire_at = due.next_fire_at?;
         Some(DueJob { job, next_fire_at, version: due.version, home: due.home, term: due.term })

@@ -1,6 +1,7 @@
 //! Namespaces, apps, jobs and their versions, tokens.
 
 use async_trait::async_trait;
+use rondel_core::time::millis;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
@@ -12,7 +13,7 @@ use crate::catalog::{
     App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
     TokenRecord, VersionRecord,
 };
-use crate::settle::{clean_name, millis};
+use crate::settle::clean_name;
 use crate::{Catalog, Result};
 
 const READ_NAMESPACE: Statement =

@@ -1,10 +1,11 @@
 //! Many jobs at once: what an importer or a measurement creates.
 
+use rondel_core::time::millis;
+
 use super::query::{CHUNK_MAX, Query, Statement};
 use super::{SqlStore, failure, transact};
 use crate::Result;
 use crate::catalog::NewJob;
-use crate::settle::millis;
 
 const INSERT_JOBS: Statement = Statement {
     name: "insert_jobs",

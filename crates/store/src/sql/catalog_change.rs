@@ -1,6 +1,7 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
 use rondel_core::edit::{EditPlan, FutureRow, Moved, Standing, look_back, plan_edit};
+use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::calendars::pins;
@@ -9,7 +10,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, is_duplicate, transact};
 use crate::catalog::{Changed, Deleted, JobChange, JobRecord};
-use crate::settle::{millis, shard_of};
+use crate::settle::shard_of;
 use crate::{Result, StoreError};
 
 const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT id, epoch FROM node WHERE id = ?" };

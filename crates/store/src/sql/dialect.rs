@@ -66,6 +66,14 @@ impl Dialect {
         }
     }
 
+    /// Which rows of `job_due` are to be healed: MySQL has no partial index, and a column that the others don't need.
+    fn is_stuck(self) -> &'static str {
+        match self {
+            Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 0",
+            Self::MySql => "job_due.is_stuck = 1",
+        }
+    }
+
     /// `UPDATE t {join:…} SET … {from:…} WHERE …` updates from rows.
     fn joins_before_set(self) -> bool {
         self == Self::MySql
@@ -203,6 +211,7 @@ impl Writer {
                 "skip_locked" => self.out.push_str(dialect.skip_locked()),
                 "ignore" => self.out.push_str(dialect.ignore().0),
                 "or_ignore" => self.out.push_str(dialect.ignore().1),
+                "is_stuck" => self.out.push_str(dialect.is_stuck()),
                 "instr" => self.out.push_str(dialect.instr()),
                 "bigint" => self.out.push_str(dialect.bigint()),
                 // Not `= ANY(…)`: as a filter it would be read from its text again for each row.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::run::Attempt;
-use rondel_core::{NamespaceId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 
 use super::SqlStore;
 use crate::ledger::{
@@ -80,14 +80,8 @@ impl Ledger for SqlStore {
         self.read_page(namespace, query).await
     }
 
-    async fn planned_rows(
-        &self,
-        _job: rondel_core::JobId,
-        _from: Timestamp,
-        _to: Timestamp,
-        _limit: u32,
-    ) -> Result<Vec<Run>> {
-        Ok(Vec::new())
+    async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        self.read_planned(job, (from, to), limit).await
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {

@@ -1,7 +1,7 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
 use rondel_core::run::Attempt;
-use rondel_core::{NamespaceId, NodeId, Run, RunId, RunStatus};
+use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::SqlStore;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -82,6 +82,26 @@ pub(super) const LIST_SHARDS: Statement = Statement {
     ),
 };
 
+/// A shard has its broadcast as its parent.
+pub(super) const LIST_PLANNED: Statement = Statement {
+    name: "list_planned",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE job_id = ? AND fire_at_ms >= ? AND fire_at_ms <= ? AND cause = 0 AND shard_index IN (0, -1) \
+         AND parent_id IS NULL ORDER BY fire_at_ms, shard_index LIMIT ?"
+    ),
+};
+pub(super) const READ_PLANNED_BEFORE: Statement = Statement {
+    name: "read_planned_before",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE job_id = ? AND fire_at_ms < ? AND cause = 0 AND shard_index IN (0, -1) \
+         AND parent_id IS NULL ORDER BY fire_at_ms DESC LIMIT 1"
+    ),
+};
+
 impl SqlStore {
     pub(super) async fn read_checks(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
         let mut checks = Vec::with_capacity(ids.len());
@@ -108,6 +128,22 @@ impl SqlStore {
             found.append(&mut rows::runs(&rows)?);
         }
         Ok(found)
+    }
+
+    pub(super) async fn read_planned(
+        &self,
+        job: JobId,
+        (from, to): (Timestamp, Timestamp),
+        limit: u32,
+    ) -> Result<Vec<Run>> {
+        let before = self.row(Query::new(&READ_PLANNED_BEFORE).int(job.get()).at(from)).await?;
+        let before = before.as_ref().map(rows::run).transpose()?;
+        let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
+        let mut planned: Vec<Run> = before.into_iter().filter(reaches).collect();
+        let query = Query::new(&LIST_PLANNED).int(job.get()).at(from).at(to).int(limit.into());
+        planned.append(&mut rows::runs(&self.rows(query).await?)?);
+        planned.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(planned)
     }
 
     pub(super) async fn read_page(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {

@@ -30,10 +30,12 @@ mod plans;
 mod query;
 mod rows;
 mod upkeep;
+mod upkeep_heal;
 mod url;
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use sqlx::any::AnyRow;
@@ -54,6 +56,8 @@ pub struct SqlStore {
     write: AnyPool,
     read: AnyPool,
     texts: Texts,
+    /// Up to where healing has looked at the runs that jobs follow.
+    followed_to: AtomicI64,
     /// SQLite: held as long as the store lives.
     _file_lock: Option<File>,
 }

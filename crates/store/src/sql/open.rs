@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use rondel_core::time::millis;
@@ -77,7 +78,7 @@ impl SqlStore {
             0 => write.clone(),
             size => pool(size, settings, config).connect_lazy_with(options),
         };
-        Ok(Self { write, read, texts: Texts::new(dialect), _file_lock: file_lock })
+        Ok(Self { write, read, texts: Texts::new(dialect), followed_to: AtomicI64::new(0), _file_lock: file_lock })
     }
 }
 

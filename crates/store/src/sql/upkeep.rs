@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
-use rondel_core::{IdGen, RunStatus, Timestamp};
+use rondel_core::{IdGen, NodeId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, transact};
-use crate::upkeep::away;
+use crate::upkeep::{StuckJob, away};
 use crate::{Result, Upkeep};
 
 /// Shards that one batch looks at, beyond those that it removes.
@@ -73,16 +73,16 @@ const DELETE_OLD_EXECUTORS: Statement = Statement {
 
 #[async_trait]
 impl Upkeep for SqlStore {
-    async fn stuck_jobs(&self, _limit: u32) -> Result<Vec<crate::upkeep::StuckJob>> {
-        Ok(Vec::new())
+    async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
+        self.read_stuck(limit).await
     }
 
-    async fn heal_job(&self, _seen: crate::upkeep::StuckJob, _next_fire_at: Option<Timestamp>) -> Result<bool> {
-        Ok(false)
+    async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
+        self.heal(seen, next_fire_at).await
     }
 
-    async fn free_homeless(&self, _nodes: &[rondel_core::NodeId], _limit: u32) -> Result<u64> {
-        Ok(0)
+    async fn free_homeless(&self, nodes: &[NodeId], limit: u32) -> Result<u64> {
+        self.free(nodes, limit).await
     }
 
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {

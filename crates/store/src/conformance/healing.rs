@@ -1,0 +1,122 @@
+//! Checks of what sets jobs going again, and of the rows that say what became of planned fires.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::run::BROADCAST;
+use rondel_core::{JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+
+use super::delays::{delayed_job, follow};
+use super::{claim, due, finish, finish_all, job, join, next_id, requested, run};
+use crate::Store;
+use crate::catalog::JobRecord;
+use crate::ledger::ClaimJob;
+use crate::upkeep::StuckJob;
+
+async fn stuck(store: &dyn Store, job: &JobRecord) -> Option<StuckJob> {
+    store.stuck_jobs(10_000).await.unwrap().into_iter().find(|stuck| stuck.job == job.id)
+}
+
+/// However it came that the run of a delay is over and the job was not told.
+pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
+    let next = at + Duration::from_secs(60);
+    let job = delayed_job(store, at).await;
+    let run = follow(store, token, &job, run(&job, token, at)).await;
+    assert_eq!(stuck(store, &job).await, None, "it waits for its run");
+    let seen = StuckJob { job: job.id, version: 1, follows: None };
+    assert!(!store.heal_job(seen, Some(next)).await.unwrap(), "its run is open");
+    assert!(!store.heal_job(StuckJob { follows: Some(run.id), ..seen }, Some(next)).await.unwrap());
+    finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
+    assert_eq!(stuck(store, &job).await, Some(seen));
+    assert!(!store.heal_job(StuckJob { version: 2, ..seen }, Some(next)).await.unwrap(), "it was edited");
+    let (first, second) = tokio::join!(store.heal_job(seen, Some(next)), store.heal_job(seen, Some(next)));
+    assert!(first.unwrap() != second.unwrap(), "one of two heals it");
+    assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, next);
+    assert_eq!(stuck(store, &job).await, None);
+    assert!(!store.heal_job(seen, None).await.unwrap());
+
+    // A run that does not exist, and a job that rightly fires no more.
+    let job = delayed_job(store, at).await;
+    let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
+    let claim = ClaimJob { seen, next_fire_at: None, follows: Some(RunId::new(next_id())), runs: Vec::new() };
+    assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
+    let found = stuck(store, &job).await.unwrap();
+    assert_eq!(found.follows, None);
+    assert!(store.heal_job(found, None).await.unwrap());
+    assert_eq!((stuck(store, &job).await, due(store, &job, &[token.node]).await), (None, None));
+}
+
+/// Jobs that fire no more, or that nobody switched on, are not stuck.
+pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let never = job(store, None).await;
+    let last = job(store, Some(at)).await;
+    let seen = due(store, &last, &[NodeId::new(0)]).await.unwrap();
+    let claim = ClaimJob { seen, next_fire_at: None, follows: None, runs: vec![run(&last, token, at)] };
+    store.claim(token, &[claim]).await.unwrap();
+    assert_eq!((stuck(store, &never).await, stuck(store, &last).await), (None, None));
+    let seen = StuckJob { job: never.id, version: 1, follows: None };
+    assert!(!store.heal_job(seen, Some(at)).await.unwrap());
+    assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen }, Some(at)).await.unwrap());
+}
+
+/// Jobs of a node that is forgotten are seen by the scans of all.
+pub async fn homeless_jobs_are_freed(store: &dyn Store) {
+    let (known, forgotten) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second();
+    let mut jobs = Vec::new();
+    for token in [known, forgotten, forgotten] {
+        let job = job(store, Some(at)).await;
+        claim(store, token, &job, vec![run(&job, token, at)]).await;
+        jobs.push(job);
+    }
+    let others = store.nodes().await.unwrap().into_iter().map(|node| node.id).filter(|id| *id != forgotten.node);
+    let others: Vec<NodeId> = others.collect();
+    assert_eq!(store.free_homeless(&others, 1).await.unwrap(), 1);
+    assert_eq!(store.free_homeless(&others, 10).await.unwrap(), 1);
+    assert_eq!(store.free_homeless(&others, 10).await.unwrap(), 0);
+    assert!(due(store, &jobs[0], &[known.node]).await.is_some());
+    for job in &jobs[1..] {
+        let freed = due(store, job, &[NodeId::new(0)]).await.unwrap();
+        let moved = ClaimJob { seen: freed, next_fire_at: Some(at), follows: None, runs: Vec::new() };
+        let claimed = store.claim(known, &[moved]).await.unwrap();
+        assert_eq!(claimed.jobs, [(job.id, freed.term + 1)], "another home, another term");
+    }
+}
+
+/// In order, without shards and runs that somebody asked for; a span that began before is among them.
+pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
+    let token = join(store).await;
+    let start = store.now().await.unwrap().ceil_second() - Duration::from_secs(100);
+    let at = |second: u64| start + Duration::from_secs(second);
+    let job = job(store, Some(start)).await;
+    let span = Run {
+        status: RunStatus::Skipped,
+        reason: Some(Reason::Misfire),
+        span_end_at: Some(at(20)),
+        span_count: 11,
+        ..run(&job, token, at(10))
+    };
+    let whole = Run { shard_index: BROADCAST, shard_total: None, ..run(&job, token, at(40)) };
+    let rows = [span, run(&job, token, at(30)), whole.clone(), run(&job, token, at(50))];
+    claim(store, token, &job, rows.to_vec()).await;
+    assert!(store.expand(token, whole.id, &super::broadcasts::shards(&whole, 2)).await.unwrap());
+    let by_hand = requested(&job, token, at(35));
+    store.request_run(token, by_hand, at(35)).await.unwrap();
+
+    let planned = async |from: Timestamp, to: Timestamp, limit| {
+        let found = store.planned_rows(job.id, from, to, limit).await.unwrap();
+        found.iter().map(|run| rows.iter().position(|row| row.id == run.id)).collect::<Vec<_>>()
+    };
+    assert_eq!(planned(at(0), at(99), 9).await, [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(planned(at(15), at(40), 9).await, [Some(0), Some(1), Some(2)]);
+    assert_eq!(planned(at(15), at(40), 2).await, [Some(0), Some(1)]);
+    assert_eq!(planned(at(20), at(29), 9).await, [Some(0)]);
+    assert_eq!(planned(at(21), at(29), 9).await, Vec::<Option<usize>>::new());
+    assert_eq!(planned(at(41), at(50), 9).await, [Some(3)]);
+    assert_eq!(planned(at(0), at(9), 9).await, Vec::<Option<usize>>::new());
+    assert_eq!(store.planned_rows(JobId::new(next_id()), at(0), at(99), 9).await.unwrap(), []);
+}

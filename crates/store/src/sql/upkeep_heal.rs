@@ -1,0 +1,180 @@
+//! Jobs that no scan sees although they should fire: found by their own indexes, and set going again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+
+use rondel_core::{JobId, NodeId, RunId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::{SqlStore, Tx, transact};
+use crate::Result;
+use crate::upkeep::StuckJob;
+
+/// How many pages of jobs that follow a run one call looks at; the next call goes on behind them.
+const PAGE_COUNT_MAX: usize = 16;
+
+pub(super) const READ_STUCK: Statement = Statement {
+    name: "read_stuck",
+    text: "SELECT job_due.job_id, job_due.version, run.id FROM job_due LEFT JOIN run \
+           ON run.id = job_due.follows_run_id AND run.status IN ('pending', 'waiting', 'running') \
+           WHERE {is_stuck} ORDER BY job_due.job_id LIMIT ?",
+};
+pub(super) const READ_FOLLOWED: Statement = Statement {
+    name: "read_followed",
+    text: "SELECT job_id, version, follows_run_id FROM job_due WHERE follows_run_id > ? ORDER BY follows_run_id LIMIT ?",
+};
+const FIND_OPEN: Statement = Statement {
+    name: "find_open",
+    text: "SELECT id FROM run WHERE id {in_list} AND status IN ('pending', 'waiting', 'running')",
+};
+const LOCK_STUCK: Statement = Statement {
+    name: "lock_stuck",
+    text: "SELECT job_id, version, is_over, follows_run_id FROM job_due WHERE job_id = ? AND next_fire_at_ms IS NULL \
+           {for_update}",
+};
+const HEAL_JOB: Statement = Statement {
+    name: "heal_job",
+    text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, follows_run_id = ? WHERE job_id = ? AND version = ? \
+           AND next_fire_at_ms IS NULL",
+};
+/// One home after the other: a step per node that there ever was, however many jobs there are.
+pub(super) const NEXT_HOME: Statement = Statement {
+    name: "next_home",
+    text: "SELECT home FROM job_due WHERE home > ? AND next_fire_at_ms IS NOT NULL ORDER BY home LIMIT 1",
+};
+pub(super) const READ_HOMELESS: Statement = Statement {
+    name: "read_homeless",
+    text: "SELECT job_id FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL ORDER BY next_fire_at_ms LIMIT ?",
+};
+const LOCK_HOMELESS: Statement = Statement {
+    name: "lock_homeless",
+    text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND home = ? ORDER BY job_id {skip_locked}",
+};
+const FREE_JOBS: Statement =
+    Statement { name: "free_jobs", text: "UPDATE job_due SET home = 0 WHERE job_id {in_list} AND home = ?" };
+
+impl SqlStore {
+    pub(super) async fn read_stuck(&self, limit: u32) -> Result<Vec<StuckJob>> {
+        let mut stuck = Vec::new();
+        for row in self.rows(Query::new(&READ_STUCK).int(limit.into())).await? {
+            let mut columns = Reader::new(&row, "job_due");
+            let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
+            stuck.push(StuckJob { job, version, follows: columns.opt_int("id")?.map(RunId::new) });
+        }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        for _ in 0..PAGE_COUNT_MAX {
+            if stuck.len() >= limit {
+                break;
+            }
+            let is_last = self.read_unfollowed(&mut stuck).await?;
+            if is_last {
+                break;
+            }
+        }
+        // Both ways may find a job.
+        let mut seen = HashSet::new();
+        stuck.retain(|stuck| seen.insert(stuck.job));
+        stuck.truncate(limit);
+        Ok(stuck)
+    }
+
+    /// Adds the jobs of one page whose run is over or gone; answers whether it was the last page.
+    async fn read_unfollowed(&self, stuck: &mut Vec<StuckJob>) -> Result<bool> {
+        let after = self.followed_to.load(Ordering::Relaxed);
+        let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
+        let mut followed = HashMap::new();
+        let mut last = 0;
+        for row in self.rows(Query::new(&READ_FOLLOWED).int(after).int(page)).await? {
+            let mut columns = Reader::new(&row, "job_due");
+            let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
+            last = columns.int("follows_run_id")?;
+            followed.insert(last, StuckJob { job, version, follows: None });
+        }
+        let is_last = followed.len() < CHUNK_MAX;
+        self.followed_to.store(if is_last { 0 } else { last }, Ordering::Relaxed);
+        if followed.is_empty() {
+            return Ok(true);
+        }
+        for row in self.rows(Query::new(&FIND_OPEN).list(followed.keys().copied())).await? {
+            followed.remove(&Reader::new(&row, "run").int("id")?);
+        }
+        let mut found: Vec<StuckJob> = followed.into_values().collect();
+        found.sort_by_key(|stuck| stuck.job);
+        stuck.append(&mut found);
+        Ok(is_last)
+    }
+
+    pub(super) async fn heal(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
+        transact!(self, "heal_job", |tx| {
+            if !tx.is_stuck(seen).await? {
+                return Ok(false);
+            }
+            let follows = seen.follows.filter(|_| next_fire_at.is_none());
+            let update = Query::new(&HEAL_JOB)
+                .opt_at(next_fire_at)
+                .int(next_fire_at.is_none().into())
+                .opt_int(follows.map(RunId::get))
+                .int(seen.job.get())
+                .int(seen.version);
+            tx.execute_all(update, 1).await?;
+            Ok(true)
+        })
+    }
+
+    pub(super) async fn free(&self, nodes: &[NodeId], limit: u32) -> Result<u64> {
+        let mut rest = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let mut home = 0;
+        let mut freed = 0;
+        while rest > 0
+            && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
+        {
+            home = Reader::new(&row, "job_due").int("home")?;
+            if nodes.contains(&NodeId::new(home)) {
+                continue;
+            }
+            let count = self.free_home(home, rest).await?;
+            rest = rest.saturating_sub(count);
+            freed += u64::from(count);
+        }
+        Ok(freed)
+    }
+
+    async fn free_home(&self, home: i64, limit: u32) -> Result<u32> {
+        let jobs = ids(&self.rows(Query::new(&READ_HOMELESS).int(home).int(limit.into())).await?)?;
+        if jobs.is_empty() {
+            return Ok(0);
+        }
+        transact!(self, "free_homeless", |tx| {
+            let locked = Query::new(&LOCK_HOMELESS).list(jobs.iter().copied()).int(home);
+            let locked = ids(&tx.rows(locked).await?)?;
+            if locked.is_empty() {
+                return Ok(0);
+            }
+            let count = locked.len();
+            tx.execute_all(Query::new(&FREE_JOBS).list(locked.into_iter()).int(home), count).await?;
+            Ok(u32::try_from(count).unwrap_or(u32::MAX))
+        })
+    }
+}
+
+impl Tx<'_> {
+    /// Locks a job; answers whether it stands still as it was seen.
+    async fn is_stuck(&mut self, seen: StuckJob) -> Result<bool> {
+        let Some(row) = self.row(Query::new(&LOCK_STUCK).int(seen.job.get())).await? else { return Ok(false) };
+        let mut columns = Reader::new(&row, "job_due");
+        columns.int("job_id")?;
+        let (version, is_over) = (columns.int("version")?, columns.int("is_over")? == 1);
+        let follows = columns.opt_int("follows_run_id")?.map(RunId::new);
+        let open = match follows {
+            Some(run) => self.is_open(run).await?.then_some(run),
+            None => None,
+        };
+        let is_held_up = follows.is_some() && open.is_none();
+        Ok(version == seen.version && open == seen.follows && (!is_over || is_held_up))
+    }
+}
+
+fn ids(rows: &[AnyRow]) -> Result<Vec<i64>> {
+    rows.iter().map(|row| Reader::new(row, "job_due").int("job_id")).collect()
+}
