@@ -120,7 +120,7 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     assert_eq!(store.job(DEFAULT, &job.spec.name).await.unwrap(), Some(job.clone()));
     let definition = store.definitions(&[(job.id, 1)]).await.unwrap().remove(0);
     assert_eq!(definition.calendar, Some(rule("2026-10-01")));
-    assert_eq!(store.calendar_users(calendar.id, None, 5).await.unwrap(), [job.spec.name.clone()]);
+    assert_eq!(store.calendar_users(calendar.id, None, 5).await.unwrap(), std::slice::from_ref(&job.spec.name));
     assert_eq!(store.calendar_users(calendar.id, Some(&job.spec.name), 5).await.unwrap(), Vec::<String>::new());
     assert_eq!(store.delete_calendar(calendar.id, Some(7)).await.unwrap(), CalendarDeleted::Conflict(1));
     let used = CalendarDeleted::Used(vec![job.spec.name.clone()], 1);

@@ -140,7 +140,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &three, None, now).await);
     assert_eq!(record.next_fire_at, None);
     let done = ending(&run, Outcome::Succeeded);
-    assert!(end(store, token, &[done.clone()]).await.is_due);
+    assert!(end(store, token, std::slice::from_ref(&done)).await.is_due);
     let next = due(store, &job, &[token.node]).await.unwrap();
     assert_eq!((next.next_fire_at, next.version), (done.finished_at + Duration::from_secs(3), 2));
 
