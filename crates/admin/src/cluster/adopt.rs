@@ -127,7 +127,7 @@ impl AdoptLoop {
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         let ready = new.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-            Some(Ready { run, definition, tried_at: None })
+            Some(Ready::new(run, definition))
         });
         drop(shared.events.send(Event::Hold(ready.collect())).await);
         Ok(())
