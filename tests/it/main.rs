@@ -13,6 +13,7 @@ mod fires;
 mod harness;
 mod journal;
 mod purge;
+mod routers;
 mod tidy;
 mod verdicts;
 mod webhook;

@@ -19,13 +19,28 @@ pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| settings::other_binary().unwrap_or_else(build))
 }
 
+/// The path of one of the SDK's examples, built from the same sources as the test program.
+///
+/// # Panics
+/// When the examples cannot be built.
+pub fn example(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| cargo_build(&["--examples"]).join("examples")).join(name)
+}
+
 fn build() -> PathBuf {
+    cargo_build(&["--bins", "--tests"]).join("rondel")
+}
+
+/// Has cargo make sure of these targets of the workspace. Answers the profile's folder.
+fn cargo_build(targets: &[&str]) -> PathBuf {
     // target/<profile>/deps/<test program>
     let program = std::env::current_exe().expect("the test program has a path");
     let profile_folder = program.ancestors().nth(2).expect("the test program lies in target/<profile>/deps");
     let profile = profile_folder.file_name().and_then(|name| name.to_str()).expect("the profile's folder has a name");
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--workspace", "--locked", "--quiet", "--bins", "--tests"])
+        .args(["build", "--workspace", "--locked", "--quiet"])
+        .args(targets)
         .args(["--profile", if profile == "debug" { "dev" } else { profile }])
         .arg("--target-dir")
         .arg(profile_folder.parent().expect("target/<profile> has a parent"))
@@ -33,8 +48,8 @@ fn build() -> PathBuf {
         .stdin(Stdio::null())
         .status()
         .expect("run cargo build");
-    assert!(status.success(), "cargo build of the binary under test: {status}");
-    profile_folder.join("rondel")
+    assert!(status.success(), "cargo build {}: {status}", targets.join(" "));
+    profile_folder.to_owned()
 }
 
 /// What a `rondel` command that ran to its end has said.

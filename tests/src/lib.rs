@@ -34,7 +34,7 @@ mod system;
 mod wait;
 
 pub use api::{Answer, Api};
-pub use binary::{Finished, binary, rondel};
+pub use binary::{Finished, binary, example, rondel};
 pub use databases::{Backend, ScratchDb, scratch, uncovered};
 pub use process::{Process, Signal};
 pub use reqwest::Method;

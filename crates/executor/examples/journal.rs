@@ -24,7 +24,10 @@ async fn append(
     run: RunContext,
     State(file): State<Arc<File>>,
 ) -> Result<(), JobError> {
-    let (shard, start_ms) = (run.shard(), wall_clock_ms());
+    let start_ms = wall_clock_ms();
+    // Code far from the handler finds its shard in the task's context, which a spawned task inherits.
+    let here = || rondel::Shard { index: rondel::shard::index(), total: rondel::shard::total() };
+    let shard = rondel::spawn(async move { here() }).await?;
     let line = format!(
         "{} {} {} {start_ms} {} {}\n",
         run.run_id(),

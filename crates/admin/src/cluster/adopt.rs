@@ -105,7 +105,9 @@ impl AdoptLoop {
         }
         // What ended since the reading left the memory only after it was durable: a second reading tells.
         let is_missing = |run: &Run| {
+            // A broadcast that is under way is in nobody's memory: its shards are.
             run.status == RunStatus::Running
+                && !run.is_root()
                 && !run.awaits_children()
                 && (run.node, run.node_epoch) == (held.token.node, held.token.epoch)
         };

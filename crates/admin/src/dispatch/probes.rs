@@ -22,20 +22,34 @@ const OPEN_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) ready: Ready,
-    pub(crate) answers: Vec<(ExecutorId, Answer)>,
     pub(crate) until: Timestamp,
+    answers: Vec<(ExecutorId, Answer)>,
+    /// Got a run of the job since this one was asked about: what they answer to that question is out of date.
+    taken: Vec<ExecutorId>,
+    /// The last question before this run was asked about.
+    after: i64,
 }
 
 impl Probe {
     pub(crate) fn new(ready: Ready, now: Timestamp) -> Self {
-        Self { ready, answers: Vec::new(), until: now + DEADLINE }
+        Self { ready, until: now + DEADLINE, answers: Vec::new(), taken: Vec::new(), after: 0 }
     }
 
     pub(crate) fn answer(&self, executor: ExecutorId) -> Answer {
+        if self.taken.contains(&executor) {
+            return Answer::No;
+        }
         self.answers.iter().find(|(id, _)| *id == executor).map_or(Answer::None, |(_, answer)| *answer)
     }
 
-    pub(crate) fn note(&mut self, executor: ExecutorId, answer: Answer) {
+    /// The executor got another run of the job.
+    pub(crate) fn take_away(&mut self, executor: ExecutorId) {
+        if !self.taken.contains(&executor) {
+            self.taken.push(executor);
+        }
+    }
+
+    fn note(&mut self, executor: ExecutorId, answer: Answer) {
         match self.answers.iter_mut().find(|(id, _)| *id == executor) {
             Some((_, known)) => *known = answer,
             None => self.answers.push((executor, answer)),
@@ -77,11 +91,12 @@ impl Probes {
     }
 
     /// A run begins to wait; these executors are asked at the end of the turn.
-    pub(crate) fn ask(&mut self, probe: Probe, executors: impl Iterator<Item = ExecutorId>) {
+    pub(crate) fn ask(&mut self, mut probe: Probe, executors: impl Iterator<Item = ExecutorId>) {
         let job = probe.ready.run.job;
         for executor in executors {
             self.to_ask.entry(executor).or_default().insert(job);
         }
+        probe.after = self.last_number;
         self.ends.push_back((probe.until, job));
         self.wait_on(probe);
     }
@@ -111,7 +126,9 @@ impl Probes {
             return Vec::new();
         };
         for job in &asked.jobs {
-            for probe in self.waiting.get_mut(job).into_iter().flatten() {
+            // Who was asked before a run was there does not know of what was sent meanwhile.
+            let is_asked = |probe: &&mut Probe| probe.after < number;
+            for probe in self.waiting.get_mut(job).into_iter().flatten().filter(is_asked) {
                 // Whoever answers at all is there.
                 let is_there = question(probe.ready.definition.job.route) == Some(Question::There);
                 let is_yes = is_there || free.contains(job);
@@ -147,5 +164,86 @@ impl Probes {
     pub(crate) fn drain(&mut self) -> Vec<Ready> {
         let waiting = std::mem::take(self).waiting.into_values().flatten();
         waiting.map(|probe| probe.ready).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::definitions::Compiled;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    const JOB: JobId = JobId::new(1);
+    const A: ExecutorId = ExecutorId::new(1);
+    const B: ExecutorId = ExecutorId::new(2);
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn job(route: &str) -> Arc<Compiled> {
+        definition(&json!({ "route": route }))
+    }
+
+    /// Asks both about a run; answers the numbers of the questions.
+    fn ask(probes: &mut Probes, job: &Arc<Compiled>, now: i64) -> Vec<i64> {
+        probes.ask(Probe::new(ready(1, job), at(now)), [A, B].into_iter());
+        probes.take_questions(10, at(now)).into_iter().map(|(_, number, _)| number).collect()
+    }
+
+    fn answers(probes: &mut Probes) -> Vec<(Answer, Answer)> {
+        let waiting = probes.take(JOB);
+        let answers = waiting.iter().map(|probe| (probe.answer(A), probe.answer(B))).collect();
+        waiting.into_iter().for_each(|probe| probes.wait_on(probe));
+        answers
+    }
+
+    #[test]
+    fn an_answer_counts_for_the_runs_that_it_is_about() {
+        let (mut probes, busyover, free) = (Probes::default(), job("busyover"), BTreeSet::from([JOB]));
+        let first = ask(&mut probes, &busyover, 0);
+        assert_eq!(probes.answered(A, first[0], &BTreeSet::new()), [JOB]);
+        let second = ask(&mut probes, &busyover, 10);
+        assert_eq!(probes.answered(B, first[1], &free), [JOB]);
+        assert_eq!(answers(&mut probes), [(Answer::No, Answer::Yes), (Answer::None, Answer::None)]);
+        assert_eq!(probes.answered(B, second[0], &free), [], "that was asked of A");
+        assert_eq!(probes.answered(A, 99, &free), []);
+    }
+
+    #[test]
+    fn who_got_a_run_is_not_free_whatever_it_said_before() {
+        let (mut probes, busyover, free) = (Probes::default(), job("busyover"), BTreeSet::from([JOB]));
+        let numbers = ask(&mut probes, &busyover, 0);
+        let mut probe = probes.take(JOB).pop_front().unwrap();
+        probe.take_away(B);
+        probes.wait_on(probe);
+        probes.answered(B, numbers[1], &free);
+        assert_eq!(answers(&mut probes), [(Answer::None, Answer::No)]);
+    }
+
+    #[test]
+    fn whoever_answers_at_all_is_there() {
+        let (mut probes, failover) = (Probes::default(), job("failover"));
+        let numbers = ask(&mut probes, &failover, 0);
+        probes.answered(A, numbers[0], &BTreeSet::new());
+        assert_eq!(answers(&mut probes), [(Answer::Yes, Answer::None)]);
+    }
+
+    #[test]
+    fn a_probe_ends_and_the_job_rests() {
+        let (mut probes, busyover) = (Probes::default(), job("busyover"));
+        ask(&mut probes, &busyover, 0);
+        assert_eq!(probes.wake_at(), at(200));
+        assert_eq!(probes.take_ended(at(199)), []);
+        assert_eq!(probes.take_ended(at(200)), [JOB]);
+        assert!(probes.asked.is_empty(), "questions without an answer are forgotten");
+        assert_eq!(probes.take(JOB).len(), 1);
+        probes.pause(JOB, at(200));
+        assert!(probes.is_paused(JOB, at(299)) && !probes.is_paused(JOB, at(300)));
+        assert_eq!(probes.wake_at(), Timestamp::MAX);
     }
 }

@@ -116,10 +116,10 @@ impl DispatchLoop {
     }
 
     fn look_at_probes(&mut self, job: JobId, now: Timestamp) {
-        let mut taken = Vec::new();
+        let (mut taken, mut waiting) = (Vec::new(), Vec::new());
         for mut probe in self.probes.take(job) {
             // Who got a run of the job just now is not free for the next.
-            taken.iter().for_each(|executor| probe.note(*executor, Answer::No));
+            taken.iter().for_each(|executor| probe.take_away(*executor));
             match self.choose(&probe, probe.until <= now, now) {
                 Chosen::Executor(id, name, trace) => {
                     if question(probe.ready.definition.job.route) == Some(Question::Free) {
@@ -127,13 +127,17 @@ impl DispatchLoop {
                     }
                     self.take(probe.ready, id, name, trace, now);
                 }
-                Chosen::Wait(_) => self.probes.wait_on(probe),
+                Chosen::Wait(_) => waiting.push(probe),
                 Chosen::Nobody => {
                     self.probes.pause(job, now);
                     let since = probe.ready.tried_at.unwrap_or(now);
                     self.parked.push(Waiting { ready: probe.ready, since });
                 }
             }
+        }
+        for mut probe in waiting {
+            taken.iter().for_each(|executor| probe.take_away(*executor));
+            self.probes.wait_on(probe);
         }
     }
 }
