@@ -50,8 +50,13 @@ impl DispatchLoop {
             let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
             return (!self.shared.results.try_submit(finish, None)).then_some(ready);
         }
-        if ready.run.is_root() && ready.run.shard_total.is_none() {
-            return self.expand(ready, now);
+        if ready.run.is_root() {
+            if ready.run.shard_total.is_none() {
+                return self.expand(ready, now);
+            }
+            // It is under way by its shards, and never sent itself.
+            self.shared.in_memory.forget([ready.run.id]);
+            return None;
         }
         self.route(ready, now)
     }

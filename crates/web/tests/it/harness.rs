@@ -146,7 +146,7 @@ impl Server {
             finished_at: self.engine.now(),
             message: Some("<b>done</b>".to_owned()),
             result: Some("{\"n\": 1.50}".to_owned()),
-            trace: None,
+            trace: Some(r#"{"route":"round","of":["<b>a"],"refused":{"z":"full"},"waited":{"turn":1200}}"#.to_owned()),
             jitter: 0.0,
         };
         let ids = IdGen::new(1023);

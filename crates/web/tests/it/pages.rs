@@ -207,6 +207,9 @@ async fn markup_comes_back_as_text() {
     }
     let text = visitor.get(&format!("/runs/{run}")).await.text();
     assert!(text.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "{text}");
+    for part in ["each in turn", "&lt;b&gt;a", "z (full)", "Waited for its turn"] {
+        assert!(text.contains(part), "how it came to its executor: {part} is not in {text}");
+    }
     assert!(
         text.contains("<span class=\"a31\">red</span> <span class=\"ctl\">^G</span><span class=\"ctl\">U+202E</span>")
     );
