@@ -1,4 +1,4 @@
-//! Broadcast: every executor gets a shard (XXL-JOB's SHARDING_BROADCAST). Who they are is fixed when the fire is expanded;
+//! Broadcast: every executor gets a shard (XXL-JOB's `SHARDING_BROADCAST`). Who they are is fixed when the fire is expanded;
 //! here a shard goes to the one that it is for, and waits while that one has no room. A shard that is tried again goes to
 //! the same one if it is still there, else to another. Remembers nothing.
 

@@ -1,5 +1,5 @@
 //! Consistent hash: the same executor for the same job, and few jobs that move when executors come and go (XXL-JOB's
-//! CONSISTENT_HASH, its exact ring: 100 places for each executor, md5, the first four bytes little-endian). Remembers
+//! `CONSISTENT_HASH`, its exact ring: 100 places for each executor, md5, the first four bytes little-endian). Remembers
 //! nothing.
 //!
 //! The key is the job's id in decimal, as XXL-JOB has it: ids outlive renames, and jobs that share a handler or a name
