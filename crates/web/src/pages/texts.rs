@@ -225,6 +225,7 @@ impl Texts {
             | Code::EditConflict
             | Code::VersionMismatch
             | Code::CalendarUsed
+            | Code::JobIsParent
             | Code::TooManyCalendars => (self.problem_conflict, self.problem_conflict_hint),
             Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {
                 (self.problem_too_late, self.problem_too_late_hint)
