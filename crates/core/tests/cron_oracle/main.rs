@@ -1,7 +1,8 @@
 //! The cron engine against an oracle that walks through time and asks of each second or minute: does it match?
 //!
-//! `PROPTEST_CASES=100000 cargo test --release -p rondel-core --test cron_oracle` is the long run; each case asks for ten
-//! instants in a random zone, mostly near a change of its clock. A failing case is printed and kept.
+//! `PROPTEST_CASES=100000 PROPTEST_RNG_SEED=… cargo test --release -p rondel-core --test cron_oracle` is the long run, about
+//! ten minutes; each case asks for ten instants in a random zone, mostly near a change of its clock. A failing case is printed
+//! and kept; docs/PERFORMANCE.md has the last long run and its seed.
 #![expect(clippy::unwrap_used, reason = "a test's helpers are tests")]
 
 mod oracle;
