@@ -48,20 +48,3 @@ CREATE TABLE IF NOT EXISTS job_parent (
     PRIMARY KEY (child_id, parent_id),
     KEY job_parent_parent (parent_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
-
--- Jobs with several parents that wait for the rest of them: one row per job and fire, gone when it is released.
-CREATE TABLE IF NOT EXISTS run_join (
-    -- The run that the fire began with.
-    root_id BIGINT NOT NULL,
-    -- The job that waits.
-    job_id BIGINT NOT NULL,
-    -- How many of its parents belong to this fire.
-    wanted_count INTEGER NOT NULL,
-    -- How many of them have ended.
-    ended_count INTEGER NOT NULL,
-    -- The first parent that did not end as the job wants; NULL while all did.
-    refused_by BIGINT,
-    -- When the first of them ended.
-    created_at_ms BIGINT NOT NULL,
-    PRIMARY KEY (root_id, job_id)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;

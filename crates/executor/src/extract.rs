@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::job_error::JobError;
 use crate::log::RunLog;
@@ -109,13 +110,21 @@ impl<T: DeserializeOwned> FromRun for RawParams<T> {
 }
 
 fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
-    let text = run.params();
-    let read = if text == "null" {
-        serde_json::from_str(text).or_else(|_| serde_json::from_str("{}"))
-    } else {
-        serde_json::from_str(text)
+    read(run.params(), run.trigger() == "parent").map_err(|error| JobError::terminal(format_args!("params: {error}")))
+}
+
+/// A run that follows from others is told of them under `parents`; a type that has no place for that goes without.
+fn read<T: DeserializeOwned>(text: &str, is_follower: bool) -> serde_json::Result<T> {
+    let read = match text {
+        "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),
+        _ => serde_json::from_str(text),
     };
-    read.map_err(|error| JobError::terminal(format_args!("params: {error}")))
+    if !is_follower || read.is_ok() {
+        return read;
+    }
+    let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else { return read };
+    fields.remove("parents");
+    serde_json::from_value(Value::Object(fields))
 }
 
 /// A value that the builder was given with [`state`](crate::Builder::state): a pool, a client. It is cloned.
@@ -291,5 +300,34 @@ impl Log {
 impl FromRun for Log {
     fn from_run(run: &RunContext) -> Result<Self, JobError> {
         Ok(Self { run: run.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Strict {
+        table: String,
+    }
+
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    struct Joined {
+        table: String,
+        parents: Value,
+    }
+
+    const FOLLOWER: &str = r#"{"table": "orders", "parents": {"b": {"result": 3}}}"#;
+
+    #[test]
+    fn parents_are_told_to_those_who_ask() {
+        let joined: Joined = read(FOLLOWER, true).unwrap();
+        assert_eq!(joined.parents["b"]["result"], 3);
+        assert_eq!(read::<Strict>(FOLLOWER, true).unwrap(), Strict { table: "orders".to_owned() });
+        assert!(read::<Strict>(FOLLOWER, false).is_err(), "a field of the job's own that does not fit is told");
+        let wrong = read::<Strict>(r#"{"tabel": "orders", "parents": {}}"#, true).unwrap_err();
+        assert!(wrong.to_string().contains("tabel"), "{wrong}");
     }
 }

@@ -21,11 +21,16 @@ pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Re
         return Ok(None);
     }
     let mut value: Value = serde_json::from_str(params).map_err(JobError::terminal)?;
+    // What other runs returned is data: a secret's name in it must not fetch the secret.
+    let parents = value.as_object_mut().and_then(|fields| fields.remove("parents"));
     let mut found = Vec::new();
     let mut texts = Vec::new();
     collect_texts(&mut value, &mut texts);
     for text in texts {
         *text = fill(text, secrets, &mut found).await?;
+    }
+    if let (Some(fields), Some(parents)) = (value.as_object_mut(), parents) {
+        fields.insert("parents".to_owned(), parents);
     }
     Ok(Some(Resolved { params: value.to_string(), masks: Masks::new(found) }))
 }
@@ -81,6 +86,13 @@ mod tests {
     async fn nothing_to_do_is_nothing_done() {
         assert_eq!(resolved(r#"{"a":"{{other}}"}"#).await.unwrap(), None);
         assert_eq!(resolved(r#""{{secret.open""#).await.unwrap().as_deref(), Some(r#""{{secret.open""#));
+    }
+
+    #[tokio::test]
+    async fn what_parents_returned_fetches_no_secret() {
+        let filled = resolved(r#"{"own":"{{secret.user}}","parents":{"b":{"result":"{{secret.key}}"}}}"#);
+        let filled: Value = serde_json::from_str(&filled.await.unwrap().unwrap()).unwrap();
+        assert_eq!((&filled["own"], &filled["parents"]["b"]["result"]), (&"root".into(), &"{{secret.key}}".into()));
     }
 
     #[tokio::test]

@@ -51,6 +51,8 @@ struct RunJson {
     params: Option<Box<RawValue>>,
     result: Option<Box<RawValue>>,
     parent: Option<RunId>,
+    /// The run that its fire began with; itself, unless it follows from others.
+    root: RunId,
     cancel_requested_by: Option<String>,
     /// How far it is, while it is open and its handler has told.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,6 +158,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
     let shards = if run.shard_index == BROADCAST { Some(shards(call, &run).await?) } else { None };
     let params = params(call, &run).await?;
     let (job_version, due_at, parent) = (run.job_version, run.due_at, run.parent);
+    let root = if run.trigger == Trigger::Parent { RunId::new(run.cause) } else { run.id };
     let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let trace = run.trace.clone();
@@ -169,6 +172,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
         params: params.and_then(raw),
         result: result.and_then(raw),
         parent,
+        root,
         cancel_requested_by,
         progress,
         trace: trace.and_then(raw),

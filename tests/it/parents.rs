@@ -1,0 +1,88 @@
+//! Jobs that follow from jobs: a diamond runs its last job once per fire, and circles are refused.
+
+use std::time::Duration;
+
+use rondel_tests::{Agent, ScratchDb, Server, wait_until};
+use serde_json::{Value, json};
+
+use crate::journal::{Journal, seconds};
+use crate::on_each_database;
+
+/// a → b, c → d: d runs once per fire of a, after both, and is told what they returned.
+async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let journal = Journal::new();
+    let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
+    for (name, schedule) in [
+        ("a", json!({"every": "2s"})),
+        ("b", json!({"after": ["a"]})),
+        ("c", json!({"after": ["a"]})),
+        ("d", json!({"after": ["b", "c"]})),
+    ] {
+        let mut job = json!({"name": name, "app": "files", "handler": "shell", "schedule": schedule});
+        job["params"] = journal.params(if name == "b" { "sleep 0.3" } else { "" });
+        api.post("/api/v1/jobs", job).await.expect(201);
+    }
+    let circle = json!({"schedule": {"every": null, "after": ["d"]}});
+    let circle = api.patch("/api/v1/jobs/a", circle).await.expect(422);
+    assert!(circle["errors"][0]["message"].as_str().is_some_and(|text| text.contains("d -> a -> b -> d")), "{circle}");
+    let missing = json!({"name": "e", "app": "files", "handler": "shell", "schedule": {"after": ["nobody"]}});
+    let missing = api.post("/api/v1/jobs", missing).await.expect(422);
+    assert_eq!(missing["errors"][0]["pointer"], "/schedule/after/0", "{missing}");
+
+    let last = wait_until(Duration::from_secs(60), "three fires of d", async || {
+        let runs = api.runs("d").await;
+        let done: Vec<Value> = runs.iter().filter(|run| run["status"] == "succeeded").cloned().collect();
+        if done.len() >= 3 { Ok(done) } else { Err(runs) }
+    })
+    .await;
+    for run in last {
+        let fire_at = &run["fire_at"];
+        let run = api.get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
+        assert_eq!(run["trigger"], "parent");
+        for parent in ["b", "c"] {
+            let told = &run["params"]["parents"][parent];
+            let id = told["run_id"].as_str().expect("the parent's run");
+            let of_parent = api.get(&format!("/api/v1/runs/{id}")).await.expect(200);
+            assert_eq!((&of_parent["fire_at"], &of_parent["job"]), (fire_at, &json!(parent)));
+            assert_eq!((&told["status"], &told["result"]), (&json!("succeeded"), &of_parent["result"]));
+            let [ended, began] =
+                [&of_parent["finished_at"], &run["started_at"]].map(|at| seconds(at.as_str().expect("an instant")));
+            assert!(ended <= began, "d began before {parent} ended");
+        }
+    }
+    for (fire, lines) in journal.by_fire() {
+        assert!(lines.len() <= 4, "something of {fire} ran twice: {lines:?}");
+    }
+}
+on_each_database!(the_last_of_a_diamond_runs_once_per_fire);
+
+/// The server dies between the verdicts of a batch and what follows from them: neither is there afterwards, and both come.
+async fn a_verdict_and_its_children_are_one(db: ScratchDb) {
+    let mut server = Server::start_with(&db, &["--failpoint", "finish.settled@2"]).await;
+    let data = tempfile::tempdir().expect("make a folder");
+    let journal = Journal::new();
+    for (name, schedule) in [("a", json!({"every": "1s"})), ("b", json!({"after": ["a"]}))] {
+        let job = json!({
+            "name": name, "app": "files", "handler": "shell", "params": journal.params(""), "schedule": schedule,
+            "misfire": {"policy": "all", "max": 100},
+        });
+        server.api().post("/api/v1/jobs", job).await.expect(201);
+    }
+    let _agent = Agent::start_with(&server, "files", &["--data-dir", &data.path().display().to_string()]).await;
+    let ended = server.process().wait(Duration::from_secs(60)).await;
+    assert!(!ended.success(), "it aborted at the failpoint: {ended}");
+    let server = Server::start_with_data_of(server, &[]).await;
+    let api = server.api();
+    wait_until(Duration::from_secs(60), "each ended run of a has its child", async || {
+        let (parents, children) = (api.runs("a").await, api.runs("b").await);
+        let done = |run: &&Value| run["status"] == "succeeded";
+        let has_child = |run: &&Value| children.iter().any(|child| child["fire_at"] == run["fire_at"]);
+        let ended: Vec<&Value> = parents.iter().filter(done).collect();
+        let all = ended.len() >= 5 && ended.iter().all(has_child);
+        if all { Ok(()) } else { Err(format!("{parents:#?} {children:#?}")) }
+    })
+    .await;
+}
+on_each_database!(a_verdict_and_its_children_are_one);
