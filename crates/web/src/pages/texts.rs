@@ -227,6 +227,7 @@ impl Texts {
             | Code::CalendarUsed
             | Code::JobIsParent
             | Code::TooManyCalendars => (self.problem_conflict, self.problem_conflict_hint),
+            Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),
             Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {
                 (self.problem_too_late, self.problem_too_late_hint)
             }
