@@ -48,3 +48,14 @@ CREATE TABLE IF NOT EXISTS job_parent (
     PRIMARY KEY (child_id, parent_id),
     KEY job_parent_parent (parent_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Which node counts for a limit that jobs share: the one whose job named its key first, or who took its place.
+CREATE TABLE IF NOT EXISTS limit_home (
+    -- The tenant.
+    namespace_id BIGINT NOT NULL,
+    -- The key that the jobs name.
+    limit_key VARCHAR(255) NOT NULL,
+    -- The node.
+    home BIGINT NOT NULL,
+    PRIMARY KEY (namespace_id, limit_key)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;

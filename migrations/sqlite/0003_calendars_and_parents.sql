@@ -49,3 +49,15 @@ CREATE TABLE job_parent (
 ) WITHOUT ROWID;
 
 CREATE INDEX job_parent_parent ON job_parent (parent_id);
+
+-- Which node counts for a limit that jobs share: the one whose job named its key first, or who took its place.
+CREATE TABLE limit_home (
+    -- The tenant.
+    namespace_id BIGINT NOT NULL,
+    -- The key that the jobs name.
+    limit_key TEXT NOT NULL
+        CHECK (length(limit_key) <= 255),
+    -- The node.
+    home BIGINT NOT NULL,
+    PRIMARY KEY (namespace_id, limit_key)
+) WITHOUT ROWID;

@@ -12,6 +12,7 @@ mod edits;
 mod fires;
 mod harness;
 mod journal;
+mod overlap;
 mod parents;
 mod purge;
 mod routers;

@@ -101,6 +101,17 @@ impl Shared {
             .await;
     }
 
+    /// The shards of a broadcast that have no verdict yet.
+    pub(crate) async fn open_shards(&self, root: &Run) -> Result<Vec<Run>, StoreError> {
+        if root.shard_index != BROADCAST || root.shard_total.is_none() {
+            return Ok(Vec::new());
+        }
+        let query = RunQuery { parent: Some(root.id), limit: SHARD_COUNT_MAX, ..RunQuery::default() };
+        let mut shards = self.store.list_runs(root.namespace, &query).await?;
+        shards.retain(|shard| !shard.status.is_terminal());
+        Ok(shards)
+    }
+
     pub(crate) fn lane_count(&self) -> usize {
         if self.store.is_single_server() { 1 } else { self.config.lanes.max(1) }
     }
@@ -295,6 +306,10 @@ impl Engine {
         self.shared.config.retention
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Makes the scan look now.
     pub fn poke_scan(&self) {
         self.shared.scan_poke.notify_one();
@@ -319,16 +334,6 @@ impl Engine {
         if run.node == self.token().node {
             self.shared.adopt_poke.notify_one();
         }
-    }
-
-    /// The shards of a broadcast that have no verdict yet.
-    pub(crate) async fn open_shards(&self, root: &Run) -> Result<Vec<RunId>, StoreError> {
-        if root.shard_index != BROADCAST || root.shard_total.is_none() {
-            return Ok(Vec::new());
-        }
-        let query = RunQuery { parent: Some(root.id), limit: SHARD_COUNT_MAX, ..RunQuery::default() };
-        let shards = self.shared.store.list_runs(root.namespace, &query).await?;
-        Ok(shards.into_iter().filter(|shard| !shard.status.is_terminal()).map(|shard| shard.id).collect())
     }
 
     /// Leaves: the scan and the ring stop, executors are told, runs in their hands may end within `grace`, and their

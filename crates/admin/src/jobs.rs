@@ -9,7 +9,6 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob, PinnedCalendar};
-use rondel_store::ledger::CancelAsked;
 
 use crate::engine::Engine;
 use crate::jobs::checks::Checked;
@@ -249,21 +248,6 @@ impl Engine {
         let run = self.store().request_run(token, run, now).await?;
         self.inject(vec![run.clone()]);
         Ok(run)
-    }
-
-    /// Asks for a run to be cancelled.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
-        let asked = self.store().ask_cancel(run, by, self.now()).await?;
-        if let CancelAsked::Noted(run) = &asked {
-            for shard in self.open_shards(run).await? {
-                self.store().ask_cancel(shard, by, self.now()).await?;
-            }
-            self.poke_cancels(run);
-        }
-        Ok(asked)
     }
 
     /// When these jobs fire next, claimed already or not; `None` for one that does not fire any more, and for one whose

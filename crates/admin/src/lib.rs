@@ -13,6 +13,7 @@
 pub mod alert;
 pub mod auth;
 pub mod calendars;
+pub mod cancel;
 pub mod clock;
 mod cluster;
 mod config;

@@ -15,8 +15,8 @@ use rondel_store::catalog::{
 };
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
 use rondel_store::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher, InHand, RunCheck,
-    RunQuery,
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher, InHand, LimitName,
+    RunCheck, RunQuery,
 };
 use rondel_store::logs::{LogChunk, LogRange, RemovedLogs};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
@@ -191,6 +191,10 @@ pass_on!(Ledger {
     fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();
     fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
     fn ask_cancel(run: RunId, by: &str, now: Timestamp) -> CancelAsked;
+    fn ask_cancels(runs: &[RunId], by: &str, now: Timestamp) -> u64;
+    fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
+    fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
+    fn open_runs(job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Vec<Run>;
     fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
     fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
     fn attempts(run: RunId) -> Vec<Attempt>;

@@ -10,7 +10,7 @@ use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::spec::{
     CalendarRule, ConcurrencySpec, Delivery, FieldError, JobSpec, MisfirePolicy, MisfireSpec, Over, OverlapPolicy,
-    OverlapScope, OverlapSpec, RateSpec, Route, ScheduleSpec,
+    OverlapSpec, RateSpec, Route, ScheduleSpec,
 };
 use crate::timetable::{Applied, Timetable};
 
@@ -243,18 +243,7 @@ fn check_key(pointer: &str, key: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What is laid out but not built is refused by name: a definition that is accepted does what it says.
 fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
-    let mut unavailable = |pointer: &str, value: &dyn std::fmt::Display, instead: &str| {
-        let message = format!("\"{value}\" is not available in this version; use {instead}");
-        errors.push(FieldError::new(pointer, message));
-    };
-    if spec.overlap.policy == OverlapPolicy::Cover {
-        unavailable("/overlap/policy", &spec.overlap.policy, "serial, discard or allow");
-    }
-    if spec.overlap.scope == OverlapScope::Executor {
-        unavailable("/overlap/scope", &spec.overlap.scope, "cluster");
-    }
     if spec.retry.max > RETRY_MAX {
         let message = format!("{} retries; at most {RETRY_MAX} are made", spec.retry.max);
         errors.push(FieldError::new("/retry/max", message));

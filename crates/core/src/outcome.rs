@@ -10,6 +10,21 @@ use crate::time::Timestamp;
 /// How often a run whose executor died under it is sent again, apart from the job's own retries.
 pub const LOST_RETRY_MAX: i32 = 3;
 
+/// Who asks to cancel a run in whose place a later one of its job comes.
+pub const LATER_RUN: &str = "a later run of the job";
+
+/// Why a run ends that this one asked to cancel.
+#[must_use]
+pub fn cancel_reason(by: &str) -> Reason {
+    if by == LATER_RUN { Reason::Covered } else { Reason::Requested }
+}
+
+/// The message of the verdict of a run that this one asked to cancel.
+#[must_use]
+pub fn cancelled_by(by: &str) -> String {
+    format!("cancelled by {by}")
+}
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -56,8 +71,8 @@ pub struct Ended {
     pub lost_count: i32,
     /// Whether a durable mark says that it may have been sent.
     pub marked: bool,
-    /// Whether somebody asked to cancel the run.
-    pub cancel_asked: bool,
+    /// Where somebody asked to cancel the run: why it ends then.
+    pub cancel_asked: Option<Reason>,
 }
 
 /// What follows.
@@ -97,7 +112,7 @@ pub enum After {
 ///     awaits_children: false,
 /// };
 /// let now = Timestamp::from_secs(0);
-/// let first = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };
+/// let first = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: None };
 /// let failed = Outcome::Failed { retryable: true };
 /// assert!(matches!(after(policy, first, failed, now, 0.0), After::Again { .. }));
 /// let second = Ended { attempt: 2, ..first };
@@ -108,7 +123,7 @@ pub fn after(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp
     let verdict = |status, reason| After::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
-        Outcome::Cancelled => verdict(RunStatus::Cancelled, Some(Reason::Requested)),
+        Outcome::Cancelled => verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested))),
         Outcome::Skipped(reason) => verdict(RunStatus::Skipped, Some(reason)),
         Outcome::Failed { retryable } => {
             retry(policy, ended, retryable, now, jitter).unwrap_or_else(|| verdict(RunStatus::Failed, None))
@@ -123,7 +138,7 @@ pub fn after(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp
 fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<After> {
     // Attempts that an executor was lost with do not count against the job's own retries.
     let failed_count = u32::try_from(ended.attempt - ended.lost_count).unwrap_or(0).max(1);
-    if !retryable || ended.cancel_asked || failed_count > policy.retry_max {
+    if !retryable || ended.cancel_asked.is_some() || failed_count > policy.retry_max {
         return None;
     }
     let wait = backoff(policy, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
@@ -131,8 +146,8 @@ fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jit
 }
 
 fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> After {
-    if ended.cancel_asked {
-        return After::Verdict { status: RunStatus::Cancelled, reason: Some(Reason::Requested) };
+    if ended.cancel_asked.is_some() {
+        return After::Verdict { status: RunStatus::Cancelled, reason: ended.cancel_asked };
     }
     if !policy.at_least_once && ended.marked {
         return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
@@ -175,7 +190,7 @@ mod tests {
         awaits_children: false,
     };
     const NOW: Timestamp = Timestamp::from_secs(1000);
-    const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: false };
+    const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: None };
     const FAILED: Outcome = Outcome::Failed { retryable: true };
 
     #[track_caller]
@@ -202,10 +217,14 @@ mod tests {
 
     #[test]
     fn a_cancelled_run_is_not_tried_again() {
-        let asked = Ended { cancel_asked: true, ..FIRST };
+        let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
         check_after(POLICY, asked, FAILED, verdict(RunStatus::Failed, None));
         let cancelled = verdict(RunStatus::Cancelled, Some(Reason::Requested));
         check_after(POLICY, asked, Outcome::Lost(Reason::ExecutorLost), cancelled);
+        check_after(POLICY, asked, Outcome::Cancelled, cancelled);
+        check_after(POLICY, FIRST, Outcome::Cancelled, cancelled);
+        let covered = Ended { cancel_asked: Some(cancel_reason(LATER_RUN)), ..FIRST };
+        check_after(POLICY, covered, Outcome::Cancelled, verdict(RunStatus::Cancelled, Some(Reason::Covered)));
     }
 
     #[test]

@@ -85,8 +85,17 @@ pub struct RunCheck {
     pub job_version: i64,
     /// Its owner.
     pub owner: LeaseToken,
-    /// Whether somebody asked to cancel it.
-    pub cancel_asked: bool,
+    /// Who asked to cancel it, if somebody did.
+    pub cancel_by: Option<String>,
+}
+
+/// The name of a limit that jobs of a namespace share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitName {
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// The key that the jobs name.
+    pub key: String,
 }
 
 /// A run that is known to be in an executor's hands.
@@ -263,6 +272,21 @@ pub trait Ledger {
 
     /// Notes that somebody wants an open run cancelled.
     async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked>;
+
+    /// The same for several at once, at most a few hundred: those that are over are passed by. Answers how many of them
+    /// are open and asked for now, by whoever was first.
+    async fn ask_cancels(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<u64>;
+
+    /// Open runs of a job that nobody asked to cancel, in the order of their ids, at most `limit`: those of one planned
+    /// instant, or all that the nodes of the cluster look after.
+    async fn open_runs(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>>;
+
+    /// The nodes that count for these limits, in this order: for one that nobody counts for yet, the node of `token` from
+    /// now on. Who adopts a dead node's runs ([`adopt`](Self::adopt)) counts in its place.
+    async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
+
+    /// Gives own pending runs that were never sent to another living node, and their jobs with them. Answers which went.
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
     /// Own open runs that somebody asked to cancel, with who; each is answered until the run is over.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;

@@ -25,7 +25,8 @@ pub(crate) struct Standing {
     pub(crate) status: RunStatus,
     pub(crate) lost_count: i32,
     pub(crate) marked: bool,
-    pub(crate) cancel_asked: bool,
+    /// Where somebody asked to cancel it: why it ends then.
+    pub(crate) cancel_asked: Option<Reason>,
     /// It succeeded, and is over only with its children.
     pub(crate) awaits_children: bool,
 }

@@ -27,11 +27,15 @@ const RUNNING_MAX: u32 = 20_000;
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
     rounds: u32,
+    /// Under which lease everything is adopted that was open before.
+    adopted: Option<LeaseToken>,
+    /// Something was adopted, and then the database did not answer: the executors must be asked anew.
+    is_interrupted: bool,
 }
 
 impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, rounds: 0 }
+        Self { shared, rounds: 0, adopted: None, is_interrupted: false }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -59,12 +63,16 @@ impl AdoptLoop {
         let Some(held) = self.shared.membership.held() else { return Ok(()) };
         self.adopt(&held).await?;
         self.shared.note_adopted();
-        self.take_strays(&held).await?;
         self.look_after_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(MISSING_ROUNDS) {
+        if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted {
             self.call_missing(&held).await?;
+            self.is_interrupted = false;
         }
+        if self.adopted.replace(held.token) != Some(held.token) {
+            drop(self.shared.events.send(Event::Adopted(held.token)).await);
+        }
+        self.take_strays(&held).await?;
         let cancels = self.shared.store.cancels(held.token).await?;
         if !cancels.is_empty() {
             drop(self.shared.events.send(Event::Cancels(cancels)).await);
@@ -72,25 +80,53 @@ impl AdoptLoop {
         Ok(())
     }
 
-    async fn adopt(&self, held: &Held) -> Result<(), StoreError> {
-        let shared = &self.shared;
-        let now = shared.clock.now();
-        let dead = shared.membership.adoptable(now, shared.config.lease);
+    /// Nothing that was not sent goes on before all is known that may have been: a run waits for the earlier ones of its
+    /// job, and a retry that is due later still has its place before it.
+    async fn adopt(&mut self, held: &Held) -> Result<(), StoreError> {
+        let now = self.shared.clock.now();
+        let dead = self.shared.membership.adoptable(now, self.shared.config.lease);
+        let mut all_unsent = Vec::new();
         loop {
-            let adopted = shared.store.adopt(held.token, &dead, PAGE).await?;
+            let adopted = self.shared.store.adopt(held.token, &dead, PAGE).await?;
             if adopted.is_empty() {
-                return Ok(());
+                break;
             }
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
+            self.is_interrupted = true;
             let (awaiting, adopted): (Vec<_>, Vec<_>) =
                 adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
             self.hold(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
+            self.restore(adopted.iter().map(|adopted| &adopted.run)).await?;
             let (unsent, maybe_sent) = sort(adopted);
+            all_unsent.extend(unsent);
             let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
             // What may be in an executor's hands takes its place in the job's order before what comes after it.
             self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
-            shared.put(unsent).await;
+            self.is_interrupted = false;
         }
+        self.shared.put(all_unsent).await;
+        self.shared.membership.adopted(&dead);
+        Ok(())
+    }
+
+    /// Runs that nobody has in hand, but that began: a retry, a shard of a broadcast that is under way.
+    async fn restore(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let has_begun = |run: &&Run| {
+            run.status != RunStatus::Running && !run.is_root() && (run.attempt > 1 || run.parent.is_some())
+        };
+        let begun: Vec<Run> = adopted.filter(has_begun).cloned().collect();
+        if begun.is_empty() {
+            return Ok(());
+        }
+        let keys = begun.iter().map(|run| (run.job, run.job_version));
+        let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
+        let ready = begun.into_iter().filter_map(|run| {
+            let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
+            Some(Ready::new(run, definition))
+        });
+        drop(shared.events.send(Event::Restored(ready.collect())).await);
+        Ok(())
     }
 
     /// A running run of this node's that is not in its memory: it was adopted, and the answer was lost.

@@ -25,6 +25,8 @@ pub(crate) struct Membership {
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Homes whose due jobs this node may claim.
     claimable: RwLock<Arc<Vec<NodeId>>>,
+    /// Dead nodes whose open runs this node has taken over: all of them.
+    adopted: RwLock<Vec<NodeId>>,
 }
 
 impl Membership {
@@ -34,6 +36,7 @@ impl Membership {
             until: AtomicI64::new(0),
             nodes: RwLock::default(),
             claimable: RwLock::new(Arc::new(vec![token.node, NodeId::new(0)])),
+            adopted: RwLock::default(),
         };
         membership.renewed(sent_at, lease);
         membership
@@ -79,11 +82,20 @@ impl Membership {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes in the list of nodes: jobs of this node, of nobody and of dead nodes may be claimed.
+    /// The open runs of these dead nodes are known here: their jobs may be claimed.
+    pub(crate) fn adopted(&self, dead: &[NodeId]) {
+        let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
+        dead.clone_into(&mut adopted);
+    }
+
+    /// Takes in the list of nodes: jobs of this node, of nobody, and of dead nodes that it stands in for may be claimed.
+    /// A job whose open runs are still to be taken over, by whomever, would run beside itself.
     pub(crate) fn saw_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let this = self.token().node;
         let mut claimable = vec![this, NodeId::new(0)];
-        claimable.extend(nodes.iter().filter(|node| node.id != this && !node.is_living(now)).map(|node| node.id));
+        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_adopted = |node: &&Node| node.id != this && !node.is_living(now) && adopted.contains(&node.id);
+        claimable.extend(nodes.iter().filter(is_adopted).map(|node| node.id));
         *self.claimable.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(claimable);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }

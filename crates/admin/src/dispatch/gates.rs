@@ -1,27 +1,69 @@
-//! Gates: how many runs of a job may be open at the same time, and who waits in which order.
+//! Gates: how many runs of a job may be open at the same time, who waits in which order, and who makes room for whom.
 //!
-//! A job's home holds its gate. A broadcast passes once and counts as one until all of its shards are over; a run keeps
-//! its place while it waits for a retry.
+//! A gate stands before the whole job (overlap scope `cluster`), or before the job on one executor (`executor`). The
+//! job's home holds it. A broadcast passes its job's gate once and counts as one until all of its shards are over. A run
+//! that waits for its next attempt is *reserved*: it keeps its place in the order of the planned instants.
+//!
+//! Decides only; what a decision means for the runs is done by the dispatcher.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use rondel_core::spec::OverlapPolicy;
-use rondel_core::{Job, JobId, RunId, Timestamp};
+use rondel_core::spec::{OverlapPolicy, OverlapScope};
+use rondel_core::{ExecutorId, Job, JobId, RunId, RunStatus, Timestamp};
 
 use super::Ready;
 
 /// How many runs of one serial job wait in memory where its definition does not say.
 const QUEUE_MAX: usize = 1_000;
 
+/// What a gate stands before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Before {
+    Job(JobId),
+    Executor(JobId, ExecutorId),
+}
+
+/// The order of those that wait: by planned instant.
+type Place = (Timestamp, RunId);
+
 #[derive(Debug, Default)]
-pub(crate) struct Gates(HashMap<JobId, Gate>);
+pub(crate) struct Gates {
+    gates: HashMap<Before, Gate>,
+    /// Every run that is known to a gate.
+    seats: HashMap<RunId, Seat>,
+    /// Those that leave once more before they give up their place.
+    kept: HashSet<RunId>,
+}
 
 #[derive(Debug, Default)]
 struct Gate {
     /// What passed, with the number of open runs behind it: the shards of a broadcast, else one.
-    open: HashMap<RunId, usize>,
-    /// In the order of their instants.
-    queue: BTreeMap<(Timestamp, RunId), Ready>,
+    open: HashMap<RunId, Open>,
+    /// Runs that passed and wait for another attempt.
+    reserved: BTreeSet<Place>,
+    queue: BTreeMap<Place, Ready>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    count: usize,
+    fire_at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    before: Before,
+    /// What the run counts as: the shards of a broadcast count as their broadcast.
+    counts_as: RunId,
+    fire_at: Timestamp,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Reserved,
+    Queued,
 }
 
 /// What a gate says.
@@ -33,193 +75,305 @@ pub(crate) enum Entry {
     Queued,
     /// The overlap policy passes it over.
     Discarded(Ready),
+    /// A later run has taken its place.
+    Covered(Ready),
+    /// It waits until those that are open have made room; those that waited are passed over.
+    Covers { open: Vec<RunId>, waiting: Vec<Ready> },
 }
 
-/// What a run counts as: the shards of a broadcast count as their broadcast.
-fn key(ready: &Ready) -> RunId {
-    ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root()).unwrap_or(ready.run.id)
+/// Who may go on now, and where it waited: nothing where the gate was the job's.
+pub(crate) type Passed = (Ready, Option<ExecutorId>);
+
+/// The broadcast that the run is a shard of.
+fn whole_of(ready: &Ready) -> Option<RunId> {
+    ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root())
+}
+
+/// The gate that a run must pass before it is routed; `None` where there is none.
+fn before_routing(ready: &Ready) -> Option<Before> {
+    let job = &ready.definition.job;
+    (job.overlap.scope == OverlapScope::Cluster && job.concurrency_max().is_some())
+        .then_some(Before::Job(ready.run.job))
+}
+
+fn at_executor(ready: &Ready, executor: ExecutorId) -> Option<Before> {
+    let job = &ready.definition.job;
+    let gated = job.overlap.scope == OverlapScope::Executor && job.concurrency_max().is_some();
+    gated.then_some(Before::Executor(ready.run.job, executor))
+}
+
+fn max_of(job: &Job) -> usize {
+    job.concurrency_max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
+}
+
+impl Gate {
+    /// Whether one more may be open, at this place in the order.
+    fn has_room(&self, place: Place, max: usize) -> bool {
+        let left = max.saturating_sub(self.open.len());
+        left > 0 && self.reserved.range(..place).take(left).count() < left
+    }
 }
 
 impl Gates {
+    /// A run is due: through the gate of its job.
     pub(crate) fn enter(&mut self, ready: Ready) -> Entry {
-        let Some(max) = ready.definition.job.concurrency_max() else { return Entry::Passed(ready) };
-        let gate = self.0.entry(ready.run.job).or_default();
-        let key = key(&ready);
-        if gate.open.contains_key(&key) {
-            return Entry::Passed(ready);
+        match before_routing(&ready) {
+            Some(before) => self.pass(before, ready),
+            None => Entry::Passed(ready),
         }
-        if gate.open.len() < usize::try_from(max).unwrap_or(usize::MAX) {
-            gate.open.insert(key, 1);
-            return Entry::Passed(ready);
-        }
-        if gate.queue.len() >= queue_max(&ready.definition.job) {
-            return Entry::Discarded(ready);
-        }
-        gate.queue.insert((ready.run.fire_at, ready.run.id), ready);
-        Entry::Queued
     }
 
-    /// A run is open that did not come through here: it was adopted.
+    /// A run was routed to this executor: through the job's gate there.
+    pub(crate) fn enter_at(&mut self, ready: Ready, executor: ExecutorId) -> Entry {
+        match at_executor(&ready, executor) {
+            Some(before) => self.pass(before, ready),
+            None => Entry::Passed(ready),
+        }
+    }
+
+    /// Whether [`enter_at`](Self::enter_at) would let it pass.
+    pub(crate) fn would_pass_at(&self, ready: &Ready, executor: ExecutorId) -> bool {
+        let Some(before) = at_executor(ready, executor) else { return true };
+        let is_open = |seat: &Seat| seat.before == before && seat.state == State::Open;
+        self.seats.get(&ready.run.id).is_some_and(is_open)
+            || self.gates.get(&before).is_none_or(|gate| gate.has_room(place(ready), max_of(&ready.definition.job)))
+    }
+
+    /// Whether the run has a place at a gate that is not the one it has to pass now: its job was edited meanwhile.
+    pub(crate) fn is_elsewhere(&self, ready: &Ready) -> bool {
+        self.seats.get(&ready.run.id).is_some_and(|seat| Some(seat.before) != before_routing(ready))
+    }
+
+    fn pass(&mut self, before: Before, ready: Ready) -> Entry {
+        if self.seats.get(&ready.run.id).is_some_and(|seat| seat.before != before) {
+            self.forget(ready.run.id);
+        }
+        let seat = self.seats.get(&ready.run.id).copied();
+        match seat.map(|seat| seat.state) {
+            Some(State::Open) => return Entry::Passed(ready),
+            Some(State::Queued) => return Entry::Queued,
+            Some(State::Reserved) | None => {}
+        }
+        let gate = self.gates.entry(before).or_default();
+        let (place, job) = (place(&ready), &ready.definition.job);
+        let was_reserved = gate.reserved.remove(&place);
+        self.seats.remove(&ready.run.id);
+        let whole_is_open = whole_of(&ready).is_some_and(|whole| gate.open.contains_key(&whole));
+        if whole_is_open || gate.has_room(place, max_of(job)) {
+            self.open(before, &ready);
+            return Entry::Passed(ready);
+        }
+        match job.overlap.policy {
+            OverlapPolicy::Discard => Entry::Discarded(ready),
+            OverlapPolicy::Cover => self.cover(before, ready, was_reserved),
+            OverlapPolicy::Serial | OverlapPolicy::Allow if gate.queue.len() >= queue_max(job) => {
+                Entry::Discarded(ready)
+            }
+            OverlapPolicy::Serial | OverlapPolicy::Allow => {
+                self.queue(before, ready);
+                Entry::Queued
+            }
+        }
+    }
+
+    /// The one that comes last takes the place of all the others. One that comes again (a restart gave it another
+    /// attempt) is not the last where a later one is here.
+    fn cover(&mut self, before: Before, ready: Ready, was_reserved: bool) -> Entry {
+        let Some(gate) = self.gates.get_mut(&before) else { return Entry::Passed(ready) };
+        let place = place(&ready);
+        let mut others = gate.open.iter().map(|(id, open)| (open.fire_at, *id)).chain(gate.queue.keys().copied());
+        if was_reserved && others.any(|other| other > place) {
+            return Entry::Covered(ready);
+        }
+        let waiting: Vec<Ready> = std::mem::take(&mut gate.queue).into_values().collect();
+        let mut open: Vec<RunId> = gate.open.keys().copied().collect();
+        open.extend(gate.reserved.iter().map(|(_, id)| *id));
+        open.sort_unstable();
+        for covered in &waiting {
+            self.seats.remove(&covered.run.id);
+        }
+        self.queue(before, ready);
+        Entry::Covers { open, waiting }
+    }
+
+    fn open(&mut self, before: Before, ready: &Ready) {
+        let fire_at = ready.run.fire_at;
+        let counts_as = match before {
+            Before::Job(_) => whole_of(ready).unwrap_or(ready.run.id),
+            Before::Executor(..) => ready.run.id,
+        };
+        let open = self.gates.entry(before).or_default().open.entry(counts_as);
+        open.and_modify(|open| open.count += 1).or_insert(Open { count: 1, fire_at });
+        self.seats.insert(ready.run.id, Seat { before, counts_as, fire_at, state: State::Open });
+    }
+
+    fn queue(&mut self, before: Before, ready: Ready) {
+        let (id, fire_at) = (ready.run.id, ready.run.fire_at);
+        self.seats.insert(id, Seat { before, counts_as: id, fire_at, state: State::Queued });
+        self.gates.entry(before).or_default().queue.insert((fire_at, id), ready);
+    }
+
+    /// An open run that did not come through here: it is adopted, or was when the server started. What is in an
+    /// executor's hands, or may be, is open; what waits for another attempt has its place; what was never sent has none.
+    pub(crate) fn restore(&mut self, ready: &Ready) {
+        let Some(before) = before_routing(ready) else { return };
+        let run = &ready.run;
+        if run.is_root() || self.seats.contains_key(&run.id) {
+            return;
+        }
+        if run.status == RunStatus::Running || whole_of(ready).is_some() {
+            self.open(before, ready);
+        } else if run.attempt > 1 {
+            self.reserve(before, place(ready));
+        }
+    }
+
+    /// An adopted run is in this executor's hands.
+    pub(crate) fn hold_at(&mut self, ready: &Ready, executor: ExecutorId) {
+        if let Some(before) = at_executor(ready, executor).filter(|_| !self.seats.contains_key(&ready.run.id)) {
+            self.open(before, ready);
+        }
+    }
+
+    fn reserve(&mut self, before: Before, (fire_at, run): Place) {
+        self.gates.entry(before).or_default().reserved.insert((fire_at, run));
+        self.seats.insert(run, Seat { before, counts_as: run, fire_at, state: State::Reserved });
+    }
+
+    /// A run that awaits its children was adopted: it keeps its place until they are over.
     pub(crate) fn hold(&mut self, ready: &Ready) {
-        if ready.definition.job.concurrency_max().is_some() {
-            let gate = self.0.entry(ready.run.job).or_default();
-            *gate.open.entry(key(ready)).or_insert(0) += 1;
+        if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
+            self.open(before, ready);
         }
     }
 
-    /// A run that passed ends, and keeps its place until its children are over too. False where it has none here.
+    /// A run that passed ends, and keeps its place until its children are over too: it leaves twice. False where it has
+    /// none here.
     pub(crate) fn keep(&mut self, job: JobId, run: RunId) -> bool {
-        match self.0.get_mut(&job).and_then(|gate| gate.open.get_mut(&run)) {
-            Some(count) => {
-                *count += 1;
-                true
+        if self.seats.get(&run).is_some_and(|seat| seat.state == State::Open) {
+            return self.kept.insert(run);
+        }
+        // A broadcast's row has no place of its own while its shards have theirs.
+        let before = Before::Job(job);
+        let Some(open) = self.gates.get_mut(&before).and_then(|gate| gate.open.get_mut(&run)) else { return false };
+        open.count += 1;
+        self.seats.insert(run, Seat { before, counts_as: run, fire_at: open.fire_at, state: State::Open });
+        true
+    }
+
+    /// A broadcast that passed is cut into these shards now.
+    pub(crate) fn expand(&mut self, root: RunId, shards: impl IntoIterator<Item = RunId>) {
+        let Some(seat) = self.seats.remove(&root) else { return };
+        let shards: Vec<RunId> = shards.into_iter().collect();
+        let open = self.gates.get_mut(&seat.before).and_then(|gate| gate.open.get_mut(&root));
+        if let Some(open) = open {
+            open.count = shards.len();
+            self.seats.extend(shards.into_iter().map(|shard| (shard, Seat { counts_as: root, ..seat })));
+        }
+    }
+
+    /// A run waits for its next attempt. Answers who may go on where it gives its place up.
+    pub(crate) fn again(&mut self, run: RunId) -> Vec<Passed> {
+        let Some(seat) = self.seats.get(&run).copied() else { return Vec::new() };
+        match seat.before {
+            // It is routed anew, perhaps to another executor.
+            Before::Executor(..) => self.leave(run),
+            Before::Job(_) if seat.counts_as != run || seat.state != State::Open => Vec::new(),
+            Before::Job(_) => {
+                if let Some(gate) = self.gates.get_mut(&seat.before) {
+                    gate.open.remove(&run);
+                }
+                self.reserve(seat.before, (seat.fire_at, run));
+                self.pump(seat.before)
             }
-            None => false,
         }
     }
 
-    /// A broadcast that passed has this many shards now.
-    pub(crate) fn expand(&mut self, job: JobId, root: RunId, shard_count: usize) {
-        if let Some(count) = self.0.get_mut(&job).and_then(|gate| gate.open.get_mut(&root)) {
-            *count = shard_count;
+    /// A run is over, or not on its way to its executor any more. Answers who may go on now.
+    pub(crate) fn leave(&mut self, run: RunId) -> Vec<Passed> {
+        if self.kept.remove(&run) {
+            return Vec::new();
+        }
+        let Some(before) = self.forget(run) else { return Vec::new() };
+        self.pump(before)
+    }
+
+    /// The executor has not got this run: it has no place there any more.
+    pub(crate) fn leave_executor(&mut self, run: RunId) -> Vec<Passed> {
+        match self.seats.get(&run).map(|seat| seat.before) {
+            Some(Before::Executor(..)) => self.leave(run),
+            Some(Before::Job(_)) | None => Vec::new(),
         }
     }
 
-    /// A run is over. Answers who may go on now.
-    pub(crate) fn leave(&mut self, job: JobId, run: RunId, parent: Option<RunId>) -> Vec<Ready> {
-        let Some(gate) = self.0.get_mut(&job) else { return Vec::new() };
-        let left = parent.filter(|parent| gate.open.contains_key(parent)).unwrap_or(run);
-        match gate.open.get_mut(&left) {
-            Some(count) if *count > 1 => *count -= 1,
-            Some(_) => drop(gate.open.remove(&left)),
-            None => {}
+    fn forget(&mut self, run: RunId) -> Option<Before> {
+        let seat = self.seats.remove(&run)?;
+        let gate = self.gates.get_mut(&seat.before)?;
+        match seat.state {
+            State::Open => match gate.open.get_mut(&seat.counts_as) {
+                Some(open) if open.count > 1 => open.count -= 1,
+                Some(_) => drop(gate.open.remove(&seat.counts_as)),
+                None => {}
+            },
+            State::Reserved => drop(gate.reserved.remove(&(seat.fire_at, run))),
+            State::Queued => drop(gate.queue.remove(&(seat.fire_at, run))),
         }
+        Some(seat.before)
+    }
+
+    fn pump(&mut self, before: Before) -> Vec<Passed> {
+        let executor = match before {
+            Before::Executor(_, executor) => Some(executor),
+            Before::Job(_) => None,
+        };
         let mut passed = Vec::new();
-        while let Some(next) = gate.queue.first_entry() {
-            let max = next
-                .get()
-                .definition
-                .job
-                .concurrency_max()
-                .map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
-            if gate.open.len() >= max {
-                break;
+        while let Some(gate) = self.gates.get_mut(&before) {
+            let head = gate.queue.first_key_value().map(|(place, next)| (*place, max_of(&next.definition.job)));
+            let Some((place, _)) = head.filter(|(place, max)| gate.has_room(*place, *max)) else { break };
+            if let Some(ready) = gate.queue.remove(&place) {
+                self.open(before, &ready);
+                passed.push((ready, executor));
             }
-            let ready = next.remove();
-            gate.open.insert(key(&ready), 1);
-            passed.push(ready);
         }
-        if gate.open.is_empty() && gate.queue.is_empty() {
-            self.0.remove(&job);
+        let is_empty = |gate: &Gate| gate.open.is_empty() && gate.reserved.is_empty() && gate.queue.is_empty();
+        if self.gates.get(&before).is_some_and(is_empty) {
+            self.gates.remove(&before);
         }
         passed
     }
 
-    /// Takes a waiting run out, whatever its job.
-    pub(crate) fn remove_queued_anywhere(&mut self, run: RunId) -> Option<Ready> {
-        self.0.values_mut().find_map(|gate| {
-            let at = gate.queue.keys().find(|(_, id)| *id == run).copied()?;
-            gate.queue.remove(&at)
-        })
+    /// Takes a run out that waits for its turn.
+    pub(crate) fn remove_queued(&mut self, run: RunId) -> Option<Ready> {
+        let seat = self.seats.get(&run).copied().filter(|seat| seat.state == State::Queued)?;
+        self.seats.remove(&run);
+        self.gates.get_mut(&seat.before)?.queue.remove(&(seat.fire_at, run))
     }
 
-    /// Takes every waiting run out: they are durable and somebody else's.
-    pub(crate) fn drain_queues(&mut self) -> Vec<Ready> {
-        self.0.values_mut().flat_map(|gate| std::mem::take(&mut gate.queue).into_values()).collect()
+    /// Forgets all but what `is_kept`; answers what waited: it is durable and somebody else's.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> Vec<Ready> {
+        let waiting: Vec<Ready> =
+            self.gates.values_mut().flat_map(|gate| std::mem::take(&mut gate.queue).into_values()).collect();
+        let mut gone: Vec<RunId> = self.seats.keys().copied().filter(|run| !is_kept(*run)).collect();
+        gone.sort_unstable();
+        for run in gone {
+            self.forget(run);
+        }
+        self.kept.retain(|run| is_kept(*run));
+        self.gates.retain(|_, gate| !gate.open.is_empty());
+        waiting
     }
+}
+
+fn place(ready: &Ready) -> Place {
+    (ready.run.fire_at, ready.run.id)
 }
 
 fn queue_max(job: &Job) -> usize {
     match job.overlap.policy {
-        OverlapPolicy::Discard | OverlapPolicy::Cover => 0,
         OverlapPolicy::Serial if job.overlap.max > 0 => usize::try_from(job.overlap.max).unwrap_or(usize::MAX),
-        OverlapPolicy::Serial | OverlapPolicy::Allow => QUEUE_MAX,
+        OverlapPolicy::Serial | OverlapPolicy::Allow | OverlapPolicy::Discard | OverlapPolicy::Cover => QUEUE_MAX,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::dispatch::tests_support::{definition, ready};
-
-    fn overlap(policy: &str, max: u32) -> std::sync::Arc<crate::definitions::Compiled> {
-        definition(&json!({"overlap": {"policy": policy, "max": max}}))
-    }
-
-    fn enter(gates: &mut Gates, ready: Ready) -> &'static str {
-        match gates.enter(ready) {
-            Entry::Passed(_) => "passed",
-            Entry::Queued => "queued",
-            Entry::Discarded(_) => "discarded",
-        }
-    }
-
-    fn leave(gates: &mut Gates, run: &Ready) -> Vec<i64> {
-        let passed = gates.leave(run.run.job, run.run.id, run.run.parent);
-        passed.iter().map(|ready| ready.run.due_at.second()).collect()
-    }
-
-    #[test]
-    fn serial_runs_wait_in_the_order_of_their_instants() {
-        let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
-        let first = ready(1, &serial);
-        assert_eq!(enter(&mut gates, first.clone()), "passed");
-        assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
-        assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-        assert_eq!(leave(&mut gates, &first), [2]);
-        assert_eq!(leave(&mut gates, &ready(2, &serial)), [3]);
-        assert_eq!(leave(&mut gates, &ready(3, &serial)), Vec::<i64>::new());
-        assert_eq!(gates.0.len(), 0);
-    }
-
-    #[test]
-    fn a_retry_keeps_its_place() {
-        let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
-        let first = ready(1, &serial);
-        assert_eq!(enter(&mut gates, first.clone()), "passed");
-        assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-        assert_eq!(enter(&mut gates, first), "passed");
-    }
-
-    #[test]
-    fn the_queue_is_bounded_and_discard_has_none() {
-        let (mut gates, bounded) = (Gates::default(), overlap("serial", 1));
-        let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &bounded))).collect();
-        assert_eq!(entries, ["passed", "queued", "discarded"]);
-        let (mut gates, discard) = (Gates::default(), overlap("discard", 0));
-        let entries: Vec<_> = (1..3).map(|second| enter(&mut gates, ready(second, &discard))).collect();
-        assert_eq!(entries, ["passed", "discarded"]);
-    }
-
-    #[test]
-    fn allow_lets_as_many_through_as_it_says() {
-        let (mut gates, two) = (Gates::default(), overlap("allow", 2));
-        let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &two))).collect();
-        assert_eq!(entries, ["passed", "passed", "queued"]);
-        let (mut gates, any) = (Gates::default(), overlap("allow", 0));
-        assert!((1..100).all(|second| enter(&mut gates, ready(second, &any)) == "passed"));
-    }
-
-    #[test]
-    fn a_broadcast_is_over_when_its_last_shard_is() {
-        let broadcast = definition(&json!({"route": "broadcast"}));
-        let mut gates = Gates::default();
-        let mut root = ready(1, &broadcast);
-        (root.run.shard_index, root.run.shard_total) = (rondel_core::run::BROADCAST, None);
-        assert_eq!(enter(&mut gates, root.clone()), "passed");
-        gates.expand(root.run.job, root.run.id, 2);
-        let shards = [10, 11].map(|id| {
-            let mut shard = ready(id, &broadcast);
-            (shard.run.parent, shard.run.shard_total) = (Some(root.run.id), Some(2));
-            shard
-        });
-        for shard in &shards {
-            assert_eq!(enter(&mut gates, shard.clone()), "passed");
-        }
-        assert_eq!(enter(&mut gates, ready(2, &broadcast)), "queued");
-        assert!(leave(&mut gates, &shards[0]).is_empty());
-        assert_eq!(leave(&mut gates, &shards[1]), [2]);
-    }
-}
+mod tests;

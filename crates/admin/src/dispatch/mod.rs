@@ -6,7 +6,9 @@
 
 mod executors;
 mod gates;
+mod limits;
 mod messages;
+mod overdue;
 mod parked;
 mod place;
 mod probes;
@@ -19,6 +21,7 @@ pub(crate) mod steps;
 mod streams;
 #[cfg(test)]
 pub(crate) mod tests_support;
+mod turns;
 mod verdicts;
 
 use std::collections::{BTreeSet, HashSet};
@@ -27,12 +30,13 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::plan::{LateFire, runs_late};
-use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, NodeId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::{Finish, Finished};
+use rondel_store::ledger::{Finish, Finished, LimitName};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::definitions::Compiled;
 use crate::registry::OnlineExecutor;
@@ -82,6 +86,8 @@ pub(crate) struct SessionHandle {
     /// Rises with each stream that is opened to this process.
     pub(crate) number: u64,
     pub(crate) sender: mpsc::Sender<v1::ServerMessage>,
+    /// Ends the stream: the executor opens a new one.
+    pub(crate) end: CancellationToken,
 }
 
 impl SessionHandle {
@@ -153,8 +159,18 @@ pub(crate) enum Event {
     Marked(Vec<RunId>, Vec<RunId>),
     /// Runs of a lease that is over, which may have been sent; and who may have got them.
     RollCall(Vec<CalledRun>, Vec<Session>),
+    /// Open runs of a lease that is over which nobody has in hand: what of them has a place at its job's gate keeps it.
+    Restored(Vec<Ready>),
+    /// Everything that was open when this lease was taken has been told.
+    Adopted(LeaseToken),
     /// Runs that somebody asked to cancel, with who.
     Cancels(Vec<(RunId, String)>),
+    /// Runs that were asked to make room for a later one; and who of them, or of their shards, must hear of it.
+    Covered(Vec<RunId>, Vec<(RunId, String)>),
+    /// The nodes that count for limits.
+    LimitHomes(Vec<(LimitName, NodeId)>),
+    /// Runs that are another node's now.
+    HandedOver(Vec<RunId>),
     /// The lease is gone: what is not sent is somebody else's.
     LeaseLost,
     /// Send nothing more; answer when nothing is in flight.
@@ -173,7 +189,6 @@ pub(crate) struct CalledRun {
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub(crate) run: RunId,
-    pub(crate) job: JobId,
     pub(crate) attempt: i32,
     pub(crate) finished: Finished,
 }

@@ -1,13 +1,19 @@
-//! Runs that are due and find nobody free: they wait here, in order, until the job's queue timeout. They stay
-//! `pending` in the store, so a crash loses nothing.
+//! Runs that are due and find nobody free: they wait here, by priority and planned instant, until the job's queue
+//! timeout. They stay `pending` in the store, so a crash loses nothing.
+//!
+//! What waits is sorted by what it waits for, so that a hundred thousand runs without an executor do not hide one that
+//! has one, and each step costs the logarithm of what waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
-use rondel_core::{AppId, RunId, Timestamp};
+use rondel_core::route::question;
+use rondel_core::{AppId, JobId, RunId, Timestamp};
 
 use super::Ready;
 
-/// How many runs that cannot be placed are looked past for one that can.
+/// How many kinds of runs that cannot be placed are looked past in one offer.
 const LOOK_PAST: usize = 200;
 
 #[derive(Debug)]
@@ -17,58 +23,260 @@ pub(crate) struct Waiting {
     pub(crate) since: Timestamp,
 }
 
+impl Waiting {
+    pub(crate) const fn new(ready: Ready, since: Timestamp) -> Self {
+        Self { ready, since }
+    }
+
+    /// When it has waited as long as it may.
+    pub(crate) fn until(&self) -> Timestamp {
+        self.since + self.ready.definition.job.queue_timeout
+    }
+}
+
+/// Whose turn it is among those that wait: the highest priority, then the earliest planned instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    priority: Reverse<u8>,
+    fire_at: Timestamp,
+    run: RunId,
+}
+
+impl Turn {
+    pub(crate) fn of(ready: &Ready) -> Self {
+        let priority = Reverse(ready.definition.job.priority);
+        Self { priority, fire_at: ready.run.fire_at, run: ready.run.id }
+    }
+}
+
+/// What a run waits for. Where nobody is fit for one of a kind, nobody is for the others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Kind {
+    handler: String,
+    /// Where the job itself chooses among the executors.
+    job: Option<JobId>,
+    /// The executor that a shard is meant for.
+    executor: Option<String>,
+}
+
+impl Kind {
+    fn of(ready: &Ready) -> Self {
+        let (run, job) = (&ready.run, &ready.definition.job);
+        let is_particular = !job.select.is_any() || run.attempt > 1 || question(job.route).is_some();
+        Self {
+            handler: job.handler.clone(),
+            job: is_particular.then_some(run.job),
+            executor: run.executor.clone().filter(|_| run.parent.is_some()),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Parked(HashMap<AppId, VecDeque<Waiting>>);
+pub(crate) struct Parked {
+    apps: HashMap<AppId, App>,
+    runs: HashMap<RunId, (AppId, Kind, Turn, Timestamp)>,
+    ends: BTreeSet<(Timestamp, RunId)>,
+}
+
+#[derive(Debug, Default)]
+struct App {
+    kinds: HashMap<Kind, BTreeMap<Turn, Waiting>>,
+    /// The first of each kind.
+    heads: BTreeMap<Turn, Kind>,
+}
+
+impl App {
+    fn push(&mut self, kind: &Kind, turn: Turn, waiting: Waiting) {
+        let queue = self.kinds.entry(kind.clone()).or_default();
+        let head = queue.first_key_value().map(|(head, _)| *head);
+        queue.insert(turn, waiting);
+        if head.is_none_or(|head| turn < head) {
+            head.and_then(|head| self.heads.remove(&head));
+            self.heads.insert(turn, kind.clone());
+        }
+    }
+
+    fn remove(&mut self, kind: &Kind, turn: Turn) -> Option<Waiting> {
+        let queue = self.kinds.get_mut(kind)?;
+        let waiting = queue.remove(&turn)?;
+        let next = queue.first_key_value().map(|(next, _)| *next);
+        if next.is_none() {
+            self.kinds.remove(kind);
+        }
+        if self.heads.remove(&turn).is_some()
+            && let Some(next) = next
+        {
+            self.heads.insert(next, kind.clone());
+        }
+        Some(waiting)
+    }
+}
 
 impl Parked {
     pub(crate) fn push(&mut self, waiting: Waiting) {
-        self.0.entry(waiting.ready.run.app).or_default().push_back(waiting);
+        let (app, run) = (waiting.ready.run.app, waiting.ready.run.id);
+        let (kind, turn, until) = (Kind::of(&waiting.ready), Turn::of(&waiting.ready), waiting.until());
+        self.remove(run);
+        self.apps.entry(app).or_default().push(&kind, turn, waiting);
+        self.ends.insert((until, run));
+        self.runs.insert(run, (app, kind, turn, until));
     }
 
     pub(crate) fn apps(&self) -> Vec<AppId> {
-        let mut apps: Vec<_> = self.0.keys().copied().collect();
+        let mut apps: Vec<_> = self.apps.keys().copied().collect();
         apps.sort_unstable();
         apps
     }
 
-    /// Offers the app's waiting runs, the longest waiting first, until `place` has refused enough of them. `place`
-    /// gives back what it did not take.
+    /// Offers the app's waiting runs, the first in turn first, until `place` has refused one of every kind, or of enough
+    /// kinds. `place` gives back what it did not take.
     pub(crate) fn offer(&mut self, app: AppId, mut place: impl FnMut(Waiting) -> Option<Waiting>) {
-        let Some(queue) = self.0.get_mut(&app) else { return };
-        let mut refused = VecDeque::new();
-        while refused.len() < LOOK_PAST {
-            let Some(waiting) = queue.pop_front() else { break };
-            refused.extend(place(waiting));
-        }
-        while let Some(waiting) = refused.pop_back() {
-            queue.push_front(waiting);
-        }
-        if queue.is_empty() {
-            self.0.remove(&app);
+        let mut refused_count = 0;
+        let mut refused_to = Bound::Unbounded;
+        while refused_count < LOOK_PAST {
+            let heads = self.apps.get(&app).map(|app| &app.heads);
+            let Some(turn) = heads.and_then(|heads| Some(*heads.range((refused_to, Bound::Unbounded)).next()?.0))
+            else {
+                return;
+            };
+            let Some(waiting) = self.remove(turn.run) else { return };
+            if let Some(refused) = place(waiting) {
+                self.push(refused);
+                refused_to = Bound::Excluded(turn);
+                refused_count += 1;
+            }
         }
     }
 
     /// Takes out everyone who has waited as long as they may.
     pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<Ready> {
-        let is_over = |waiting: &Waiting| now >= waiting.since + waiting.ready.definition.job.queue_timeout;
-        let take = |queue: &mut VecDeque<Waiting>| {
-            let (over, left) = std::mem::take(queue).into_iter().partition(&is_over);
-            *queue = left;
-            over
-        };
-        let waited: Vec<VecDeque<Waiting>> =
-            self.0.values_mut().filter(|queue| queue.iter().any(is_over)).map(take).collect();
-        self.0.retain(|_, queue| !queue.is_empty());
-        waited.into_iter().flatten().map(|waiting| waiting.ready).collect()
+        let mut expired = Vec::new();
+        while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
+            match self.remove(run) {
+                Some(waiting) => expired.push(waiting.ready),
+                None => drop(self.ends.pop_first()),
+            }
+        }
+        expired
     }
 
-    pub(crate) fn remove(&mut self, app: AppId, run: RunId) -> Option<Ready> {
-        let queue = self.0.get_mut(&app)?;
-        let index = queue.iter().position(|waiting| waiting.ready.run.id == run)?;
-        queue.remove(index).map(|waiting| waiting.ready)
+    pub(crate) fn remove(&mut self, run: RunId) -> Option<Waiting> {
+        let (id, kind, turn, until) = self.runs.remove(&run)?;
+        self.ends.remove(&(until, run));
+        let app = self.apps.get_mut(&id)?;
+        let waiting = app.remove(&kind, turn);
+        if app.kinds.is_empty() {
+            self.apps.remove(&id);
+        }
+        waiting
+    }
+
+    /// Takes in what waits elsewhere.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        let apps = std::mem::take(&mut other.apps).into_values();
+        apps.flat_map(|app| app.kinds.into_values()).flatten().for_each(|(_, waiting)| self.push(waiting));
     }
 
     pub(crate) fn drain(&mut self) -> Vec<Ready> {
-        std::mem::take(&mut self.0).into_values().flatten().map(|waiting| waiting.ready).collect()
+        let apps = std::mem::take(self).apps.into_values();
+        apps.flat_map(|app| app.kinds.into_values()).flatten().map(|(_, waiting)| waiting.ready).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::definitions::Compiled;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    const APP: AppId = AppId::new(1);
+
+    fn parked(runs: &[(i64, &Arc<Compiled>)]) -> Parked {
+        let mut parked = Parked::default();
+        runs.iter().for_each(|(second, job)| parked.push(Waiting::new(ready(*second, job), Timestamp::EPOCH)));
+        parked
+    }
+
+    /// Offers until `slots` are taken; answers who took them.
+    fn placed(parked: &mut Parked, slots: usize, fit: impl Fn(&Ready) -> bool) -> Vec<i64> {
+        let mut placed = Vec::new();
+        parked.offer(APP, |waiting| {
+            if placed.len() < slots && fit(&waiting.ready) {
+                placed.push(waiting.ready.run.id.get() / 1_000);
+                return None;
+            }
+            Some(waiting)
+        });
+        placed
+    }
+
+    #[test]
+    fn higher_priorities_go_first_and_within_one_the_earlier_instant() {
+        let (low, usual, high) = (
+            definition(&json!({"priority": 0})),
+            definition(&json!({})),
+            definition(&json!({"priority": 9, "handler": "other"})),
+        );
+        let runs = [(1, &low), (5, &usual), (4, &usual), (9, &high), (3, &low), (2, &high)];
+        assert_eq!(placed(&mut parked(&runs), 6, |_| true), [2, 9, 4, 5, 1, 3]);
+        let mut some = parked(&runs);
+        assert_eq!(placed(&mut some, 2, |_| true), [2, 9]);
+        assert_eq!(placed(&mut some, 9, |_| true), [4, 5, 1, 3]);
+        assert!(some.apps().is_empty() && some.ends.is_empty() && some.runs.is_empty());
+    }
+
+    #[test]
+    fn who_has_nobody_does_not_hide_who_has_somebody() {
+        let (nobody, served) = (definition(&json!({"priority": 9, "handler": "gone"})), definition(&json!({})));
+        let mut runs: Vec<(i64, &Arc<Compiled>)> = (1..=10_000).map(|second| (second, &nobody)).collect();
+        runs.push((20_000, &served));
+        let mut parked = parked(&runs);
+        let mut offered_count = 0;
+        let mut taken = Vec::new();
+        parked.offer(APP, |waiting| {
+            offered_count += 1;
+            if waiting.ready.definition.job.handler == "gone" {
+                return Some(waiting);
+            }
+            taken.push(waiting.ready.run.id.get() / 1_000);
+            None
+        });
+        assert_eq!((taken, offered_count), (vec![20_000], 2));
+        assert_eq!(parked.runs.len(), 10_000);
+    }
+
+    #[test]
+    fn each_is_removed_by_its_id_and_expires_in_its_time() {
+        let (short, long) = (definition(&json!({"queue_timeout": "1s"})), definition(&json!({"queue_timeout": "5s"})));
+        let mut parked = parked(&[(1, &long), (2, &short), (3, &short)]);
+        assert!(parked.remove(RunId::new(2_000)).is_some());
+        assert!(parked.remove(RunId::new(2_000)).is_none());
+        let seconds = |expired: Vec<Ready>| expired.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
+        assert_eq!(seconds(parked.take_expired(Timestamp::from_millis(999))), [] as [i64; 0]);
+        assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(1))), [3]);
+        assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(5))), [1]);
+        assert!(parked.apps().is_empty());
+    }
+
+    /// A hundred thousand: every step is logarithmic, or this would take minutes.
+    #[test]
+    fn many_wait_at_little_cost() {
+        let jobs = [0_u8, 5, 9].map(|priority| definition(&json!({"priority": priority})));
+        let mut parked = Parked::default();
+        for number in 0..100_000_i64 {
+            let job = &jobs[usize::try_from(number % 3).unwrap()];
+            parked.push(Waiting::new(ready(1 + number * 7_919 % 100_003, job), Timestamp::from_millis(number)));
+        }
+        let all: Vec<RunId> = parked.runs.keys().copied().collect();
+        all.iter().take(30_000).for_each(|run| assert!(parked.remove(*run).is_some()));
+        // A full executor frees one slot at a time.
+        for _ in 0..30_000 {
+            assert_eq!(placed(&mut parked, 1, |_| true).len(), 1);
+        }
+        assert_eq!(parked.take_expired(Timestamp::from_secs(1_000)).len(), 40_000);
     }
 }

@@ -8,7 +8,6 @@ use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Reason, Run, RunId, Timestamp};
 use rondel_store::ledger::Finish;
 
-use super::gates::Entry;
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
 use super::parked::Waiting;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
@@ -16,24 +15,14 @@ use super::steps::{Done, Step};
 use super::{Ready, finish_unsent};
 
 impl DispatchLoop {
-    /// Lets every run go whose instant has come.
+    /// Lets every run go whose instant has come, once it is known what was open before.
     pub(super) fn release(&mut self, now: Timestamp) {
+        if !self.knows_open_runs() {
+            return;
+        }
         while self.upcoming.peek().is_some_and(|next| next.0.0.run.due_at <= now) {
             let Some(Reverse(Upcoming(ready))) = self.upcoming.pop() else { return };
             self.start(ready, now);
-        }
-    }
-
-    /// A run is due: through the job's gate, then to an executor.
-    pub(super) fn start(&mut self, ready: Ready, now: Timestamp) {
-        if !self.shared.membership.holds() || self.drain.is_some() {
-            self.shared.in_memory.forget([ready.run.id]);
-            return;
-        }
-        match self.gates.enter(ready) {
-            Entry::Passed(ready) => self.place_or_park(ready, now),
-            Entry::Queued => {}
-            Entry::Discarded(ready) => self.end_unsent(&ready, Outcome::Skipped(Reason::Overlap), None, now),
         }
     }
 
@@ -58,10 +47,12 @@ impl DispatchLoop {
             self.shared.in_memory.forget([ready.run.id]);
             return None;
         }
+        let ready = self.unless_held_back(ready, now)?;
         self.route(ready, now)
     }
 
     pub(super) fn assign(&mut self, ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp) {
+        let Some(ready) = self.admit(ready, executor, now) else { return };
         if let Some(online) = self.executors.get_mut(executor) {
             online.in_flight += 1;
         }
@@ -120,6 +111,7 @@ impl DispatchLoop {
             if active.ready.definition.job.delivery == Delivery::AtMostOnce {
                 unmark.push((*run, active.ready.run.attempt));
             }
+            self.give_back(&active.ready, now);
             self.parked.push(Waiting { ready: active.ready, since: now });
         }
         if !unmark.is_empty() {
@@ -142,13 +134,15 @@ impl DispatchLoop {
     }
 
     pub(super) fn end_unsent(&mut self, ready: &Ready, outcome: Outcome, message: Option<String>, now: Timestamp) {
-        self.submit(finish_unsent(&ready.run, &ready.definition, outcome, now, message), ready, now);
+        self.submit(finish_unsent(&ready.run, &ready.definition, outcome, now, message));
     }
 
-    /// Gives an end that has no executor behind it to its lane; parks the run again where the lane has no room.
-    pub(super) fn submit(&mut self, finish: Finish, ready: &Ready, now: Timestamp) {
+    /// Gives an end that has no executor behind it to its lane. Where the lane has no room the run is forgotten: it is
+    /// open in the store, where the standing queries find it, and it is judged anew.
+    pub(super) fn submit(&mut self, finish: Finish) {
+        let run = finish.run;
         if !self.shared.results.try_submit(finish, None) {
-            self.parked.push(Waiting { ready: ready.clone(), since: now });
+            self.shared.in_memory.forget([run]);
         }
     }
 
@@ -186,10 +180,10 @@ impl DispatchLoop {
             Done::Not => self.parked.push(Waiting { ready: root, since: now }),
             Done::Before => {
                 self.shared.in_memory.forget([root.run.id]);
-                self.leave_gate(root.run.job, root.run.id, None, now);
+                self.leave_gate(root.run.id, now);
             }
             Done::Now => {
-                self.gates.expand(root.run.job, root.run.id, shards.len());
+                self.gates.expand(root.run.id, shards.iter().map(|shard| shard.id));
                 self.shared.in_memory.forget([root.run.id]);
                 for run in self.shared.in_memory.admit(shards) {
                     let shard = Ready::new(run, Arc::clone(&root.definition));
@@ -213,7 +207,8 @@ impl DispatchLoop {
                 // Somebody else's, settled, or not answered: the standing queries find it if it is still open.
                 self.free_slot(active.executor);
                 self.shared.in_memory.forget([*run]);
-                self.leave_gate(active.ready.run.job, *run, active.ready.run.parent, now);
+                self.release_limit(*run, now);
+                self.leave_gate(active.ready.run.id, now);
             }
         }
     }

@@ -144,12 +144,7 @@ impl ResultLoop {
             send_acks(&session, acks);
         }
         let settled = finishes.into_iter().zip(finished);
-        let settled = settled.map(|(finish, finished)| Settled {
-            run: finish.run,
-            job: finish.job,
-            attempt: finish.attempt,
-            finished,
-        });
+        let settled = settled.map(|(finish, finished)| Settled { run: finish.run, attempt: finish.attempt, finished });
         drop(self.events.send(Event::Settled(settled.collect())).await);
         if !over.is_empty() {
             drop(self.events.send(Event::Over(over)).await);

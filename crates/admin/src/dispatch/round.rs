@@ -13,6 +13,12 @@ use super::{Ready, finish_unsent};
 impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
         self.note_running(now);
+        self.watch_deadlines(now);
+        self.ask_covered();
+        self.limits.ask_again();
+        for (ready, message) in self.limits.take_expired(now) {
+            self.end_unsent(&ready, Outcome::Skipped(Reason::Expired), Some(message), now);
+        }
         for mut ready in self.parked.take_expired(now) {
             let online = self.executors.staying(ready.run.app, &ready.definition.job).len();
             let (reason, message) = if online == 0 {
@@ -58,8 +64,14 @@ impl DispatchLoop {
             return;
         }
         let mut parked = std::mem::take(&mut self.parked);
-        parked.offer(app, |Waiting { ready, since }| self.place(ready, now).map(|ready| Waiting { ready, since }));
-        // Nothing is parked while runs are offered: placing only assigns or gives back.
+        parked.offer(app, |Waiting { ready, since }| {
+            let run = ready.run.id;
+            let left = self.place(ready, now).map(|ready| Waiting { ready, since });
+            self.limits.waits_since(run, since);
+            left
+        });
+        // What was parked meanwhile gave its place to one that was offered.
+        parked.append(std::mem::take(&mut self.parked));
         self.parked = parked;
     }
 
@@ -85,6 +97,10 @@ impl DispatchLoop {
 
     pub(super) fn hold(&mut self, ready: Ready, executor: ExecutorId, now: Timestamp) {
         let name = self.executors.get(executor).map(|online| online.name.clone()).unwrap_or_default();
+        self.gates.hold_at(&ready, executor);
+        if let Some(started_at) = ready.run.started_at {
+            self.deadlines.began(&ready, started_at);
+        }
         let phase = if ready.run.executor_id.is_some() && ready.run.status == RunStatus::Running {
             Phase::Noted
         } else {
@@ -100,6 +116,6 @@ impl DispatchLoop {
     pub(super) fn end_lost(&mut self, ready: &Ready, reason: Reason, message: Option<String>, now: Timestamp) {
         let finish =
             Finish { message, ..finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None) };
-        self.submit(finish, ready, now);
+        self.submit(finish);
     }
 }

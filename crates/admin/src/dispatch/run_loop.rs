@@ -1,7 +1,7 @@
 //! The loop that owns the open runs of this node.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::executors::Executors;
-use super::gates::Gates;
+use super::gates::{Gates, Passed};
+use super::limits::Limits;
+use super::overdue::Deadlines;
 use super::parked::Parked;
 use super::probes::Probes;
 use super::rollcall::RollCall;
@@ -86,6 +88,15 @@ pub(crate) struct DispatchLoop {
     pub(super) active: HashMap<RunId, Active>,
     pub(super) parked: Parked,
     pub(super) gates: Gates,
+    /// Those whose turn has come.
+    pub(super) passed: VecDeque<Passed>,
+    pub(super) is_going_on: bool,
+    /// Runs that a later one takes the place of, until that is durable.
+    pub(super) covering: BTreeSet<RunId>,
+    pub(super) limits: Limits,
+    pub(super) deadlines: Deadlines,
+    /// Under which lease all open runs of before are known.
+    pub(super) adopted: Option<LeaseToken>,
     pub(super) rollcall: RollCall,
     pub(super) executors: Executors,
     pub(super) memories: Memories,
@@ -103,6 +114,7 @@ pub(crate) struct DispatchLoop {
 impl DispatchLoop {
     pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Receiver<Event>, steps: mpsc::Sender<Step>) -> Self {
         let next_round_at = shared.clock.now();
+        let limits = Limits::new(!shared.store.is_single_server());
         Self {
             shared,
             events,
@@ -111,6 +123,12 @@ impl DispatchLoop {
             active: HashMap::new(),
             parked: Parked::default(),
             gates: Gates::default(),
+            passed: VecDeque::new(),
+            is_going_on: false,
+            covering: BTreeSet::new(),
+            limits,
+            deadlines: Deadlines::default(),
+            adopted: None,
             rollcall: RollCall::default(),
             executors: Executors::default(),
             memories: Memories::default(),
@@ -125,8 +143,9 @@ impl DispatchLoop {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            let due_at = self.upcoming.peek().map_or(Timestamp::MAX, |next| next.0.0.run.due_at);
-            let wake = due_at.min(self.next_round_at).min(self.probes.wake_at());
+            let next = self.upcoming.peek().filter(|_| self.knows_open_runs());
+            let due_at = next.map_or(Timestamp::MAX, |next| next.0.0.run.due_at);
+            let wake = due_at.min(self.next_round_at).min(self.limits.wake_at()).min(self.probes.wake_at());
             tokio::select! {
                 () = stop.cancelled() => return,
                 event = self.events.recv() => match event {
@@ -138,6 +157,7 @@ impl DispatchLoop {
             let now = self.shared.clock.now();
             self.release(now);
             self.end_probes(now);
+            self.wake_limits(now);
             if now >= self.next_round_at || self.next_round_at > now + NOTE_AFTER {
                 self.next_round_at = now + NOTE_AFTER;
                 self.round(now);
@@ -185,14 +205,17 @@ impl DispatchLoop {
                 runs.iter().for_each(|ready| self.gates.hold(ready));
             }
             Event::Over(runs) => {
-                for (job, run) in self.shared.awaiting.forget(runs) {
-                    self.leave_gate(job, run, None, now);
+                for (_, run) in self.shared.awaiting.forget(runs) {
+                    self.leave_gate(run, now);
                 }
             }
             Event::Expanded(root, shards, done) => self.expanded(root, shards, done, now),
             Event::Marked(asked, won) => self.marked(&asked, &won),
             Event::RollCall(runs, sessions) => {
-                runs.iter().for_each(|called| self.gates.hold(&called.ready));
+                for called in &runs {
+                    self.gates.restore(&called.ready);
+                    self.limits.hold(&called.ready);
+                }
                 let this = self.shared.membership.token().node;
                 let is_own = |from: Option<LeaseToken>| from.is_some_and(|from| from.node == this);
                 let next = self.next_session + 1;
@@ -202,7 +225,12 @@ impl DispatchLoop {
                 let since = |from| if is_own(from) { 0 } else { next };
                 self.rollcall.call(runs, &sessions, since, now);
             }
+            Event::Restored(runs) => runs.iter().for_each(|ready| self.gates.restore(ready)),
+            Event::Adopted(token) => self.adopted = Some(token),
             Event::Cancels(cancels) => self.cancel(cancels, now),
+            Event::Covered(asked, cancels) => self.covered(&asked, cancels, now),
+            Event::LimitHomes(homes) => self.homes_of_limits(homes, now),
+            Event::HandedOver(runs) => self.handed_over(runs, now),
             Event::LeaseLost => self.drop_unsent(),
             Event::Drain(done, grace) => {
                 self.drop_unsent();
@@ -215,12 +243,20 @@ impl DispatchLoop {
         }
     }
 
+    /// Whether the gates count all that was open when this node took its lease. Before that nothing is sent.
+    pub(super) fn knows_open_runs(&self) -> bool {
+        self.adopted == Some(self.shared.membership.token())
+    }
+
     /// Forgets everything that is not in an executor's hands: it is durable, and whoever holds the lease finds it.
     fn drop_unsent(&mut self) {
         let upcoming = std::mem::take(&mut self.upcoming).into_iter().map(|Reverse(Upcoming(ready))| ready);
         let mut dropped: Vec<Ready> = upcoming.collect();
         dropped.extend(self.parked.drain());
-        dropped.extend(self.gates.drain_queues());
+        let is_active = |run| self.active.contains_key(&run);
+        dropped.extend(self.gates.retain(is_active));
+        dropped.extend(self.limits.retain(is_active));
+        self.covering.clear();
         dropped.extend(self.probes.drain());
         dropped.extend(self.rollcall.drain());
         self.shared.in_memory.forget(dropped.iter().map(|ready| ready.run.id));

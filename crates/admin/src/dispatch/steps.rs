@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::outcome::Outcome;
-use rondel_core::{AppId, Run, RunId};
+use rondel_core::outcome::{LATER_RUN, Outcome, cancelled_by};
+use rondel_core::{AppId, NodeId, Run, RunId};
 use rondel_store::StoreError;
-use rondel_store::ledger::InHand;
+use rondel_store::ledger::{InHand, LimitName};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,12 @@ pub(crate) enum Step {
     NoteRunning(Vec<InHand>),
     /// Results of runs that this node does not have in memory.
     Foreign(SessionHandle, AppId, Vec<IncomingResult>),
+    /// Ask runs to make room for a later one of their job.
+    Cover(Vec<RunId>),
+    /// Find out who counts for limits.
+    LimitHomes(Vec<LimitName>),
+    /// Give runs that were never sent to another node.
+    HandOver(Vec<RunId>, NodeId),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),
 }
@@ -95,6 +101,17 @@ impl StepLoop {
             Step::Unmark(runs) => store.unmark(token, &runs).await,
             Step::NoteRunning(runs) => store.note_running(token, &runs).await,
             Step::Foreign(session, app, results) => self.foreign(session, app, results).await,
+            Step::LimitHomes(limits) => {
+                let homes = store.limit_homes(token, &limits).await?;
+                self.tell(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;
+                Ok(())
+            }
+            Step::HandOver(runs, to) => {
+                let given = store.hand_over(token, &runs, to).await?;
+                self.tell(Event::HandedOver(given)).await;
+                Ok(())
+            }
+            Step::Cover(runs) => self.cover(runs).await,
             Step::CancelStray(runs) => self.cancel(&runs).await,
         }
     }
@@ -131,15 +148,41 @@ impl StepLoop {
         Ok(())
     }
 
+    /// Notes the request before anybody hears of it: whatever crashes then, the run ends and its successor waits for it.
+    async fn cover(&self, runs: Vec<RunId>) -> Result<(), StoreError> {
+        let now = self.shared.clock.now();
+        self.shared.store.ask_cancels(&runs, LATER_RUN, now).await?;
+        let cancels = runs.iter().map(|run| (*run, LATER_RUN.to_owned())).collect();
+        self.tell(Event::Covered(runs, cancels)).await;
+        Ok(())
+    }
+
+    /// A broadcast is cancelled by cancelling its shards, those among them that came into being after the request.
+    async fn cancel_shards(&self, root: &Run) -> Result<(), StoreError> {
+        let by = root.cancel_by.as_deref().unwrap_or_default();
+        let open = self.shared.open_shards(root).await?;
+        let new: Vec<RunId> = open.iter().filter(|shard| shard.cancel_by.is_none()).map(|shard| shard.id).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.shared.store.ask_cancels(&new, by, self.shared.clock.now()).await?;
+        self.tell(Event::Cancels(new.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
+        Ok(())
+    }
+
     async fn cancel(&self, ids: &[RunId]) -> Result<(), StoreError> {
         let runs = self.shared.store.runs(ids).await?;
+        for root in runs.iter().filter(|run| run.is_root() && run.status == rondel_core::RunStatus::Running) {
+            self.cancel_shards(root).await?;
+        }
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let now = self.shared.clock.now();
         let is_nowhere = |run: &&Run| run.status == rondel_core::RunStatus::Waiting || run.awaits_children();
         for run in runs.iter().filter(is_nowhere) {
             if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
-                let finish = finish_unsent(run, definition, Outcome::Cancelled, now, None);
+                let message = run.cancel_by.as_deref().map(cancelled_by);
+                let finish = finish_unsent(run, definition, Outcome::Cancelled, now, message);
                 self.shared.results.submit(finish, None).await;
             }
         }

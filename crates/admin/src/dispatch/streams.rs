@@ -77,7 +77,9 @@ impl DispatchLoop {
         let sessions: Vec<(ExecutorId, u64)> =
             self.executors.all().map(|online| (online.session.executor, online.session.number)).collect();
         for (executor, number) in sessions {
-            self.executors.leave(executor, number, now);
+            if let Some(online) = self.executors.leave(executor, number, now) {
+                online.session.end.cancel();
+            }
             self.shared.registry.remove(executor);
         }
     }
@@ -101,6 +103,9 @@ impl DispatchLoop {
         for (run, attempt, reply) in replies {
             let is_its = |active: &&Active| active.executor == executor && active.ready.run.attempt == attempt;
             let Some(active) = self.active.get(&run).filter(is_its) else { continue };
+            if matches!(reply, Reply::Started) {
+                self.deadlines.began(&active.ready, now);
+            }
             if let Reply::Refused(why) = reply {
                 let handler = active.ready.definition.job.handler.clone();
                 self.unsend(&[run], now);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_proto::v1;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{Ready, SessionHandle};
 use crate::definitions::Compiled;
@@ -92,5 +93,5 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         last_seen_at: Timestamp::EPOCH,
         draining: false,
     };
-    (SessionHandle { executor: id, number, sender }, online, receiver)
+    (SessionHandle { executor: id, number, sender, end: CancellationToken::new() }, online, receiver)
 }

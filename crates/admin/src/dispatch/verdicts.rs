@@ -1,15 +1,16 @@
 //! What ends a run from outside: an executor's result, or somebody's wish.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use rondel_core::outcome::{After, Outcome};
-use rondel_core::{AppId, JobId, RunId, Timestamp};
+use rondel_core::outcome::{After, Outcome, cancelled_by};
+use rondel_core::{RunId, Timestamp};
 use rondel_store::ledger::{Finish, Finished};
 
 use super::messages::cancel;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming};
 use super::steps::Step;
-use super::{IncomingResult, Ready, SessionHandle, Settled};
+use super::{IncomingResult, SessionHandle, Settled};
 
 impl DispatchLoop {
     pub(super) fn results(&mut self, session: &SessionHandle, results: Vec<IncomingResult>, now: Timestamp) {
@@ -41,6 +42,7 @@ impl DispatchLoop {
     ) -> Option<IncomingResult> {
         let executor = (session.executor, name.to_owned());
         let run = result.run;
+        let result = IncomingResult { outcome: self.deadlines.judge(run, result.outcome), ..result };
         if let Some(ready) = self.rollcall.get(run).filter(|ready| ready.run.attempt == result.attempt) {
             let trace = ready.run.trace.clone();
             let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
@@ -76,54 +78,56 @@ impl DispatchLoop {
     }
 
     pub(super) fn settled(&mut self, settled: &Settled, now: Timestamp) {
-        let active = self.active.get(&settled.run).filter(|active| active.ready.run.attempt == settled.attempt);
-        let parent = active.and_then(|active| active.ready.run.parent);
-        if active.is_some() {
+        let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
+        let was_active = self.active.get(&settled.run).is_some_and(is_this);
+        if settled.finished == Finished::Superseded && !was_active {
+            // The word of an attempt that was given up: a later one may be anywhere by now.
+            return;
+        }
+        if was_active {
             self.active.remove(&settled.run);
         }
+        self.deadlines.forget(settled.run);
         self.shared.in_memory.forget([settled.run]);
-        let goes_on = matches!(&settled.finished, Finished::Stored(After::Again { .. }, _));
-        if !goes_on {
-            self.leave_gate(settled.job, settled.run, parent, now);
-        }
-    }
-
-    pub(super) fn leave_gate(&mut self, job: JobId, run: RunId, parent: Option<RunId>, now: Timestamp) {
-        for ready in self.gates.leave(job, run, parent) {
-            self.place_or_park(ready, now);
-        }
+        let passed = match settled.finished {
+            Finished::Stored(After::Again { .. }, _) => self.gates.again(settled.run),
+            _ => self.gates.leave(settled.run),
+        };
+        self.release_limit(settled.run, now);
+        self.go_on(passed, now);
     }
 
     pub(super) fn cancel(&mut self, cancels: Vec<(RunId, String)>, now: Timestamp) {
-        let mut strays = Vec::new();
+        let mut not_here: BTreeMap<RunId, String> = BTreeMap::new();
         for (run, by) in cancels {
             if let Some(active) = self.active.get(&run) {
                 if let Some(online) = self.executors.get(active.executor).filter(|_| active.phase != Phase::Marking) {
                     online.session.send(cancel(run, active.ready.run.attempt, &by));
                 }
-            } else if let Some(ready) = self.take_unsent(run) {
-                self.end_unsent(&ready, Outcome::Cancelled, Some(format!("cancelled by {by}")), now);
+            } else if let Some(ready) = self.take_waiting(run) {
+                self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
             } else if self.rollcall.get(run).is_none() {
-                strays.push(run);
+                not_here.insert(run, by);
             }
         }
-        if !strays.is_empty() {
-            self.step(Step::CancelStray(strays));
+        self.cancel_upcoming(&mut not_here, now);
+        if !not_here.is_empty() {
+            self.step(Step::CancelStray(not_here.into_keys().collect()));
         }
     }
 
-    /// Takes a run out that waits here for its instant, its turn or an executor.
-    pub(super) fn take_unsent(&mut self, run: RunId) -> Option<Ready> {
-        let is_it = |next: &Reverse<Upcoming>| next.0.0.run.id == run;
-        if self.upcoming.iter().any(is_it) {
-            let (found, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.upcoming).into_iter().partition(is_it);
-            self.upcoming = rest.into();
-            return found.into_iter().next().map(|Reverse(Upcoming(ready))| ready);
+    /// Ends those that wait for their instant, in one pass for all of them.
+    fn cancel_upcoming(&mut self, cancels: &mut BTreeMap<RunId, String>, now: Timestamp) {
+        let is_asked = |Reverse(Upcoming(ready)): &Reverse<Upcoming>| cancels.contains_key(&ready.run.id);
+        if cancels.is_empty() || !self.upcoming.iter().any(is_asked) {
+            return;
         }
-        let apps: Vec<AppId> = self.parked.apps();
-        if let Some(ready) = apps.into_iter().find_map(|app| self.parked.remove(app, run)) {
-            return Some(ready);
+        let (asked, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.upcoming).into_iter().partition(is_asked);
+        self.upcoming = rest.into();
+        for Reverse(Upcoming(ready)) in asked {
+            if let Some(by) = cancels.remove(&ready.run.id) {
+                self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
+            }
         }
-        self.gates.remove_queued_anywhere(run)
     }
 }

@@ -47,7 +47,7 @@ impl Session {
             tracing::warn!(error = %chain(&error), "cannot note an executor's session");
             Status::unavailable("the server cannot reach its database now")
         })?;
-        let handle = SessionHandle { executor: greeted.online.id, number, sender };
+        let handle = SessionHandle { executor: greeted.online.id, number, sender, end: CancellationToken::new() };
         handle.send(server_message::Body::Welcome(welcome(shared)));
         tracing::info!(
             executor = greeted.online.name,
@@ -73,8 +73,9 @@ impl Session {
         loop {
             let next = tokio::select! {
                 () = stop.cancelled() => break,
-                // The dispatcher dropped its end: it wants a new stream.
                 () = self.handle.sender.closed() => break,
+                // The dispatcher wants a new stream.
+                () = self.handle.end.cancelled() => break,
                 next = tokio::time::timeout(silence, messages.message()) => next,
             };
             match next {

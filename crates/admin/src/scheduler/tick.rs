@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::outcome::Outcome;
+use rondel_core::outcome::{Outcome, cancelled_by};
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::StoreError;
 use rondel_store::ledger::RunCheck;
@@ -123,8 +123,8 @@ impl TickLoop {
             let check = checks.get(&run.id).filter(|check| self.is_ours(check));
             let definition = definitions.get(&(run.job, run.job_version));
             match (check, definition) {
-                (Some(check), Some(definition)) if check.cancel_asked => {
-                    ended.push(finish_unsent(&run, definition, Outcome::Cancelled, now, None));
+                (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
+                    ended.push(finish_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by))));
                 }
                 (Some(_), Some(definition)) => {
                     let run = Ready::released(run, Arc::clone(definition), now);

@@ -44,6 +44,8 @@ enum JobCommand {
     Diff(versions::DiffArgs),
     /// Make a run of a job, due now
     Trigger(TriggerArgs),
+    /// Ask for the open runs of a job to be cancelled, or for those of one fire
+    Cancel(CancelArgs),
     /// Switch a job's schedule off; it can still be triggered
     Pause(NameArgs),
     /// Switch a job's schedule on
@@ -84,6 +86,19 @@ struct TriggerArgs {
     wait: WaitArgs,
 }
 
+#[derive(Debug, Args)]
+struct CancelArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    /// Only the runs of this planned instant, 2026-03-08T07:00:00Z
+    #[arg(long, value_name = "TIME")]
+    fire_at: Option<String>,
+    /// Why; the runs' messages say so
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
 const VIEW: View = View { name: "name", headers: &["NAME", "APP", "HANDLER", "SCHEDULE", "ENABLED", "NEXT FIRE"], row };
 
 impl JobArgs {
@@ -104,6 +119,7 @@ impl JobArgs {
             JobCommand::Versions(args) => versions::list(&client, &args, format).await,
             JobCommand::Diff(args) => versions::diff(&client, &args, format).await,
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
+            JobCommand::Cancel(args) => cancel(&client, &args, format).await,
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
             JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
             JobCommand::Delete(args) => delete(&client, &args.name, format).await,
@@ -120,6 +136,21 @@ async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Res
     };
     let made = client.post(&["jobs", &args.name, "runs"], &body).await?;
     run::print_or_wait(client, made, &args.wait, format).await
+}
+
+async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Result<(), Failure> {
+    let body = serde_json::json!({ "fire_at": args.fire_at, "reason": args.reason }).to_string();
+    let asked = client.post(&["jobs", &args.name, "cancel"], &body).await?;
+    match format.format {
+        Format::Json | Format::Jsonl => output::data(asked.text()),
+        Format::Name => output::data(&args.name),
+        Format::Table => {
+            let answer = asked.value()?;
+            let more = if answer["has_more"] == true { "; more are open, ask again" } else { "" };
+            output::talk(&format!("asked {} runs of {} to end{more}", text_of(&answer["asked"]), args.name));
+            Ok(())
+        }
+    }
 }
 
 async fn delete(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {

@@ -40,7 +40,7 @@ enum RunCommand {
     /// Print what a run wrote
     Logs(LogsArgs),
     /// Ask for a run to be cancelled
-    Cancel(IdArgs),
+    Cancel(CancelArgs),
     /// Make a new run of what a finished one was for
     Retry(RetryArgs),
 }
@@ -62,6 +62,16 @@ struct IdArgs {
     /// The run's id
     #[arg(value_name = "RUN")]
     id: String,
+}
+
+#[derive(Debug, Args)]
+struct CancelArgs {
+    /// The run's id
+    #[arg(value_name = "RUN")]
+    id: String,
+    /// Why; the run's message says so
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -96,7 +106,8 @@ impl RunArgs {
             RunCommand::Get(args) => VIEW.whole_in_words(&client.get(&["runs", &args.id], &[]).await?, format, trace),
             RunCommand::Logs(args) => logs::print(&client, &args, format).await,
             RunCommand::Cancel(args) => {
-                let asked = client.post(&["runs", &args.id, "cancel"], "{}").await?;
+                let body = serde_json::json!({ "reason": args.reason }).to_string();
+                let asked = client.post(&["runs", &args.id, "cancel"], &body).await?;
                 VIEW.line(&asked, format)
             }
             RunCommand::Retry(args) => {

@@ -13,18 +13,16 @@ pub(crate) struct Held {
     /// Who sent it: node and epoch.
     pub(crate) origin: (i64, i64),
     /// Its place in the queue; `None` once it runs.
-    place: Option<Place>,
+    place: Option<u64>,
     /// Since when it should end.
     overdue_since: Option<Instant>,
 }
 
-/// Due instant, then arrival.
-type Place = (i64, u64);
-
 pub(crate) struct Runs {
     slots: usize,
     held: BTreeMap<RunKey, Held>,
-    queue: BTreeMap<Place, RunKey>,
+    /// In the order of arrival: which of them goes first was the server's decision.
+    queue: BTreeMap<u64, RunKey>,
     arrivals: u64,
     /// How many held runs each job has.
     per_job: BTreeMap<i64, u32>,
@@ -82,9 +80,9 @@ impl Runs {
         self.running_count() < self.slots && self.queue.is_empty()
     }
 
-    /// Takes a run in, behind those that are due before it.
+    /// Takes a run in, behind those that wait.
     pub(crate) fn accept(&mut self, run: RunContext, origin: (i64, i64)) {
-        let place = (run.due_at().as_millis(), self.arrivals);
+        let place = self.arrivals;
         self.arrivals += 1;
         *self.per_job.entry(run.job_id().get()).or_default() += 1;
         self.queue.insert(place, run.key());
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn queued_runs_start_by_due_instant_and_arrival() {
+    async fn queued_runs_start_in_the_order_of_their_arrival() {
         let mut runs = Runs::new(1);
         for (run_id, due) in [(1, 50), (2, 90), (3, 70), (4, 70)] {
             runs.accept(run(run_id, due), (1, 1));
@@ -192,7 +190,7 @@ mod tests {
             order.extend(ids(&started));
             runs.remove(started[0].key());
         }
-        assert_eq!(order, [1, 3, 4, 2]);
+        assert_eq!(order, [1, 2, 3, 4]);
     }
 
     #[tokio::test(start_paused = true)]

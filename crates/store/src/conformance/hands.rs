@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::Outcome;
-use rondel_core::{ExecutorId, Run, RunId, RunStatus};
+use rondel_core::outcome::{LATER_RUN, Outcome};
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
-use super::{FAILED, claim, finish, finish_one, job, join, next_id, pending, read, run};
-use crate::ledger::{CancelAsked, InHand, RunCheck};
+use super::{DEFAULT, FAILED, claim, finish, finish_one, job, join, next_id, pending, read, run};
+use crate::ledger::{CancelAsked, InHand, LimitName, RunCheck};
 use crate::{LeaseToken, Store};
 
 fn in_hand(run: &Run, executor: &str) -> InHand {
@@ -86,14 +86,8 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
 
     let mut checks = store.check_runs(&[second.id, first.id, RunId::new(next_id())]).await.unwrap();
     checks.sort_by_key(|check| check.id);
-    let check = |run: &Run, status| RunCheck {
-        id: run.id,
-        status,
-        attempt: 1,
-        job_version: 1,
-        owner: token,
-        cancel_asked: false,
-    };
+    let check =
+        |run: &Run, status| RunCheck { id: run.id, status, attempt: 1, job_version: 1, owner: token, cancel_by: None };
     assert_eq!(checks, [check(&first, RunStatus::Running), check(&second, RunStatus::Succeeded)]);
 }
 
@@ -113,11 +107,95 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     assert_eq!(store.cancels(token).await.unwrap(), expected);
     assert_eq!(store.cancels(token).await.unwrap(), expected);
     assert_eq!(store.cancels(other).await.unwrap(), []);
-    assert!(store.check_runs(&[run.id]).await.unwrap()[0].cancel_asked);
+    assert_eq!(store.check_runs(&[run.id]).await.unwrap()[0].cancel_by.as_deref(), Some("Änne"));
 
     let mut failed = finish(&run, FAILED);
     failed.policy.retry_max = 5;
     assert_eq!(finish_one(store, failed).await, super::verdict(RunStatus::Failed));
     assert_eq!(store.cancels(token).await.unwrap(), []);
     assert_eq!(store.ask_cancel(run.id, "x", now).await.unwrap(), CancelAsked::Over(RunStatus::Failed));
+}
+
+/// What a later run of the job takes the place of ends as covered, by whatever outcome it comes to its end.
+pub async fn who_is_covered_says_so(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let (stopped, lost) = (pending(store, token).await, pending(store, token).await);
+    assert_eq!(store.ask_cancels(&[stopped.id, lost.id], LATER_RUN, now).await.unwrap(), 2);
+    for (run, outcome) in [(&stopped, Outcome::Cancelled), (&lost, Outcome::Lost(Reason::ExecutorLost))] {
+        finish_one(store, finish(run, outcome)).await;
+        let ended = read(store, run.id).await;
+        assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(Reason::Covered)));
+    }
+    assert_eq!(store.cancels(token).await.unwrap(), []);
+}
+
+/// Many are asked in one go: what is over is passed by, and who asked first counts.
+pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let at = now.ceil_second();
+    let claimed = job(store, Some(at)).await;
+    let rows: Vec<Run> = (0..4).map(|offset| run(&claimed, token, at + Duration::from_secs(offset))).collect();
+    claim(store, token, &claimed, rows.clone()).await;
+    let job = claimed.id;
+    assert_eq!(finish_one(store, finish(&rows[0], Outcome::Succeeded)).await, super::verdict(RunStatus::Succeeded));
+    store.ask_cancel(rows[1].id, "Änne", now).await.unwrap();
+    let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
+    assert_eq!(ids(store.open_runs(job, None, 10).await.unwrap()), [rows[2].id, rows[3].id]);
+    assert_eq!(ids(store.open_runs(job, None, 1).await.unwrap()), [rows[2].id]);
+    assert_eq!(ids(store.open_runs(job, Some(rows[3].fire_at), 10).await.unwrap()), [rows[3].id]);
+    assert_eq!(ids(store.open_runs(job, Some(rows[0].fire_at), 10).await.unwrap()), []);
+
+    let all: Vec<RunId> = rows.iter().map(|run| run.id).collect();
+    assert_eq!(store.ask_cancels(&all, "Bo: too many", now).await.unwrap(), 3);
+    let expected = [
+        (rows[1].id, "Änne".to_owned()),
+        (rows[2].id, "Bo: too many".to_owned()),
+        (rows[3].id, "Bo: too many".to_owned()),
+    ];
+    assert_eq!(store.cancels(token).await.unwrap(), expected);
+    assert_eq!(read(store, rows[3].id).await.cancel_by.as_deref(), Some("Bo: too many"));
+    assert_eq!(store.ask_cancels(&all, "Cy", now).await.unwrap(), 3);
+    assert_eq!(store.cancels(token).await.unwrap(), expected);
+    assert_eq!(store.open_runs(job, None, 10).await.unwrap(), []);
+    assert_eq!(store.ask_cancels(&[], "Cy", now).await.unwrap(), 0);
+}
+
+/// The first node to ask counts for a limit, until it is dead and another one adopts what it had open.
+pub async fn a_limit_has_one_home(store: &dyn Store) {
+    let (first, second) = (join(store).await, join(store).await);
+    let limit = || LimitName { namespace: DEFAULT, key: super::name("limit") };
+    let (one, two) = (limit(), limit());
+    assert_eq!(store.limit_homes(second, &[one.clone()]).await.unwrap(), [second.node]);
+    let both = [two.clone(), one.clone()];
+    assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
+    assert_eq!(store.limit_homes(second, &both).await.unwrap(), [first.node, second.node]);
+    assert_eq!(store.adopt(first, &[second.node], 10).await.unwrap(), [], "it lives");
+    assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
+    store.release(second).await.unwrap();
+    store.adopt(first, &[second.node], 10).await.unwrap();
+    assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, first.node]);
+}
+
+/// Runs that were never sent go to another living node, and their job with them.
+pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
+    let (token, other, dead) = (join(store).await, join(store).await, join(store).await);
+    store.release(dead).await.unwrap();
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let rows: Vec<Run> = (0..3).map(|offset| run(&job, token, at + Duration::from_secs(offset))).collect();
+    claim(store, token, &job, rows.clone()).await;
+    store.note_running(token, &[in_hand(&rows[0], "one")]).await.unwrap();
+    store.mark(token, &[in_hand(&rows[1], "one")]).await.unwrap();
+    let all: Vec<RunId> = rows.iter().map(|run| run.id).collect();
+    assert_eq!(store.hand_over(token, &all, dead.node).await.unwrap(), []);
+    assert_eq!(store.hand_over(other, &all, token.node).await.unwrap(), [], "they are not its own");
+    assert_eq!(store.hand_over(token, &all, other.node).await.unwrap(), [rows[2].id]);
+    let given = read(store, rows[2].id).await;
+    assert_eq!((given.node, given.node_epoch, given.status), (other.node, other.epoch, RunStatus::Pending));
+    assert_eq!(read(store, rows[0].id).await.node, token.node);
+    let asked = run(&job, token, at + Duration::from_secs(9));
+    let requested = store.request_run(token, Run { cause: asked.id.get(), ..asked }, at).await.unwrap();
+    assert_eq!(requested.node, other.node, "the job has another home");
 }

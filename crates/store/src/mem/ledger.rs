@@ -6,8 +6,8 @@ use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{MemStore, State, key, size};
 use crate::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, RunCheck, RunQuery,
-    may_have_been_sent,
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, LimitName, RunCheck,
+    RunQuery, may_have_been_sent,
 };
 use crate::settle::clean_name;
 use crate::{LeaseToken, Ledger, Result};
@@ -109,7 +109,7 @@ impl Ledger for MemStore {
             attempt: run.attempt,
             job_version: run.job_version,
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
-            cancel_asked: run.cancel_by.is_some(),
+            cancel_by: run.cancel_by.clone(),
         };
         Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(check).collect())
     }
@@ -196,6 +196,54 @@ impl Ledger for MemStore {
         Ok(CancelAsked::Noted(Box::new(found)))
     }
 
+    async fn ask_cancels(&self, runs: &[RunId], by: &str, _now: Timestamp) -> Result<u64> {
+        let mut state = self.state();
+        let mut asked_count = 0;
+        for id in runs {
+            if let Some(run) = state.runs.get_mut(id).filter(|run| !run.status.is_terminal()) {
+                run.cancel_by.get_or_insert_with(|| clean_name(by).into_owned());
+                state.cancels.insert(*id);
+                asked_count += 1;
+            }
+        }
+        Ok(asked_count)
+    }
+
+    async fn open_runs(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>> {
+        let is_asked_for = |run: &Run| run.job == job && fire_at.is_none_or(|at| run.fire_at == at);
+        let mut open = self.state().open_of(|run| is_asked_for(run) && run.cancel_by.is_none());
+        open.sort_by_key(|run| run.id);
+        open.truncate(size(limit));
+        Ok(open)
+    }
+
+    async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>> {
+        let mut state = self.state();
+        Ok(limits.iter().map(|limit| *state.limit_homes.entry(limit.clone()).or_insert(token.node)).collect())
+    }
+
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
+        let now = self.now();
+        let mut state = self.state();
+        let Some(to) = state.nodes.get(&to).filter(|held| held.node.is_living(now)).map(|held| held.node.token())
+        else {
+            return Ok(Vec::new());
+        };
+        let mut given = Vec::new();
+        for id in runs {
+            let is_unsent = |run: &&mut Run| run.status == RunStatus::Pending && run.marked_at.is_none();
+            let Some(run) = state.own(token, *id).filter(is_unsent) else { continue };
+            (run.node, run.node_epoch) = (to.node, to.epoch);
+            let job = run.job;
+            if let Some(due) = state.due.get_mut(&job).filter(|due| due.home == token.node) {
+                (due.home, due.term) = (to.node, due.term + 1);
+            }
+            given.push(*id);
+        }
+        given.sort_unstable();
+        Ok(given)
+    }
+
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
         let mut state = self.state();
         let asked: Vec<RunId> = state.cancels.iter().copied().collect();
@@ -266,6 +314,7 @@ impl State {
                 held.prior_lease_until = held.node.lease_until;
             }
             over.push((*node, held.node.epoch, held.node.lease_until));
+            self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
         }
         if let Some(own) = self.nodes.get(&token.node) {
             over.push((token.node, token.epoch, own.prior_lease_until));

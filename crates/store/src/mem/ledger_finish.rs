@@ -1,6 +1,6 @@
 //! The end of attempts.
 
-use rondel_core::outcome::After;
+use rondel_core::outcome::{After, cancel_reason};
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
 
@@ -17,7 +17,7 @@ impl State {
             status: run.status,
             lost_count: run.lost_count,
             marked: run.marked_at.is_some(),
-            cancel_asked: run.cancel_by.is_some(),
+            cancel_asked: run.cancel_by.as_deref().map(cancel_reason),
             awaits_children: !run.status.is_terminal() && run.open_children.is_some(),
         };
         match settle::judge(standing, finish) {

@@ -31,6 +31,7 @@ use crate::calendars::CalendarRecord;
 use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar, TokenRecord};
 use crate::cluster::{ExecutorRecord, Node, Session};
 use crate::follow::EndedRun;
+use crate::ledger::LimitName;
 use crate::outbox::{FailureWebhook, OutboxItem};
 
 /// What time it is.
@@ -91,6 +92,7 @@ struct State {
     keys: HashMap<RunKey, RunId>,
     attempts: BTreeMap<(RunId, i32), Attempt>,
     cancels: BTreeSet<RunId>,
+    limit_homes: BTreeMap<LimitName, NodeId>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
     /// Each is due when it is no longer held.

@@ -6,7 +6,8 @@ use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 
 use super::SqlStore;
 use crate::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, RunCheck, RunQuery,
+    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, LimitName, RunCheck,
+    RunQuery,
 };
 use crate::{LeaseToken, Ledger, Result};
 
@@ -70,6 +71,22 @@ impl Ledger for SqlStore {
 
     async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {
         self.note_cancel(run, by, now).await
+    }
+
+    async fn ask_cancels(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<u64> {
+        self.note_cancels(runs, by, now).await
+    }
+
+    async fn open_runs(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>> {
+        self.read_open(job, fire_at, limit).await
+    }
+
+    async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>> {
+        self.read_limit_homes(token, limits).await
+    }
+
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
+        self.give_runs(token, runs, to).await
     }
 
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use rondel_core::outcome::{After, Outcome};
+use rondel_core::outcome::{After, Outcome, cancel_reason};
 use rondel_core::run::BROADCAST;
 use rondel_core::{ExecutorId, JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use sqlx::any::AnyRow;
@@ -294,7 +294,7 @@ impl<'f> Batch<'f> {
                 let (executor_id, executor) = executor();
                 let started_at = clean.started_at.or(locked.started_at);
                 self.verdicts.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
-                if locked.standing.cancel_asked {
+                if locked.standing.cancel_asked.is_some() {
                     self.cancels.push(finish.run.get());
                 }
                 locked.standing.status = status;
@@ -545,7 +545,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             status: columns.word("status")?,
             lost_count: columns.small("lost_count")?,
             marked: columns.opt_int("marked_at_ms")?.is_some(),
-            cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+            cancel_asked: columns.opt_text("cancel_by")?.as_deref().map(cancel_reason),
             awaits_children: false,
         },
         parent: columns.opt_int("parent_id")?.map(RunId::new),

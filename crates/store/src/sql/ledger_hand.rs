@@ -1,4 +1,4 @@
-//! Open runs on their way into an executor's hands: woken, marked, running, expanded, asked to stop.
+//! Open runs on their way into an executor's hands: woken, marked, running, expanded.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::failure;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
-use crate::ledger::{CancelAsked, InHand};
+use crate::ledger::InHand;
 use crate::settle::clean_name;
 use crate::{LeaseToken, Result};
 
@@ -53,23 +53,6 @@ const EXPAND_RUN: Statement = Statement {
            WHERE id = ? AND node_id = ? AND node_epoch = ? AND shard_index = ? AND shard_total IS NULL \
            AND status = 'pending'",
 };
-const LOCK_RUN: Statement =
-    Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
-const SET_CANCEL: Statement = Statement {
-    name: "set_cancel",
-    text: "UPDATE run SET cancel_by = ? WHERE id = ? AND status IN ('pending', 'waiting', 'running')",
-};
-const INSERT_CANCEL: Statement = Statement {
-    name: "insert_cancel",
-    text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) VALUES (?, ?, ?) {or_ignore}",
-};
-pub(super) const READ_CANCELS: Statement = Statement {
-    name: "read_cancels",
-    text: "SELECT run_cancel.run_id, run_cancel.requested_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
-           WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
-           ORDER BY run_cancel.run_id",
-};
-
 impl SqlStore {
     pub(super) async fn wake_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
         transact!(self, "take_waiting", |tx| {
@@ -152,35 +135,6 @@ impl SqlStore {
                 false => Err(failure::refused("expand", "a shard of the broadcast exists already")),
             }
         })
-    }
-
-    pub(super) async fn note_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {
-        let by = clean_name(by);
-        transact!(self, "ask_cancel", |tx| {
-            let Some(row) = tx.row(Query::new(&LOCK_RUN).int(run.get())).await? else {
-                return Ok(CancelAsked::NotFound);
-            };
-            let mut found = rows::run(&row)?;
-            if found.status.is_terminal() {
-                return Ok(CancelAsked::Over(found.status));
-            }
-            if found.cancel_by.is_none() {
-                tx.execute_all(Query::new(&SET_CANCEL).text(&by).int(run.get()), 1).await?;
-                tx.execute(Query::new(&INSERT_CANCEL).int(run.get()).text(&by).at(now)).await?;
-                found.cancel_by = Some(by.clone().into_owned());
-            }
-            Ok(CancelAsked::Noted(Box::new(found)))
-        })
-    }
-
-    pub(super) async fn read_cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
-        let query = Query::new(&READ_CANCELS).int(token.node.get()).int(token.epoch);
-        let mut cancels = Vec::new();
-        for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "run_cancel");
-            cancels.push((RunId::new(columns.int("run_id")?), columns.text("requested_by")?));
-        }
-        Ok(cancels)
     }
 }
 

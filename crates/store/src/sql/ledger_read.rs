@@ -114,7 +114,7 @@ impl SqlStore {
                     attempt: columns.small("attempt")?,
                     job_version: columns.int("job_version")?,
                     owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
-                    cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+                    cancel_by: columns.opt_text("cancel_by")?,
                 });
             }
         }

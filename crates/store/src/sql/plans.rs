@@ -7,8 +7,8 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    calendars, catalog_change, catalog_versions, cluster, ledger_adopt, ledger_claim, ledger_delay, ledger_finish,
-    ledger_follow, ledger_hand, ledger_read, logs, upkeep_heal,
+    calendars, catalog_change, catalog_versions, cluster, ledger_adopt, ledger_cancel, ledger_claim, ledger_delay,
+    ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -35,6 +35,8 @@ async fn what_runs_often_is_answered_by_an_index() {
     for (statement, index) in [
         (&ledger_claim::READ_DUE, "job_due_next (home=? AND next_fire_at_ms>? AND next_fire_at_ms<?)"),
         (&ledger_hand::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
+        (&ledger_cancel::READ_OPEN, "run_open (node_id=? AND node_epoch=?"),
+        (&ledger_cancel::READ_OPEN_OF_FIRE, "(job_id=? AND fire_at_ms=?)"),
         (&ledger_adopt::READ_OVERDUE, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&ledger_adopt::READ_ORPHANS, "run_open (node_id=? AND node_epoch<?)"),
         (&ledger_delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),

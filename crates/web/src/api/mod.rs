@@ -2,6 +2,7 @@
 
 mod apps;
 mod calendars;
+mod cancels;
 pub(crate) mod executors;
 mod fires;
 mod follow;
@@ -45,6 +46,7 @@ pub(crate) fn routes() -> Routes {
         .post("/api/v1/jobs/{name}/pause", Operate, jobs::pause)
         .post("/api/v1/jobs/{name}/resume", Operate, jobs::resume)
         .get("/api/v1/jobs/{name}/versions/diff", View, versions::diff)
+        .post("/api/v1/jobs/{name}/cancel", Operate, cancels::job)
         .post("/api/v1/jobs/{name}/runs", Operate, runs::trigger)
         .get("/api/v1/jobs/{name}/fires", View, fires::list)
         .get("/api/v1/jobs/{name}/why", View, fires::why)
@@ -58,7 +60,7 @@ pub(crate) fn routes() -> Routes {
         .post("/api/v1/schedules/preview", View, schedules::post)
         .get("/api/v1/runs", View, runs::list)
         .get("/api/v1/runs/{id}", View, runs::get)
-        .post("/api/v1/runs/{id}/cancel", Operate, runs::cancel)
+        .post("/api/v1/runs/{id}/cancel", Operate, cancels::run)
         .post("/api/v1/runs/{id}/retry", Operate, runs::retry)
         .get("/api/v1/runs/{id}/logs", View, logs::get)
         .get("/api/v1/apps", View, apps::list)

@@ -10,7 +10,7 @@ use rondel_core::job::PARAMS_LEN_MAX;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
 use rondel_store::catalog::JobRecord;
-use rondel_store::ledger::{CancelAsked, RunQuery};
+use rondel_store::ledger::RunQuery;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -113,20 +113,6 @@ pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> 
     json(StatusCode::OK, &run_json::whole(&call, run).await?)
 }
 
-pub(super) async fn cancel(call: Call, path: RunPath) -> Result<Response, Problem> {
-    let run = find(&call, &path).await?;
-    match call.engine().cancel_run(run.id, call.caller.name()).await? {
-        CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, *run).await?),
-        // To ask twice is no fault.
-        CancelAsked::Over(RunStatus::Cancelled) => {
-            let run = find(&call, &path).await?;
-            json(StatusCode::OK, &run_json::whole(&call, run).await?)
-        }
-        CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
-        CancelAsked::NotFound => Err(missing(&call, &path)),
-    }
-}
-
 pub(super) async fn retry(call: Call, path: RunPath, headers: HeaderMap) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     let (record, again) = repetition(&call, &run, trigger_of(&headers)).await?;
@@ -172,7 +158,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Probl
     found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))
 }
 
-fn missing<Q>(call: &Call<Q>, path: &RunPath) -> Problem {
+pub(super) fn missing<Q>(call: &Call<Q>, path: &RunPath) -> Problem {
     let detail = format!("there is no run {} in namespace {}", quoted(&path.0), call.namespace.name);
     Problem::new(Code::RunNotFound, detail)
 }

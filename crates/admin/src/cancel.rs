@@ -1,0 +1,67 @@
+//! Requests to cancel: of a run, of a fire, of all that is open of a job.
+
+use rondel_core::{Run, RunId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::catalog::JobRecord;
+use rondel_store::ledger::CancelAsked;
+
+use crate::engine::Engine;
+
+/// Runs that one transaction asks for.
+const BATCH: u32 = 500;
+/// Batches of one request; what is left over is asked for by the next.
+const BATCH_COUNT_MAX: u32 = 20;
+
+/// How many runs were asked to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CancelledRuns {
+    /// Runs; a broadcast counts once, whatever the number of its shards.
+    pub asked: u64,
+    /// More are open: ask again.
+    pub has_more: bool,
+}
+
+impl Engine {
+    /// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` says who asks, and why.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
+        let asked = self.store().ask_cancel(run, by, self.now()).await?;
+        if let CancelAsked::Noted(run) = &asked {
+            let shards: Vec<RunId> = self.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
+            self.store().ask_cancels(&shards, by, self.now()).await?;
+            self.poke_cancels(run);
+        }
+        Ok(asked)
+    }
+
+    /// Asks for all open runs of a job to be cancelled, or for those of one planned instant; `by` as above. Runs of fires
+    /// to come are not meant: pause the job for that.
+    ///
+    /// # Errors
+    /// The store's; some may have been asked for by then.
+    pub async fn cancel_runs(
+        &self,
+        record: &JobRecord,
+        fire_at: Option<Timestamp>,
+        by: &str,
+    ) -> Result<CancelledRuns, StoreError> {
+        let mut cancelled = CancelledRuns::default();
+        for _ in 0..BATCH_COUNT_MAX {
+            let open = self.store().open_runs(record.id, fire_at, BATCH).await?;
+            let ids: Vec<RunId> = open.iter().map(|run| run.id).collect();
+            self.store().ask_cancels(&ids, by, self.now()).await?;
+            let whole = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
+            cancelled.asked += u64::try_from(open.iter().filter(whole).count()).unwrap_or(0);
+            if let Some(run) = open.first() {
+                self.poke_cancels(run);
+            }
+            if ids.len() < usize::try_from(BATCH).unwrap_or(usize::MAX) {
+                return Ok(cancelled);
+            }
+        }
+        cancelled.has_more = true;
+        Ok(cancelled)
+    }
+}

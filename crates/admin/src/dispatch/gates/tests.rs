@@ -1,0 +1,258 @@
+use serde_json::json;
+
+use super::*;
+use crate::definitions::Compiled;
+use crate::dispatch::tests_support::{definition, ready};
+
+type Definition = std::sync::Arc<Compiled>;
+
+fn overlap(policy: &str, max: u32) -> Definition {
+    definition(&json!({"overlap": {"policy": policy, "max": max}}))
+}
+
+fn on_each(policy: &str, max: u32) -> Definition {
+    definition(&json!({"overlap": {"policy": policy, "scope": "executor", "max": max}}))
+}
+
+fn seconds(runs: &[RunId]) -> Vec<i64> {
+    runs.iter().map(|run| run.get() / 1_000).collect()
+}
+
+fn said(entry: Entry) -> String {
+    match entry {
+        Entry::Passed(_) => "passed".to_owned(),
+        Entry::Queued => "queued".to_owned(),
+        Entry::Discarded(_) => "discarded".to_owned(),
+        Entry::Covered(_) => "covered".to_owned(),
+        Entry::Covers { open, waiting } => {
+            let waiting: Vec<RunId> = waiting.iter().map(|ready| ready.run.id).collect();
+            format!("covers {:?} and {:?}", seconds(&open), seconds(&waiting))
+        }
+    }
+}
+
+fn enter(gates: &mut Gates, ready: Ready) -> String {
+    said(gates.enter(ready))
+}
+
+fn enter_at(gates: &mut Gates, ready: Ready, executor: i64) -> String {
+    said(gates.enter_at(ready, ExecutorId::new(executor)))
+}
+
+fn passed(passed: Vec<Passed>) -> Vec<i64> {
+    passed.iter().map(|(ready, _)| ready.run.due_at.second()).collect()
+}
+
+fn leave(gates: &mut Gates, second: i64) -> Vec<i64> {
+    passed(gates.leave(RunId::new(second * 1_000)))
+}
+
+fn again(gates: &mut Gates, second: i64) -> Vec<i64> {
+    passed(gates.again(RunId::new(second * 1_000)))
+}
+
+#[test]
+fn serial_runs_wait_in_the_order_of_their_instants() {
+    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
+    assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+    assert_eq!(leave(&mut gates, 1), [2]);
+    assert_eq!(leave(&mut gates, 1), [] as [i64; 0], "a run leaves once");
+    assert_eq!(leave(&mut gates, 2), [3]);
+    assert_eq!(leave(&mut gates, 3), [] as [i64; 0]);
+    assert_eq!((gates.gates.len(), gates.seats.len()), (0, 0));
+}
+
+#[test]
+fn a_retry_keeps_its_place() {
+    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    assert_eq!(leave(&mut gates, 1), [2]);
+    // Cancelled while it waits: the next one need not wait any more.
+    assert_eq!(again(&mut gates, 2), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 2), [3]);
+}
+
+#[test]
+fn a_retry_does_not_hold_up_who_has_room_beside_it() {
+    let (mut gates, two) = (Gates::default(), overlap("allow", 2));
+    let entries: Vec<_> = (1..5).map(|second| enter(&mut gates, ready(second, &two))).collect();
+    assert_eq!(entries, ["passed", "passed", "queued", "queued"]);
+    assert_eq!(again(&mut gates, 2), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 1), [3]);
+    assert_eq!(enter(&mut gates, ready(2, &two)), "passed");
+}
+
+fn restored(second: i64, status: RunStatus, attempt: i32, definition: &Definition) -> Ready {
+    let mut ready = ready(second, definition);
+    (ready.run.status, ready.run.attempt) = (status, attempt);
+    ready
+}
+
+#[test]
+fn after_a_restart_the_order_is_as_before() {
+    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    gates.restore(&restored(1, RunStatus::Waiting, 2, &serial));
+    gates.restore(&restored(3, RunStatus::Pending, 1, &serial));
+    assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    assert_eq!(leave(&mut gates, 1), [3]);
+
+    // Three of one job may have been sent: nothing passes until that is known. Only the second was.
+    let mut gates = Gates::default();
+    (1..4).for_each(|second| gates.restore(&restored(second, RunStatus::Running, 1, &serial)));
+    assert_eq!(enter(&mut gates, ready(4, &serial)), "queued");
+    assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
+    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "queued");
+    assert_eq!(leave(&mut gates, 2), [1]);
+    assert_eq!(leave(&mut gates, 1), [3]);
+    assert_eq!(leave(&mut gates, 3), [4]);
+}
+
+#[test]
+fn the_queue_is_bounded_and_discard_has_none() {
+    let (mut gates, bounded) = (Gates::default(), overlap("serial", 1));
+    let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &bounded))).collect();
+    assert_eq!(entries, ["passed", "queued", "discarded"]);
+    let (mut gates, discard) = (Gates::default(), overlap("discard", 0));
+    let entries: Vec<_> = (1..3).map(|second| enter(&mut gates, ready(second, &discard))).collect();
+    assert_eq!(entries, ["passed", "discarded"]);
+    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(enter(&mut gates, ready(3, &discard)), "discarded");
+    assert_eq!(enter(&mut gates, ready(1, &discard)), "passed");
+}
+
+#[test]
+fn a_later_run_covers_the_open_one_and_those_that_wait() {
+    let (mut gates, cover) = (Gates::default(), overlap("cover", 0));
+    assert_eq!(enter(&mut gates, ready(1, &cover)), "passed");
+    assert_eq!(enter(&mut gates, ready(2, &cover)), "covers [1] and []");
+    assert_eq!(enter(&mut gates, ready(3, &cover)), "covers [1] and [2]");
+    assert_eq!(leave(&mut gates, 2), [] as [i64; 0], "the covered one had no place");
+    assert_eq!(leave(&mut gates, 1), [3], "its verdict makes room");
+    // One that waits for another attempt is covered as well.
+    assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
+    assert_eq!(enter(&mut gates, ready(4, &cover)), "covers [3] and []");
+    assert_eq!(leave(&mut gates, 3), [4]);
+}
+
+#[test]
+fn who_comes_again_after_a_restart_covers_nobody_later() {
+    let (mut gates, cover) = (Gates::default(), overlap("cover", 0));
+    gates.restore(&restored(1, RunStatus::Waiting, 2, &cover));
+    gates.restore(&restored(2, RunStatus::Running, 1, &cover));
+    assert_eq!(enter(&mut gates, ready(1, &cover)), "covered");
+    gates.restore(&restored(3, RunStatus::Waiting, 2, &cover));
+    assert_eq!(enter(&mut gates, ready(3, &cover)), "covers [2] and []");
+}
+
+#[test]
+fn allow_lets_as_many_through_as_it_says() {
+    let (mut gates, two) = (Gates::default(), overlap("allow", 2));
+    let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &two))).collect();
+    assert_eq!(entries, ["passed", "passed", "queued"]);
+    let (mut gates, any) = (Gates::default(), overlap("allow", 0));
+    assert!((1..100).all(|second| enter(&mut gates, ready(second, &any)) == "passed"));
+}
+
+#[test]
+fn on_each_executor_a_gate_of_its_own() {
+    for (policy, expected) in [("serial", "queued"), ("discard", "discarded"), ("cover", "covers [1] and []")] {
+        let (mut gates, each) = (Gates::default(), on_each(policy, 0));
+        assert_eq!(enter(&mut gates, ready(1, &each)), "passed", "the job has no gate");
+        assert_eq!(enter_at(&mut gates, ready(1, &each), 7), "passed");
+        assert_eq!(enter_at(&mut gates, ready(2, &each), 8), "passed");
+        assert!(!gates.would_pass_at(&ready(3, &each), ExecutorId::new(7)));
+        assert!(gates.would_pass_at(&ready(3, &each), ExecutorId::new(9)));
+        assert_eq!(enter_at(&mut gates, ready(3, &each), 7), expected);
+        let next = gates.leave(RunId::new(1_000));
+        let goes_to = next.iter().map(|(ready, executor)| (ready.run.due_at.second(), *executor));
+        let waited = (policy != "discard").then_some((3, Some(ExecutorId::new(7))));
+        assert_eq!(goes_to.collect::<Vec<_>>(), Vec::from_iter(waited));
+    }
+    let (mut gates, two) = (Gates::default(), on_each("allow", 2));
+    let entries: Vec<_> = (1..4).map(|second| enter_at(&mut gates, ready(second, &two), 7)).collect();
+    assert_eq!(entries, ["passed", "passed", "queued"]);
+    // A retry is routed anew: it holds nothing.
+    assert_eq!(again(&mut gates, 1), [3]);
+}
+
+fn broadcast() -> (Ready, [Ready; 2], Definition) {
+    let broadcast = definition(&json!({"route": "broadcast"}));
+    let mut root = ready(1, &broadcast);
+    (root.run.shard_index, root.run.shard_total) = (rondel_core::run::BROADCAST, None);
+    let shards = [10, 11].map(|id| {
+        let mut shard = ready(id, &broadcast);
+        (shard.run.parent, shard.run.shard_total) = (Some(root.run.id), Some(2));
+        shard
+    });
+    (root, shards, broadcast)
+}
+
+#[test]
+fn a_broadcast_is_over_when_its_last_shard_is() {
+    let (root, shards, definition) = broadcast();
+    let mut gates = Gates::default();
+    assert_eq!(enter(&mut gates, root.clone()), "passed");
+    gates.expand(root.run.id, shards.iter().map(|shard| shard.run.id));
+    for shard in &shards {
+        assert_eq!(enter(&mut gates, shard.clone()), "passed");
+    }
+    assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
+    assert_eq!(again(&mut gates, 10), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 11), [2]);
+}
+
+#[test]
+fn a_broadcast_that_is_taken_over_counts_its_open_shards_whatever_they_wait_for() {
+    let (root, [mut one, mut two], definition) = broadcast();
+    let mut gates = Gates::default();
+    gates.restore(&root);
+    (one.run.status, two.run.status) = (RunStatus::Running, RunStatus::Pending);
+    gates.restore(&one);
+    gates.restore(&two);
+    assert_eq!(enter(&mut gates, two), "passed");
+    assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
+    assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 11), [2]);
+}
+
+#[test]
+fn what_is_not_kept_has_no_place() {
+    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+    assert_eq!(gates.retain(|run| run == RunId::new(1_000)).len(), 1);
+    assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+    assert_eq!(gates.retain(|_| false).len(), 1);
+    assert_eq!(enter(&mut gates, ready(2, &serial)), "passed");
+}
+
+#[test]
+fn who_awaits_its_children_leaves_twice() {
+    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+    assert!(gates.keep(JobId::new(1), RunId::new(1_000)));
+    assert!(!gates.keep(JobId::new(1), RunId::new(9_000)));
+    assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 1), [2]);
+
+    let (root, shards, definition) = broadcast();
+    let mut gates = Gates::default();
+    assert_eq!(enter(&mut gates, root.clone()), "passed");
+    gates.expand(root.run.id, shards.iter().map(|shard| shard.run.id));
+    assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
+    assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
+    assert!(gates.keep(JobId::new(1), root.run.id));
+    assert_eq!(leave(&mut gates, 11), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 1), [2]);
+}

@@ -1,0 +1,452 @@
+//! Limits that jobs share: how many runs of a key may be with executors at the same time, and how many may start in a
+//! length of time. What is held back waits here, by priority and planned instant, until its job's queue timeout.
+//!
+//! A limit with a key has a home, as a job has: the node whose job named the key first. It alone counts, and so for the whole
+//! cluster; runs of such jobs that come due elsewhere are handed over to it, and their jobs with them. Counts live in
+//! memory: what is in executors' hands is counted anew after a restart, the starts of before are not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use rondel_core::spec::{ConcurrencySpec, RateSpec};
+use rondel_core::time::format_duration;
+use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
+use rondel_store::ledger::LimitName;
+
+use super::Ready;
+use super::parked::{Turn, Waiting};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum LimitKey {
+    /// Nobody knows yet whether this node counts.
+    Home(LimitName),
+    /// At the same time.
+    Concurrency(NamespaceId, String),
+    /// Starts, of jobs with a key.
+    Rate(NamespaceId, String),
+    /// Starts, of one job.
+    JobRate(JobId),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    limits: HashMap<LimitKey, Limit>,
+    /// The concurrency key under which a run is open.
+    held: HashMap<RunId, LimitKey>,
+    waiting: HashMap<RunId, (LimitKey, Turn)>,
+    /// When a limit on starts lets the next one go.
+    wake_at: Option<Timestamp>,
+    /// Whether another node may count for a limit.
+    is_cluster: bool,
+    /// Limits that this node counts for.
+    own: HashSet<LimitName>,
+    /// Limits whose home is to be asked for.
+    to_ask: BTreeSet<LimitName>,
+}
+
+#[derive(Debug, Default)]
+struct Limit {
+    open: HashSet<RunId>,
+    /// The newest starts, in order; as many as the largest limit with this key looks at.
+    starts: VecDeque<(Timestamp, RunId)>,
+    starts_max: usize,
+    waiting: BTreeMap<Turn, Waiting>,
+}
+
+fn concurrency(ready: &Ready) -> Option<(LimitKey, &ConcurrencySpec)> {
+    let spec = ready.definition.job.concurrency.as_ref()?;
+    Some((LimitKey::Concurrency(ready.run.namespace, spec.key.clone()), spec))
+}
+
+fn rate(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
+    let spec = ready.definition.job.rate.as_ref()?;
+    let key = match &spec.key {
+        Some(key) => LimitKey::Rate(ready.run.namespace, key.clone()),
+        None => LimitKey::JobRate(ready.run.job),
+    };
+    Some((key, spec))
+}
+
+/// The limits of a run that have a home.
+fn names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
+    let job = &ready.definition.job;
+    let keys = [job.concurrency.as_ref().map(|spec| &spec.key), job.rate.as_ref().and_then(|spec| spec.key.as_ref())];
+    keys.into_iter().flatten().map(|key| LimitName { namespace: ready.run.namespace, key: key.clone() })
+}
+
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+impl Limit {
+    /// When one more may start: now, or later.
+    fn free_at(&self, rate: &RateSpec, now: Timestamp) -> Timestamp {
+        match self.starts.len().checked_sub(size(rate.max)) {
+            Some(index) => self.starts.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
+            None => now,
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn new(is_cluster: bool) -> Self {
+        Self { is_cluster, ..Self::default() }
+    }
+
+    /// Limits whose home is to be asked for now.
+    pub(crate) fn take_to_ask(&mut self) -> Vec<LimitName> {
+        std::mem::take(&mut self.to_ask).into_iter().collect()
+    }
+
+    /// Asks again for whatever somebody still waits for.
+    pub(crate) fn ask_again(&mut self) {
+        let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
+        let homes = waited_for.filter_map(|(key, _)| match key {
+            LimitKey::Home(name) => Some(name.clone()),
+            LimitKey::Concurrency(..) | LimitKey::Rate(..) | LimitKey::JobRate(_) => None,
+        });
+        self.to_ask = homes.collect();
+    }
+
+    /// This node counts for the limit.
+    pub(crate) fn own(&mut self, name: LimitName) {
+        self.own.insert(name);
+    }
+
+    /// Some of those who wait to know who counts for the limit, the first in turn.
+    pub(crate) fn homeless(&self, name: &LimitName, count: usize) -> Vec<RunId> {
+        let limit = self.limits.get(&LimitKey::Home(name.clone()));
+        let waiting = limit.into_iter().flat_map(|limit| limit.waiting.values());
+        waiting.take(count).map(|waiting| waiting.ready.run.id).collect()
+    }
+
+    /// Which limit holds the run back, if one does.
+    pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
+        if ready.run.is_root() {
+            return None;
+        }
+        if self.is_cluster
+            && let Some(name) = names(ready).find(|name| !self.own.contains(name))
+        {
+            return Some(LimitKey::Home(name));
+        }
+        if let Some((key, spec)) = concurrency(ready).filter(|_| !self.held.contains_key(&ready.run.id))
+            && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= size(spec.max))
+        {
+            return Some(key);
+        }
+        let (key, spec) = rate(ready)?;
+        let limit = self.limits.get(&key)?;
+        (limit.free_at(spec, now) > now).then_some(key)
+    }
+
+    /// The run goes to an executor: it counts from here on.
+    pub(crate) fn take(&mut self, ready: &Ready, now: Timestamp) {
+        self.hold(ready);
+        if let Some((key, spec)) = rate(ready) {
+            let limit = self.limits.entry(key).or_default();
+            limit.starts_max = limit.starts_max.max(size(spec.max));
+            limit.starts.push_back((now, ready.run.id));
+            while limit.starts.len() > limit.starts_max {
+                limit.starts.pop_front();
+            }
+        }
+    }
+
+    /// The run is, or may be, in an executor's hands.
+    pub(crate) fn hold(&mut self, ready: &Ready) {
+        if let Some((key, _)) = concurrency(ready).filter(|_| !ready.run.is_root()) {
+            self.limits.entry(key.clone()).or_default().open.insert(ready.run.id);
+            self.held.insert(ready.run.id, key);
+        }
+    }
+
+    /// The run is with no executor any more. Answers the limit that has room now.
+    pub(crate) fn release(&mut self, run: RunId) -> Option<LimitKey> {
+        let key = self.held.remove(&run)?;
+        self.limits.get_mut(&key)?.open.remove(&run);
+        Some(key)
+    }
+
+    /// The run never started: what it counted for is given back.
+    pub(crate) fn undo(&mut self, ready: &Ready) -> Option<LimitKey> {
+        if let Some((key, _)) = rate(ready)
+            && let Some(limit) = self.limits.get_mut(&key)
+            && let Some(index) = limit.starts.iter().rposition(|(_, run)| *run == ready.run.id)
+        {
+            limit.starts.remove(index);
+            self.wake_at = Some(Timestamp::EPOCH);
+        }
+        self.release(ready.run.id)
+    }
+
+    /// The run waits for this limit.
+    pub(crate) fn wait(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp) {
+        let turn = Turn::of(&waiting.ready);
+        if let LimitKey::Home(name) = &key {
+            self.to_ask.insert(name.clone());
+        }
+        if let Some((_, spec)) = rate(&waiting.ready).filter(|(rate, _)| *rate == key)
+            && let Some(limit) = self.limits.get(&key)
+        {
+            let free_at = limit.free_at(spec, now);
+            self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
+        }
+        self.waiting.insert(waiting.ready.run.id, (key.clone(), turn));
+        self.limits.entry(key).or_default().waiting.insert(turn, waiting);
+    }
+
+    /// The first of those that wait for this limit, if it has room for it.
+    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp) -> Option<Waiting> {
+        let first = &self.limits.get(key)?.waiting.first_key_value()?.1.ready;
+        if self.holding_back(first, now).as_ref() == Some(key) {
+            return None;
+        }
+        let run = first.run.id;
+        self.remove(run)
+    }
+
+    /// When to call [`awake`](Self::awake).
+    pub(crate) fn wake_at(&self) -> Timestamp {
+        self.wake_at.unwrap_or(Timestamp::MAX)
+    }
+
+    /// The limits on starts for which somebody waits, if one of them may let somebody go.
+    pub(crate) fn awake(&mut self, now: Timestamp) -> Vec<LimitKey> {
+        if self.wake_at() > now {
+            return Vec::new();
+        }
+        self.wake_at = None;
+        let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
+        let mut keys: Vec<LimitKey> = waited_for.map(|(key, _)| key.clone()).collect();
+        keys.retain(|key| matches!(key, LimitKey::Rate(..) | LimitKey::JobRate(_)));
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Somebody still waits for this limit on starts: when it lets the first of them go.
+    pub(crate) fn wait_on(&mut self, key: &LimitKey, now: Timestamp) {
+        let Some(limit) = self.limits.get(key) else { return };
+        let Some((_, spec)) = limit.waiting.first_key_value().and_then(|(_, first)| rate(&first.ready)) else { return };
+        let free_at = limit.free_at(spec, now);
+        self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
+    }
+
+    /// A run that may wait here does so since then.
+    pub(crate) fn waits_since(&mut self, run: RunId, since: Timestamp) {
+        let Some((key, turn)) = self.waiting.get(&run) else { return };
+        let waiting = self.limits.get_mut(key).and_then(|limit| limit.waiting.get_mut(turn));
+        waiting.into_iter().for_each(|waiting| waiting.since = since);
+    }
+
+    /// Takes a run out that waits here.
+    pub(crate) fn remove(&mut self, run: RunId) -> Option<Waiting> {
+        let (key, turn) = self.waiting.remove(&run)?;
+        self.limits.get_mut(&key)?.waiting.remove(&turn)
+    }
+
+    /// Takes out everyone who has waited as long as they may, with what they waited for. Forgets limits without use.
+    pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<(Ready, String)> {
+        let is_over = |waiting: &&Waiting| now >= waiting.until();
+        let over = self.limits.values().flat_map(|limit| limit.waiting.values()).filter(is_over);
+        let mut over: Vec<RunId> = over.map(|waiting| waiting.ready.run.id).collect();
+        over.sort_unstable();
+        let mut expired = Vec::with_capacity(over.len());
+        for run in over {
+            let key = self.waiting.get(&run).map(|(key, _)| key.clone());
+            if let (Some(key), Some(waiting)) = (key, self.remove(run)) {
+                let message = message(&key, &waiting.ready);
+                expired.push((waiting.ready, message));
+            }
+        }
+        // The longest span that a limit can look back.
+        let span = std::time::Duration::from_secs(24 * 3600);
+        self.limits.retain(|_, limit| {
+            let is_used = limit.starts.back().is_some_and(|(at, _)| *at + span > now);
+            is_used || !limit.open.is_empty() || !limit.waiting.is_empty()
+        });
+        expired
+    }
+
+    /// Forgets all but what `is_kept` of what is held; answers what waited.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> Vec<Ready> {
+        self.held.retain(|run, _| is_kept(*run));
+        self.waiting.clear();
+        // Whoever adopts what this node had open counts in its place.
+        self.own.clear();
+        self.limits.values_mut().for_each(|limit| limit.open.retain(|run| is_kept(*run)));
+        let waiting = self.limits.values_mut().flat_map(|limit| std::mem::take(&mut limit.waiting).into_values());
+        waiting.map(|waiting| waiting.ready).collect()
+    }
+}
+
+fn message(key: &LimitKey, ready: &Ready) -> String {
+    let job = &ready.definition.job;
+    let waited = format_duration(job.queue_timeout);
+    match (key, &job.concurrency, &job.rate) {
+        (LimitKey::Home(name), ..) => {
+            format!("waited {waited} for the server that counts for the limit {:?}", name.key)
+        }
+        (LimitKey::Concurrency(_, key), Some(spec), _) => {
+            format!("waited {waited} for the concurrency limit {key:?}: {} at the same time", spec.max)
+        }
+        (LimitKey::Rate(_, key), _, Some(spec)) => {
+            format!("waited {waited} for the rate limit {key:?}: {} in {}", spec.max, format_duration(spec.per))
+        }
+        (_, _, Some(spec)) => {
+            format!("waited {waited} for the rate limit of the job: {} in {}", spec.max, format_duration(spec.per))
+        }
+        _ => format!("waited {waited} for a limit"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::definitions::Compiled;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    /// Sends the run or has it wait, as the dispatcher does.
+    fn send(limits: &mut Limits, ready: &Ready, now: Timestamp) -> bool {
+        match limits.holding_back(ready, now) {
+            None => {
+                limits.take(ready, now);
+                true
+            }
+            Some(key) => {
+                limits.wait(key, Waiting::new(ready.clone(), now), now);
+                false
+            }
+        }
+    }
+
+    fn next(limits: &mut Limits, key: &LimitKey, now: Timestamp) -> Option<i64> {
+        let waiting = limits.next(key, now)?;
+        assert!(send(limits, &waiting.ready, now));
+        Some(waiting.ready.run.id.get() / 1_000)
+    }
+
+    #[test]
+    fn runs_of_a_key_share_its_limit() {
+        let two = definition(&json!({"concurrency": {"key": "db", "max": 2}}));
+        let three = definition(&json!({"concurrency": {"key": "db", "max": 3}}));
+        let other = definition(&json!({"concurrency": {"key": "disk", "max": 1}}));
+        let mut limits = Limits::default();
+        let now = at(0);
+        for (second, definition, goes) in [
+            (1, &two, true),
+            (2, &three, true),
+            (3, &two, false),
+            (4, &three, true),
+            (5, &other, true),
+            (6, &two, false),
+        ] {
+            assert_eq!(send(&mut limits, &ready(second, definition), now), goes, "{second}");
+        }
+        let key = limits.release(RunId::new(1_000)).unwrap();
+        assert_eq!(next(&mut limits, &key, now), None, "two are still open, and its own limit is two");
+        limits.release(RunId::new(2_000));
+        assert_eq!(next(&mut limits, &key, now), Some(3));
+        assert_eq!(next(&mut limits, &key, now), None);
+        assert_eq!(limits.release(RunId::new(99_000)), None);
+    }
+
+    #[test]
+    fn never_more_starts_in_any_span() {
+        let job = definition(&json!({"rate": {"max": 3, "per": "10s"}}));
+        let mut limits = Limits::default();
+        let key = LimitKey::JobRate(JobId::new(1));
+        let mut starts: Vec<i64> = Vec::new();
+        // One comes due each 700 ms; the loop wakes up when it is told to.
+        let mut now = at(0);
+        let mut due = 0;
+        while starts.len() < 40 {
+            if now.as_millis() >= due * 700 {
+                due += 1;
+                if send(&mut limits, &ready(due, &job), now) {
+                    starts.push(now.as_millis());
+                }
+            }
+            for key in limits.awake(now) {
+                while next(&mut limits, &key, now).is_some() {
+                    starts.push(now.as_millis());
+                }
+                limits.wait_on(&key, now);
+            }
+            now = limits.wake_at().min(at(due * 700));
+        }
+        assert!(starts.windows(4).all(|four| four[3] - four[0] >= 10_000), "{starts:?}");
+        assert_eq!(starts[..6], [0, 700, 1_400, 10_000, 10_700, 11_400], "and no later than need be");
+        assert!(limits.limits[&key].starts.len() <= 3);
+    }
+
+    #[test]
+    fn what_never_started_does_not_count() {
+        let job = definition(&json!({"rate": {"max": 1, "per": "10s"}, "concurrency": {"key": "k", "max": 1}}));
+        let mut limits = Limits::default();
+        assert!(send(&mut limits, &ready(1, &job), at(0)));
+        assert!(limits.undo(&ready(1, &job)).is_some());
+        assert!(send(&mut limits, &ready(2, &job), at(1)));
+        limits.release(RunId::new(2_000));
+        assert!(!send(&mut limits, &ready(3, &job), at(2)), "its start counts after its end");
+    }
+
+    #[test]
+    fn in_a_cluster_one_node_counts() {
+        let job = definition(&json!({"concurrency": {"key": "db", "max": 1}, "rate": {"max": 9, "per": "1s"}}));
+        let mut limits = Limits::new(true);
+        let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
+        assert!(!send(&mut limits, &ready(1, &job), at(0)));
+        assert!(!send(&mut limits, &ready(2, &job), at(0)));
+        assert_eq!(limits.take_to_ask(), [name.clone()]);
+        assert_eq!(limits.take_to_ask(), []);
+        limits.ask_again();
+        assert_eq!(limits.take_to_ask(), [name.clone()], "no answer came");
+        assert_eq!(limits.homeless(&name, 1), [RunId::new(1_000)]);
+        assert!(limits.remove(RunId::new(1_000)).is_some(), "it went to the home");
+        limits.own(name.clone());
+        assert_eq!(next(&mut limits, &LimitKey::Home(name), at(0)), Some(2));
+        assert!(send(&mut limits, &ready(3, &definition(&json!({"rate": {"max": 9, "per": "1s"}}))), at(0)));
+        // Another node took over: who counts is asked anew.
+        limits.retain(|_| false);
+        assert!(!send(&mut limits, &ready(4, &job), at(0)));
+    }
+
+    #[test]
+    fn by_priority_then_by_instant_and_not_for_ever() {
+        let with = |priority: u8, per_key: &str| {
+            definition(&json!({"priority": priority, "queue_timeout": "5s", "concurrency": {"key": per_key, "max": 1}}))
+        };
+        let (low, high) = (with(1, "db"), with(9, "db"));
+        let mut limits = Limits::default();
+        let runs: [(i64, &Arc<Compiled>); 5] = [(1, &low), (2, &low), (4, &high), (3, &high), (5, &low)];
+        for (second, definition) in runs {
+            send(&mut limits, &ready(second, definition), at(0));
+        }
+        let mut order = Vec::new();
+        let mut open = 1;
+        while let Some(key) = limits.release(RunId::new(open * 1_000)) {
+            let Some(second) = next(&mut limits, &key, at(1)) else { break };
+            order.push(second);
+            open = second;
+        }
+        assert_eq!(order, [3, 4, 2, 5]);
+
+        send(&mut limits, &ready(6, &low), at(0));
+        send(&mut limits, &ready(7, &low), at(0));
+        assert!(limits.take_expired(at(4_999)).is_empty());
+        let expired = limits.take_expired(at(5_000));
+        assert_eq!(expired[0].1, "waited 5s for the concurrency limit \"db\": 1 at the same time");
+        assert_eq!(expired.len(), 1);
+        assert_eq!(limits.take_expired(at(5_000) + Duration::from_secs(100_000)).len(), 0);
+        assert_eq!(limits.limits.len(), 1, "one is open still");
+    }
+}

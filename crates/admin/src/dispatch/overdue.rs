@@ -1,0 +1,148 @@
+//! Runs that go on past their timeout. The executor stops a run at its deadline; this is the server's own watch over one
+//! that does not: it is asked to, and then the run is given up, so that its job goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::spec::Delivery;
+use rondel_core::time::format_duration;
+use rondel_core::{Reason, RunId, Timestamp};
+use rondel_store::ledger::Finish;
+
+use super::messages::cancel;
+use super::run_loop::{DispatchLoop, Phase};
+use super::{Ready, finish_unsent};
+
+/// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace, and a result's way.
+const ASK_AFTER: Duration = Duration::from_secs(20);
+/// How long after the deadline it is given up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+/// Who asks.
+const WATCH: &str = "the server, for its timeout is over";
+
+/// The deadlines of runs whose handlers have begun.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines(BTreeMap<RunId, Deadline>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deadline {
+    attempt: i32,
+    at: Timestamp,
+    is_asked: bool,
+}
+
+/// What is to be done about a run past its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Overdue {
+    Ask,
+    GiveUp,
+}
+
+impl Deadlines {
+    /// The handler of this attempt began then.
+    pub(crate) fn began(&mut self, ready: &Ready, at: Timestamp) {
+        if let Some(timeout) = ready.definition.job.timeout {
+            self.0.entry(ready.run.id).or_insert(Deadline {
+                attempt: ready.run.attempt,
+                at: at + timeout,
+                is_asked: false,
+            });
+        }
+    }
+
+    pub(crate) fn forget(&mut self, run: RunId) {
+        self.0.remove(&run);
+    }
+
+    /// A run that was stopped because the watch asked for it was not cancelled: its time was over.
+    pub(crate) fn judge(&self, run: RunId, outcome: Outcome) -> Outcome {
+        let is_asked = self.0.get(&run).is_some_and(|deadline| deadline.is_asked);
+        if is_asked && outcome == Outcome::Cancelled { Outcome::TimedOut } else { outcome }
+    }
+
+    fn asked(&mut self, run: RunId) {
+        if let Some(deadline) = self.0.get_mut(&run) {
+            deadline.is_asked = true;
+        }
+    }
+
+    fn overdue(&self, now: Timestamp) -> Vec<(RunId, i32, Overdue)> {
+        let what = |deadline: &Deadline| {
+            let asks = (now >= deadline.at + ASK_AFTER).then_some(Overdue::Ask);
+            if now >= deadline.at + GIVE_UP_AFTER { Some(Overdue::GiveUp) } else { asks }
+        };
+        self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, what(deadline)?))).collect()
+    }
+}
+
+impl DispatchLoop {
+    pub(super) fn watch_deadlines(&mut self, now: Timestamp) {
+        for (run, attempt, what) in self.deadlines.overdue(now) {
+            let active = self.active.get(&run).filter(|active| active.ready.run.attempt == attempt);
+            let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
+                continue;
+            };
+            match what {
+                Overdue::Ask => {
+                    if let Some(online) = self.executors.get(active.executor) {
+                        online.session.send(cancel(run, attempt, WATCH));
+                        self.deadlines.asked(run);
+                    }
+                }
+                Overdue::GiveUp => self.give_up(run, now),
+            }
+        }
+    }
+
+    /// Nobody knows whether it still runs. A job that may run twice has its verdict; for one that may not, nobody can tell.
+    fn give_up(&mut self, run: RunId, now: Timestamp) {
+        let Some(active) = self.active.get_mut(&run) else { return };
+        let job = &active.ready.definition.job;
+        let outcome = match job.delivery {
+            Delivery::AtLeastOnce => Outcome::TimedOut,
+            Delivery::AtMostOnce => Outcome::Lost(Reason::ExecutorLost),
+        };
+        let timeout = job.timeout.map(format_duration).unwrap_or_default();
+        let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
+        let finish = Finish {
+            executor: Some((active.executor, active.executor_name.clone())),
+            ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
+        };
+        if self.shared.results.try_submit(finish, None) {
+            active.phase = Phase::Ending;
+            let executor = active.executor;
+            self.free_slot(executor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    #[test]
+    fn who_goes_on_past_its_deadline_is_asked_and_then_given_up() {
+        let mut deadlines = Deadlines::default();
+        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), Timestamp::from_secs(100));
+        deadlines.began(&ready(2, &definition(&json!({}))), Timestamp::from_secs(100));
+        let run = RunId::new(1_000);
+        // Said twice, it began when it was said first.
+        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), Timestamp::from_secs(120));
+        for (second, what) in
+            [(149, None), (150, Some(Overdue::Ask)), (189, Some(Overdue::Ask)), (190, Some(Overdue::GiveUp))]
+        {
+            let expected: Vec<_> = what.map(|what| (run, 1, what)).into_iter().collect();
+            assert_eq!(deadlines.overdue(Timestamp::from_secs(second)), expected, "{second}");
+        }
+        assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::Cancelled);
+        deadlines.asked(run);
+        assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::TimedOut);
+        assert_eq!(deadlines.judge(run, Outcome::Succeeded), Outcome::Succeeded);
+        deadlines.forget(run);
+        assert_eq!(deadlines.overdue(Timestamp::from_secs(500)), []);
+    }
+}

@@ -1,0 +1,201 @@
+//! Whose turn it is: what gates and limits decide, done.
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, NodeId, Reason, RunId, Timestamp};
+use rondel_store::ledger::LimitName;
+
+use super::Ready;
+use super::gates::{Entry, Passed};
+use super::limits::LimitKey;
+use super::parked::Waiting;
+use super::run_loop::DispatchLoop;
+use super::steps::Step;
+
+/// Runs that go to another node in one transaction.
+const HAND_OVER_BATCH: usize = 500;
+
+impl DispatchLoop {
+    /// A run is due: through the job's gate, then to an executor.
+    pub(super) fn start(&mut self, ready: Ready, now: Timestamp) {
+        if !self.shared.membership.holds() || self.drain.is_some() {
+            self.shared.in_memory.forget([ready.run.id]);
+            return;
+        }
+        if self.gates.is_elsewhere(&ready) {
+            self.leave_gate(ready.run.id, now);
+        }
+        let entry = self.gates.enter(ready);
+        if let Some(ready) = self.entered(entry, now) {
+            self.place_or_park(ready, now);
+        }
+    }
+
+    /// Does what a gate says, and gives back whom it let pass.
+    fn entered(&mut self, entry: Entry, now: Timestamp) -> Option<Ready> {
+        match entry {
+            Entry::Passed(ready) => Some(ready),
+            Entry::Queued => None,
+            Entry::Discarded(ready) => {
+                self.end_unsent(&ready, Outcome::Skipped(Reason::Overlap), None, now);
+                None
+            }
+            Entry::Covered(ready) => {
+                self.end_unsent(&ready, Outcome::Skipped(Reason::Covered), None, now);
+                None
+            }
+            Entry::Covers { open, waiting } => {
+                for covered in waiting {
+                    self.end_unsent(&covered, Outcome::Skipped(Reason::Covered), None, now);
+                }
+                self.make_room(open, now);
+                None
+            }
+        }
+    }
+
+    /// Those who are open end for a later run. Who was not sent is passed over; the others are asked to stop, durably,
+    /// so that a crash between the asking and their end changes nothing: the later run waits for their verdicts.
+    fn make_room(&mut self, open: Vec<RunId>, now: Timestamp) {
+        for run in open {
+            match self.take_waiting(run).filter(|ready| ready.run.attempt == 1) {
+                Some(ready) => self.end_unsent(&ready, Outcome::Skipped(Reason::Covered), None, now),
+                None => {
+                    self.covering.insert(run);
+                }
+            }
+        }
+        self.ask_covered();
+    }
+
+    /// Asks for what a later run takes the place of; again each second until that is durable.
+    pub(super) fn ask_covered(&mut self) {
+        if !self.covering.is_empty() {
+            self.step(Step::Cover(self.covering.iter().copied().collect()));
+        }
+    }
+
+    /// Who was asked to make room, durably; and what that means for the runs.
+    pub(super) fn covered(&mut self, asked: &[RunId], cancels: Vec<(RunId, String)>, now: Timestamp) {
+        for run in asked {
+            self.covering.remove(run);
+        }
+        self.cancel(cancels, now);
+    }
+
+    /// A run is over, or not ours: whoever waited for its place goes on.
+    pub(super) fn leave_gate(&mut self, run: RunId, now: Timestamp) {
+        let passed = self.gates.leave(run);
+        self.go_on(passed, now);
+    }
+
+    /// Their turn has come. One may be held back by a limit and so give its place to the next: they go one by one.
+    pub(super) fn go_on(&mut self, passed: Vec<Passed>, now: Timestamp) {
+        self.passed.extend(passed);
+        if std::mem::replace(&mut self.is_going_on, true) {
+            return;
+        }
+        while let Some((ready, executor)) = self.passed.pop_front() {
+            let online = executor.and_then(|id| self.executors.get(id)).filter(|online| !online.draining);
+            if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
+                self.assign(ready, id, name, now);
+            } else {
+                let passed = self.gates.leave_executor(ready.run.id);
+                self.passed.extend(passed);
+                self.place_or_park(ready, now);
+            }
+        }
+        self.is_going_on = false;
+    }
+
+    /// Gives the run back unless one of its limits holds it back: then it waits there.
+    pub(super) fn unless_held_back(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
+        let Some(key) = self.limits.holding_back(&ready, now) else { return Some(ready) };
+        let passed = self.gates.leave_executor(ready.run.id);
+        self.limits.wait(key, Waiting::new(ready, now), now);
+        self.go_on(passed, now);
+        None
+    }
+
+    /// A run was routed to this executor: through the job's gate there and its limits. Gives it back if it may be sent.
+    pub(super) fn admit(&mut self, ready: Ready, executor: ExecutorId, now: Timestamp) -> Option<Ready> {
+        let ready = match self.gates.would_pass_at(&ready, executor) {
+            true => self.unless_held_back(ready, now)?,
+            false => ready,
+        };
+        let entry = self.gates.enter_at(ready, executor);
+        let ready = self.entered(entry, now)?;
+        self.limits.take(&ready, now);
+        Some(ready)
+    }
+
+    /// The executor has not got the run: what it took on the way there is free again.
+    pub(super) fn give_back(&mut self, ready: &Ready, now: Timestamp) {
+        self.deadlines.forget(ready.run.id);
+        let freed = self.limits.undo(ready);
+        let passed = self.gates.leave_executor(ready.run.id);
+        self.go_on(passed, now);
+        freed.into_iter().for_each(|key| self.offer_limit(&key, now));
+    }
+
+    /// The run is with no executor any more: its limit has room for the next.
+    pub(super) fn release_limit(&mut self, run: RunId, now: Timestamp) {
+        if let Some(key) = self.limits.release(run) {
+            self.offer_limit(&key, now);
+        }
+    }
+
+    /// Who counts for these limits. Runs of another node's limits go to that node; where it is dead they wait until somebody
+    /// stands in for it.
+    pub(super) fn homes_of_limits(&mut self, homes: Vec<(LimitName, NodeId)>, now: Timestamp) {
+        let this = self.shared.membership.token().node;
+        for (name, home) in homes {
+            if home == this {
+                self.limits.own(name.clone());
+                self.offer_limit(&LimitKey::Home(name), now);
+                continue;
+            }
+            let runs = self.limits.homeless(&name, HAND_OVER_BATCH);
+            if !runs.is_empty() {
+                self.step(Step::HandOver(runs, home));
+            }
+        }
+    }
+
+    /// These runs are another node's now.
+    pub(super) fn handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
+        for run in &runs {
+            self.limits.remove(*run);
+            self.leave_gate(*run, now);
+        }
+        self.shared.in_memory.forget(runs);
+        self.limits.ask_again();
+    }
+
+    /// Limits on starts that let the next one go by now, and limits of which nobody knows yet who counts.
+    pub(super) fn wake_limits(&mut self, now: Timestamp) {
+        let to_ask = self.limits.take_to_ask();
+        if !to_ask.is_empty() {
+            self.step(Step::LimitHomes(to_ask));
+        }
+        for key in self.limits.awake(now) {
+            self.offer_limit(&key, now);
+            self.limits.wait_on(&key, now);
+        }
+    }
+
+    fn offer_limit(&mut self, key: &LimitKey, now: Timestamp) {
+        while let Some(Waiting { ready, since }) = self.limits.next(key, now) {
+            let run = ready.run.id;
+            if let Some(ready) = self.place(ready, now) {
+                self.parked.push(Waiting { ready, since });
+            }
+            self.limits.waits_since(run, since);
+        }
+    }
+
+    /// Takes a run out that waits here for its turn, for a limit or for an executor.
+    pub(super) fn take_waiting(&mut self, run: RunId) -> Option<Ready> {
+        let waiting = self.parked.remove(run).or_else(|| self.limits.remove(run));
+        waiting.map(|waiting| waiting.ready).or_else(|| self.gates.remove_queued(run))
+    }
+}

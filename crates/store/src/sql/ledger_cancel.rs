@@ -1,0 +1,138 @@
+//! Open runs that somebody wants cancelled.
+
+use rondel_core::{JobId, Run, RunId, Timestamp};
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::rows::{self, run_columns};
+use super::{SqlStore, transact};
+use crate::ledger::CancelAsked;
+use crate::settle::clean_name;
+use crate::{LeaseToken, Result};
+
+const LOCK_RUN: Statement =
+    Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
+const SET_CANCEL: Statement = Statement {
+    name: "set_cancel",
+    text: "UPDATE run SET cancel_by = ? WHERE id = ? AND status IN ('pending', 'waiting', 'running')",
+};
+const INSERT_CANCEL: Statement = Statement {
+    name: "insert_cancel",
+    text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) VALUES (?, ?, ?) {or_ignore}",
+};
+pub(super) const READ_CANCELS: Statement = Statement {
+    name: "read_cancels",
+    text: "SELECT run_cancel.run_id, run_cancel.requested_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
+           WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
+           ORDER BY run_cancel.run_id",
+};
+
+const LOCK_OPEN: Statement = Statement {
+    name: "lock_open",
+    text: "SELECT id, cancel_by FROM run WHERE id {in_list} AND status IN ('pending', 'waiting', 'running') \
+           ORDER BY id {for_update}",
+};
+const SET_CANCELS: Statement = Statement {
+    name: "set_cancels",
+    text: "UPDATE run SET cancel_by = ? WHERE id {in_list} AND status IN ('pending', 'waiting', 'running')",
+};
+const INSERT_CANCELS: Statement = Statement {
+    name: "insert_cancels",
+    text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) {values:iti} {or_ignore}",
+};
+const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id, epoch FROM node ORDER BY id" };
+/// There is no index of a job's open runs: each run would pay for it. Those of a node's lease have one, and are few.
+pub(super) const READ_OPEN: Statement = Statement {
+    name: "read_open",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
+         AND job_id = ? AND cancel_by IS NULL ORDER BY id LIMIT ?"
+    ),
+};
+pub(super) const READ_OPEN_OF_FIRE: Statement = Statement {
+    name: "read_open_of_fire",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE job_id = ? AND fire_at_ms = ? AND status IN ('pending', 'waiting', 'running') \
+         AND cancel_by IS NULL ORDER BY id LIMIT ?"
+    ),
+};
+
+impl SqlStore {
+    pub(super) async fn note_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {
+        let by = clean_name(by);
+        transact!(self, "ask_cancel", |tx| {
+            let Some(row) = tx.row(Query::new(&LOCK_RUN).int(run.get())).await? else {
+                return Ok(CancelAsked::NotFound);
+            };
+            let mut found = rows::run(&row)?;
+            if found.status.is_terminal() {
+                return Ok(CancelAsked::Over(found.status));
+            }
+            if found.cancel_by.is_none() {
+                tx.execute_all(Query::new(&SET_CANCEL).text(&by).int(run.get()), 1).await?;
+                tx.execute(Query::new(&INSERT_CANCEL).int(run.get()).text(&by).at(now)).await?;
+                found.cancel_by = Some(by.clone().into_owned());
+            }
+            Ok(CancelAsked::Noted(Box::new(found)))
+        })
+    }
+
+    pub(super) async fn read_cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
+        let query = Query::new(&READ_CANCELS).int(token.node.get()).int(token.epoch);
+        let mut cancels = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run_cancel");
+            cancels.push((RunId::new(columns.int("run_id")?), columns.text("requested_by")?));
+        }
+        Ok(cancels)
+    }
+
+    pub(super) async fn note_cancels(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<u64> {
+        let by = clean_name(by);
+        let mut ids: Vec<i64> = runs.iter().map(|run| run.get()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut asked_count = 0;
+        for chunk in ids.chunks(CHUNK_MAX) {
+            asked_count += transact!(self, "ask_cancels", |tx| {
+                let mut new = Vec::with_capacity(chunk.len());
+                let open = tx.rows(Query::new(&LOCK_OPEN).list(chunk.iter().copied())).await?;
+                for row in &open {
+                    let mut columns = Reader::new(row, "run");
+                    let id = columns.int("id")?;
+                    if columns.opt_text("cancel_by")?.is_none() {
+                        new.push(id);
+                    }
+                }
+                if !new.is_empty() {
+                    let query = Query::new(&SET_CANCELS).text(&by).list(new.iter().copied());
+                    tx.execute_all(query, new.len()).await?;
+                    let query = Query::new(&INSERT_CANCELS).rows(&new, |query, id| query.int(*id).text(&by).at(now));
+                    tx.execute(query).await?;
+                }
+                Ok(u64::try_from(open.len()).unwrap_or(u64::MAX))
+            })?;
+        }
+        Ok(asked_count)
+    }
+
+    pub(super) async fn read_open(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>> {
+        if let Some(fire_at) = fire_at {
+            let query = Query::new(&READ_OPEN_OF_FIRE).int(job.get()).at(fire_at).int(limit.into());
+            return rows::runs(&self.rows(query).await?);
+        }
+        let mut open = Vec::new();
+        for row in self.rows(Query::new(&READ_OWNERS)).await? {
+            let mut columns = Reader::new(&row, "node");
+            let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
+            let query = Query::new(&READ_OPEN).int(node).int(epoch).int(job.get()).int(limit.into());
+            open.append(&mut rows::runs(&self.rows(query).await?)?);
+        }
+        open.sort_by_key(|run| run.id);
+        open.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(open)
+    }
+}

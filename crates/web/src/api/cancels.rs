@@ -1,0 +1,101 @@
+//! Cancels: of a run, of a fire, of all that is open of a job.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::{RunStatus, Timestamp};
+use rondel_store::ledger::CancelAsked;
+use serde::{Deserialize, Serialize};
+
+use super::jobs::{self, JobName};
+use super::run_json;
+use super::runs::{RunPath, find, missing};
+use crate::body::{OptionalJsonBody, read, refuse_value};
+use crate::call::Call;
+use crate::frame::json;
+use crate::problem::{Code, Problem};
+
+/// The longest reason, in characters: it has to fit beside the name into one column.
+const REASON_LEN_MAX: usize = 150;
+
+/// The body of a request to cancel a run.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CancelRun {
+    reason: Option<String>,
+}
+
+/// The body of a request to cancel runs of a job.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CancelJob {
+    reason: Option<String>,
+    /// Only the runs of this planned instant.
+    fire_at: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct CancelledJson {
+    asked: u64,
+    has_more: bool,
+}
+
+pub(super) async fn run(
+    call: Call,
+    path: RunPath,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    let body: CancelRun = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+    let by = asked_by(call.caller.name(), body.reason.as_deref())?;
+    let run = find(&call, &path).await?;
+    match call.engine().cancel_run(run.id, &by).await? {
+        CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, *run).await?),
+        // To ask twice is no fault.
+        CancelAsked::Over(RunStatus::Cancelled) => {
+            let run = find(&call, &path).await?;
+            json(StatusCode::OK, &run_json::whole(&call, run).await?)
+        }
+        CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
+        CancelAsked::NotFound => Err(missing(&call, &path)),
+    }
+}
+
+pub(super) async fn job(
+    call: Call,
+    JobName(name): JobName,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    let body: CancelJob = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+    let by = asked_by(call.caller.name(), body.reason.as_deref())?;
+    let instant = |text: &String| {
+        let complaint = |_| refuse_value("/fire_at", format!("{text:?} is no instant; write \"2026-03-08T07:00:00Z\""));
+        text.parse::<Timestamp>().map_err(complaint)
+    };
+    let fire_at = body.fire_at.as_ref().map(instant).transpose()?;
+    let record = jobs::find(&call, &name).await?;
+    let cancelled = call.engine().cancel_runs(&record, fire_at, &by).await?;
+    json(StatusCode::ACCEPTED, &CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more })
+}
+
+/// Who asks, and why: what the verdict's message says.
+fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Problem> {
+    let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(name.to_owned()) };
+    let len = reason.chars().count();
+    if len > REASON_LEN_MAX {
+        return Err(refuse_value("/reason", format!("{len} characters; at most {REASON_LEN_MAX} are kept")));
+    }
+    Ok(format!("{name}: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_and_why_are_one_line() {
+        assert_eq!(asked_by("ann", None).unwrap(), "ann");
+        assert_eq!(asked_by("ann", Some("  ")).unwrap(), "ann");
+        assert_eq!(asked_by("ann", Some("the disk is full")).unwrap(), "ann: the disk is full");
+        assert!(asked_by("ann", Some(&"é".repeat(150))).is_ok());
+        assert!(asked_by("ann", Some(&"é".repeat(151))).is_err());
+    }
+}

@@ -1,0 +1,493 @@
+//! Overlap, limits, priority and cancels, judged by what the handlers themselves wrote: when each began and ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until};
+use serde_json::{Value, json};
+
+use crate::on_each_database;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A file to which handlers write when they begin and when they end, however they end.
+struct Intervals {
+    folder: tempfile::TempDir,
+}
+
+/// One attempt of a run, from its begin to its end; without an end while it runs.
+#[derive(Clone, Debug)]
+struct Interval {
+    run: String,
+    attempt: i64,
+    /// The process of the agent.
+    executor: String,
+    begin_ms: i64,
+    end_ms: Option<i64>,
+}
+
+impl Intervals {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("make a folder") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Parameters for the agent's `shell` handler: writes its begin into the file `name`, does `work`, writes its end.
+    fn params(&self, name: &str, work: &str) -> Value {
+        let file = self.path(name);
+        let write = |what: &str| {
+            format!("echo {what} $RONDEL_RUN_ID $RONDEL_ATTEMPT $(date +%s%3N) $PPID >> {}", file.display())
+        };
+        let script = format!("trap '{}' EXIT; trap 'exit 1' TERM; {}; {work}", write("end"), write("begin"));
+        json!({"argv": ["sh", "-c", script]})
+    }
+
+    /// What was written so far, in the order of the begins.
+    fn of(&self, name: &str) -> Vec<Interval> {
+        let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut intervals: Vec<Interval> = Vec::new();
+        for line in complete.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [what, run, attempt, at, executor] = words[..] else { panic!("a broken line: {line:?}") };
+            let (attempt, at_ms) = (attempt.parse().expect("an attempt"), at.parse().expect("an instant"));
+            match what {
+                "begin" => intervals.push(Interval {
+                    run: run.to_owned(),
+                    attempt,
+                    executor: executor.to_owned(),
+                    begin_ms: at_ms,
+                    end_ms: None,
+                }),
+                _ => {
+                    let begun = intervals.iter_mut().rev().find(|one| one.run == run && one.attempt == attempt);
+                    begun.expect("what ends has begun").end_ms = Some(at_ms);
+                }
+            }
+        }
+        intervals.sort_by_key(|one| one.begin_ms);
+        intervals
+    }
+}
+
+/// How many of these were open at the same time, at most. What has no end was open until the last begin.
+fn most_at_once<'a>(intervals: impl IntoIterator<Item = &'a Interval>) -> usize {
+    let mut steps: Vec<(i64, i32)> = Vec::new();
+    for one in intervals {
+        steps.push((one.begin_ms, 1));
+        steps.push((one.end_ms.unwrap_or(i64::MAX), -1));
+    }
+    // An end and a begin within the same millisecond do not overlap.
+    steps.sort_unstable();
+    let (mut open, mut most) = (0, 0);
+    for (_, step) in steps {
+        open += step;
+        most = most.max(open);
+    }
+    usize::try_from(most).expect("more ends than begins")
+}
+
+fn most_on_one_executor(intervals: &[Interval]) -> usize {
+    let executors: BTreeSet<&str> = intervals.iter().map(|one| one.executor.as_str()).collect();
+    let on = |executor: &str| most_at_once(intervals.iter().filter(|one| one.executor == executor));
+    executors.into_iter().map(on).max().unwrap_or(0)
+}
+
+fn job(name: &str, params: Value, more: Value) -> Value {
+    let mut job = json!({"name": name, "app": "files", "handler": "shell", "params": params});
+    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job
+}
+
+/// The API of a server on which agents of the app are welcome.
+async fn with_app(server: &Server) -> Api {
+    let api = server.api();
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
+    api
+}
+
+async fn create(api: &Api, job: Value) {
+    api.post("/api/v1/jobs", job).await.expect(201);
+}
+
+async fn trigger(api: &Api, job: &str) -> String {
+    let run = api.post(&format!("/api/v1/jobs/{job}/runs"), json!({})).await.expect(201);
+    run["id"].as_str().expect("an id").to_owned()
+}
+
+async fn run(api: &Api, id: &str) -> Value {
+    api.get(&format!("/api/v1/runs/{id}")).await.expect(200)
+}
+
+fn is_open(run: &Value) -> bool {
+    ["pending", "waiting", "running"].iter().any(|open| run["status"] == *open)
+}
+
+async fn verdict(api: &Api, id: &str) -> Value {
+    wait_until(LIMIT, "the run has a verdict", async || {
+        let run = run(api, id).await;
+        if is_open(&run) { Err(run) } else { Ok(run) }
+    })
+    .await
+}
+
+/// The runs of a job by status and reason.
+async fn verdicts(api: &Api, job: &str) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for run in api.runs(job).await {
+        let reason = run["reason"].as_str().unwrap_or_default();
+        let verdict = format!("{} {reason}", run["status"].as_str().expect("a status"));
+        *counts.entry(verdict.trim().to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+async fn begun(intervals: &Intervals, name: &str, count: usize) -> Vec<Interval> {
+    wait_until(LIMIT, &format!("{count} begins of {name}"), async || {
+        let all = intervals.of(name);
+        if all.len() >= count { Ok(all) } else { Err(all) }
+    })
+    .await
+}
+
+const POLICIES: [(&str, u32); 5] = [("serial", 0), ("discard", 0), ("cover", 0), ("allow", 2), ("allow", 0)];
+
+/// Each second a run of two and a half seconds, on two agents: five jobs that differ only in their policy.
+async fn start_overlapping(api: &Api, intervals: &Intervals, scope: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (policy, max) in POLICIES {
+        let name = format!("{policy}-{max}");
+        let overlap = json!({"policy": policy, "scope": scope, "max": max});
+        let params = intervals.params(&name, "sleep 2.5 & wait $!");
+        create(api, job(&name, params, json!({"schedule": {"every": "1s"}, "overlap": overlap}))).await;
+        names.push(name);
+    }
+    names
+}
+
+async fn runs_of_a_job_overlap_as_its_policy_says(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
+    let names = start_overlapping(&api, &intervals, "cluster").await;
+    for name in &names {
+        begun(&intervals, name, 4).await;
+    }
+    let most = |name: &str| most_at_once(&intervals.of(name));
+    assert_eq!(most("serial-0"), 1, "{:?}", intervals.of("serial-0"));
+    assert_eq!(most("discard-0"), 1, "{:?}", intervals.of("discard-0"));
+    assert_eq!(most("cover-0"), 1, "{:?}", intervals.of("cover-0"));
+    assert_eq!(most("allow-2"), 2, "{:?}", intervals.of("allow-2"));
+    assert!(most("allow-0") > 2, "{:?}", intervals.of("allow-0"));
+
+    let begins: Vec<i64> = intervals.of("serial-0").iter().map(|one| one.run.parse().expect("an id")).collect();
+    assert!(begins.is_sorted(), "serial runs keep the order of their instants: {begins:?}");
+    assert!(verdicts(&api, "serial-0").await.keys().all(|verdict| !verdict.starts_with("skipped")));
+    assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 2);
+    let covered = verdicts(&api, "cover-0").await;
+    assert!(covered["cancelled covered"] >= 3, "{covered:?}");
+    assert!(!covered.contains_key("cancelled requested"), "{covered:?}");
+    let runs = api.runs("cover-0").await;
+    let message = runs.iter().find(|run| run["status"] == "cancelled").map(|run| run["message"].clone());
+    assert!(message.expect("one was covered").to_string().contains("cancelled by a later run of the job"));
+}
+on_each_database!(runs_of_a_job_overlap_as_its_policy_says);
+
+#[tokio::test]
+async fn on_each_executor_runs_overlap_as_the_policy_says() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
+    let names = start_overlapping(&api, &intervals, "executor").await;
+    for name in &names {
+        begun(&intervals, name, 6).await;
+    }
+    for (name, most) in [("serial-0", 1), ("discard-0", 1), ("cover-0", 1), ("allow-2", 2)] {
+        let all = intervals.of(name);
+        assert_eq!(most_on_one_executor(&all), most, "{name}: {all:?}");
+        assert!(most_at_once(&all) > most, "{name} runs on both: {all:?}");
+    }
+    assert!(most_on_one_executor(&intervals.of("allow-0")) >= 2);
+    assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 1);
+    assert!(verdicts(&api, "cover-0").await["cancelled covered"] >= 1);
+}
+
+#[tokio::test]
+async fn jobs_with_one_key_share_a_limit() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let _agent = Agent::start(&server, "files").await;
+    for name in ["one", "two"] {
+        let params = intervals.params("shared", "sleep 2");
+        let more = json!({
+            "schedule": {"every": "1s"}, "overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 2},
+            "queue_timeout": "3s",
+        });
+        create(&api, job(name, params, more)).await;
+    }
+    // Two come due each second, and two of a second each may run: what piles up ends, and says why.
+    let expired = wait_until(LIMIT, "one has waited as long as it may", async || {
+        let mut runs = api.runs("one").await;
+        runs.extend(api.runs("two").await);
+        let expired = runs.iter().find(|run| run["reason"] == "expired").cloned();
+        expired.ok_or(runs.len())
+    })
+    .await;
+    let message = expired["message"].as_str().expect("a message");
+    assert_eq!(message, "waited 3s for the concurrency limit \"disk\": 2 at the same time");
+    let all = begun(&intervals, "shared", 8).await;
+    assert_eq!(most_at_once(&all), 2, "{all:?}");
+    for name in ["one", "two"] {
+        assert!(verdicts(&api, name).await.contains_key("succeeded"), "{name} gets its share");
+    }
+}
+
+#[tokio::test]
+async fn no_more_runs_start_than_the_rate_allows() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let _agent = Agent::start(&server, "files").await;
+    let allow = json!({"policy": "allow"});
+    for name in ["one", "two"] {
+        let rate = json!({"key": "mail", "max": 3, "per": "3s"});
+        create(&api, job(name, intervals.params("mail", "true"), json!({"overlap": allow, "rate": rate}))).await;
+    }
+    for _ in 0..5 {
+        trigger(&api, "one").await;
+        trigger(&api, "two").await;
+    }
+    let all = begun(&intervals, "mail", 10).await;
+    let begins: Vec<i64> = all.iter().map(|one| one.begin_ms).collect();
+    // A start is counted where it is sent; the handler's own clock is read some milliseconds later, more or less.
+    assert!(begins.windows(4).all(|four| four[3] - four[0] > 2_500), "{begins:?}");
+    assert!(begins[9] - begins[0] < 15_000, "and no later than need be: {begins:?}");
+
+    let rate = json!({"max": 1, "per": "1h"});
+    let more = json!({"overlap": allow, "rate": rate, "queue_timeout": "1s"});
+    create(&api, job("hourly", intervals.params("hourly", "true"), more)).await;
+    trigger(&api, "hourly").await;
+    begun(&intervals, "hourly", 1).await;
+    let late = verdict(&api, &trigger(&api, "hourly").await).await;
+    assert_eq!((&late["status"], &late["reason"]), (&json!("skipped"), &json!("expired")));
+    assert_eq!(late["message"], "waited 1s for the rate limit of the job: 1 in 1h");
+}
+
+#[tokio::test]
+async fn who_has_the_higher_priority_goes_first() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let allow = json!({"policy": "allow"});
+    for (name, priority) in [("low", 1), ("usual", 5), ("high", 9)] {
+        let params = intervals.params("order", "true");
+        create(&api, job(name, params, json!({"overlap": allow, "priority": priority}))).await;
+    }
+    // They wait for an agent; the one that comes has one slot and takes four more in hand.
+    let mut expected = Vec::new();
+    for name in ["low", "usual", "high"] {
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(trigger(&api, name).await);
+        }
+        expected.splice(0..0, ids);
+    }
+    wait_until(LIMIT, "all of them are due", async || {
+        let runs = api.get("/api/v1/runs?status=pending").await.expect(200);
+        if runs["items"].as_array().map(Vec::len) == Some(9) { Ok(()) } else { Err(runs) }
+    })
+    .await;
+    let _agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
+    let begins: Vec<String> = begun(&intervals, "order", 9).await.into_iter().map(|one| one.run).collect();
+    assert_eq!(begins, expected, "by priority, then in order");
+}
+
+/// Everything that can be open of a job, however it waits, ends when it is cancelled, and says who wanted that and why.
+#[tokio::test]
+async fn whatever_is_open_can_be_cancelled() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
+    let long = |more: Value| job("long", intervals.params("long", "sleep 60 & wait $!"), more);
+    create(&api, long(json!({}))).await;
+    create(&api, job("fails", intervals.params("fails", "exit 3"), json!({"retry": {"max": 1, "backoff": "1h"}})))
+        .await;
+    create(&api, json!({"name": "nobody", "app": "empty", "handler": "shell"})).await;
+    create(&api, job("all", intervals.params("all", "sleep 60 & wait $!"), json!({"route": "broadcast"}))).await;
+
+    // In an executor's hands, and in the queue behind it; a run and then the rest of its job.
+    let (running, queued) = (trigger(&api, "long").await, trigger(&api, "long").await);
+    begun(&intervals, "long", 1).await;
+    let cancel = |id: &str| format!("/api/v1/runs/{id}/cancel");
+    api.post(&cancel(&running), json!({"reason": "the disk is full"})).await.expect(202);
+    let ended = verdict(&api, &running).await;
+    assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("requested")));
+    assert_eq!(ended["message"], "cancelled by admin: the disk is full");
+    begun(&intervals, "long", 2).await;
+    let behind = [trigger(&api, "long").await, trigger(&api, "long").await];
+    let said = rondel(
+        &[
+            "job",
+            "cancel",
+            "long",
+            "--reason",
+            "enough",
+            "--server",
+            server.url(),
+            "--token-file",
+            &server.token_file().display().to_string(),
+            "-o",
+            "json",
+        ],
+        &[],
+    )
+    .await;
+    assert_eq!(said.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{said:?}");
+    for id in [&queued, &behind[0], &behind[1]] {
+        let ended = verdict(&api, id).await;
+        assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by admin: enough")));
+    }
+    assert_eq!(intervals.of("long").len(), 2, "what was queued never began");
+
+    // Waiting for its next attempt in an hour; and for an executor that never comes.
+    let (retried, parked) = (trigger(&api, "fails").await, trigger(&api, "nobody").await);
+    wait_until(LIMIT, "it waits for its second attempt", async || {
+        let run = run(&api, &retried).await;
+        if run["status"] == "waiting" { Ok(()) } else { Err(run) }
+    })
+    .await;
+    for id in [&retried, &parked] {
+        api.post(&cancel(id), json!({})).await.expect(202);
+        let ended = verdict(&api, id).await;
+        assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by admin")));
+    }
+    // The gate of its job is free again.
+    trigger(&api, "fails").await;
+    begun(&intervals, "fails", 2).await;
+
+    // A fire: here a broadcast with its shards.
+    let whole = trigger(&api, "all").await;
+    begun(&intervals, "all", agents.len()).await;
+    let fire_at = run(&api, &whole).await["fire_at"].clone();
+    let elsewhere = json!({"fire_at": "2020-01-01T00:00:00Z"});
+    let none = api.post("/api/v1/jobs/all/cancel", elsewhere).await.expect(202);
+    assert_eq!(none, json!({"asked": 0, "has_more": false}));
+    let asked = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": fire_at})).await.expect(202);
+    assert_eq!(asked, json!({"asked": 1, "has_more": false}));
+    let ended = verdict(&api, &whole).await;
+    assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("2 of 2 shards were cancelled")));
+    let refused = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": "soon"})).await.expect(422);
+    assert!(refused.to_string().contains("/fire_at"), "{refused}");
+}
+
+/// A retry that waits keeps its place before the next run, over the death of the server; so does a queue.
+async fn the_serial_order_survives_the_server(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let _agent = Agent::start(&server, "files").await;
+    let work = format!("test $RONDEL_ATTEMPT = 2 || test -e {}", intervals.path("well").display());
+    let more = json!({"retry": {"max": 1, "backoff": "6s"}});
+    create(&api, job("orderly", intervals.params("orderly", &work), more)).await;
+    let first = trigger(&api, "orderly").await;
+    wait_until(LIMIT, "it waits for its second attempt", async || {
+        let run = run(&api, &first).await;
+        if run["status"] == "waiting" { Ok(()) } else { Err(run) }
+    })
+    .await;
+    std::fs::write(intervals.path("well"), "").expect("from here on all goes well");
+    let behind = [trigger(&api, "orderly").await, trigger(&api, "orderly").await];
+    server.kill().await;
+    server.restart().await;
+    let api = server.api();
+    for id in [&first, &behind[0], &behind[1]] {
+        assert_eq!(verdict(&api, id).await["status"], "succeeded");
+    }
+    let all = intervals.of("orderly");
+    let order: Vec<&str> = all.iter().map(|one| one.run.as_str()).collect();
+    assert_eq!(order, [&first, &first, &behind[0], &behind[1]], "{all:?}");
+    assert_eq!(most_at_once(&all), 1, "{all:?}");
+}
+on_each_database!(the_serial_order_survives_the_server);
+
+/// The run that is covered is slow to stop; the server dies in between. Its successor waits for its end all the same.
+#[tokio::test]
+async fn a_cover_survives_the_server() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let mut server = Server::start(&db).await;
+    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let _agent = Agent::start(&server, "files").await;
+    let slow = "sleep 60 & wait $!";
+    let params = intervals.params("covered", slow);
+    let script =
+        params["argv"][2].as_str().expect("a script").replace("trap 'exit 1' TERM", "trap 'sleep 4; exit 1' TERM");
+    let more = json!({"overlap": {"policy": "cover"}});
+    create(&api, job("covered", json!({"argv": ["sh", "-c", script]}), more)).await;
+    let first = trigger(&api, "covered").await;
+    begun(&intervals, "covered", 1).await;
+    let second = trigger(&api, "covered").await;
+    wait_until(LIMIT, "it is asked to make room", async || {
+        let run = run(&api, &first).await;
+        if run["cancel_requested_by"].is_null() { Err(run) } else { Ok(()) }
+    })
+    .await;
+    server.kill().await;
+    server.restart().await;
+    let api = server.api();
+    let ended = verdict(&api, &first).await;
+    assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("covered")), "{ended:#}");
+    let all = begun(&intervals, "covered", 2).await;
+    assert_eq!(all[1].run, second);
+    assert_eq!(most_at_once(&all), 1, "{all:?}");
+    api.post("/api/v1/jobs/covered/cancel", json!({})).await.expect(202);
+    verdict(&api, &second).await;
+}
+
+/// Two servers, each the home of one job; the jobs share a limit, so one server counts for both, and goes on when the other
+/// one dies.
+#[tokio::test]
+async fn a_limit_holds_over_two_servers() {
+    let Some(db) = scratch(Backend::Postgres).await else { return };
+    let mut servers = [
+        Server::start_with(&db, &["--node-name", "one"]).await,
+        Server::start_with(&db, &["--node-name", "two"]).await,
+    ];
+    let intervals = Intervals::new();
+    let apis = [with_app(&servers[0]).await, servers[1].api()];
+    let _agent = Agent::start_with(&servers[0], "files", &["--server", servers[1].url()]).await;
+    for name in ["one", "two"] {
+        let more = json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 1}});
+        create(&apis[0], job(name, intervals.params("shared", "sleep 0.3"), more)).await;
+    }
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        for (api, name) in apis.iter().zip(["one", "two"]) {
+            ids.push(trigger(api, name).await);
+        }
+    }
+    for id in &ids {
+        assert_eq!(verdict(&apis[0], id).await["status"], "succeeded");
+    }
+    let all = intervals.of("shared");
+    assert_eq!((all.len(), most_at_once(&all)), (8, 1), "{all:?}");
+
+    // Whichever counted: it dies, and the other one counts on.
+    for index in [0, 1] {
+        let before = intervals.of("shared").len();
+        servers[index].kill().await;
+        let api = servers[1 - index].api();
+        let ids = [trigger(&api, "one").await, trigger(&api, "two").await];
+        for id in &ids {
+            assert_eq!(verdict(&api, id).await["status"], "succeeded");
+        }
+        let all = intervals.of("shared");
+        assert_eq!((all.len(), most_at_once(&all)), (before + 2, 1), "{all:?}");
+        servers[index].restart().await;
+    }
+}
