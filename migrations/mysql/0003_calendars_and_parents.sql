@@ -1,5 +1,21 @@
 -- Calendars, and jobs that follow from jobs, for MySQL and MariaDB.
 
+-- The jobs that executors of one build declare: one row for each set that an app's executors have said.
+CREATE TABLE IF NOT EXISTS declared_set (
+    -- The app.
+    app_id BIGINT NOT NULL,
+    -- SHA-256 of specs, in hex.
+    hash VARCHAR(64) NOT NULL,
+    -- The definitions, as a JSON array.
+    specs MEDIUMTEXT NOT NULL,
+    -- When an executor first declared it: how old its declarations are.
+    first_seen_at_ms BIGINT NOT NULL,
+    -- When a node last had an executor that declares it.
+    last_seen_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (app_id, hash),
+    KEY declared_set_seen (last_seen_at_ms)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
 -- Business calendars by name; what is in them is in calendar_version.
 CREATE TABLE IF NOT EXISTS calendar (
     -- Its id, made by a node.

@@ -1,5 +1,22 @@
 -- Calendars, and jobs that follow from jobs, for PostgreSQL.
 
+-- The jobs that executors of one build declare: one row for each set that an app's executors have said.
+CREATE TABLE declared_set (
+    -- The app.
+    app_id BIGINT NOT NULL,
+    -- SHA-256 of specs, in hex.
+    hash VARCHAR(64) COLLATE "C" NOT NULL,
+    -- The definitions, as a JSON array.
+    specs TEXT NOT NULL,
+    -- When an executor first declared it: how old its declarations are.
+    first_seen_at_ms BIGINT NOT NULL,
+    -- When a node last had an executor that declares it.
+    last_seen_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (app_id, hash)
+);
+
+CREATE INDEX declared_set_seen ON declared_set (last_seen_at_ms);
+
 -- Business calendars by name; what is in them is in calendar_version.
 CREATE TABLE calendar (
     -- Its id, made by a node.

@@ -6,6 +6,7 @@ mod broadcast;
 mod calendars;
 mod console;
 mod crash;
+mod declared;
 mod delays;
 mod drain;
 mod edits;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rondel_core::calendar::Rule;
 use rondel_core::run::BROADCAST;
-use rondel_core::{FieldError, Job, JobSpec, NodeId, Run, RunId, Timestamp};
+use rondel_core::{AppId, FieldError, Job, JobSpec, NodeId, Run, RunId, Timestamp};
 use rondel_store::ledger::RunQuery;
 use rondel_store::{LeaseToken, Store, StoreError};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -16,6 +16,7 @@ use crate::alert::AlertLoop;
 use crate::clock::Clock;
 use crate::cluster::{AdoptLoop, BeatLoop, Membership, join};
 use crate::config::EngineConfig;
+use crate::declared::{Board, DeclarationProblem, DeclareLoop};
 use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
@@ -62,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) progress: ProgressBoard,
     pub(crate) log_readers: LogReaders,
+    pub(crate) declared: Board,
     pub(crate) results: ResultLanes,
     pub(crate) scan_poke: Notify,
     pub(crate) adopt_poke: Notify,
@@ -168,6 +170,7 @@ impl Engine {
             registry: Registry::default(),
             progress: ProgressBoard::default(),
             log_readers: LogReaders::default(),
+            declared: Board::default(),
             results,
             scan_poke: Notify::new(),
             adopt_poke: Notify::new(),
@@ -203,6 +206,7 @@ impl Engine {
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
         let engine = Self { shared, gateway, lifecycle: lifecycle.clone() };
         lifecycle.spawn("heal", Until::Soft, HealLoop::new(engine.clone()).run(soft.clone()));
+        lifecycle.spawn("declare", Until::Soft, DeclareLoop::new(engine.clone()).run(soft.clone()));
         Ok(engine)
     }
 
@@ -246,6 +250,20 @@ impl Engine {
     #[must_use]
     pub fn online_executors(&self) -> Vec<OnlineExecutor> {
         self.shared.registry.all()
+    }
+
+    /// What is wrong with the jobs that an app's code declares, as far as executors of it are connected to this node.
+    #[must_use]
+    pub fn declaration_problems(&self, app: AppId) -> Vec<DeclarationProblem> {
+        self.shared.declared.problems(app)
+    }
+
+    pub(crate) fn declared(&self) -> &Board {
+        &self.shared.declared
+    }
+
+    pub(crate) fn lost_after(&self) -> Duration {
+        self.shared.config.lost_after
     }
 
     /// How far an open run is, by its handler's last word.

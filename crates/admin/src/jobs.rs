@@ -37,6 +37,9 @@ pub enum JobError {
     /// There is no such job.
     #[error("there is no such job")]
     NotFound,
+    /// No code ever declared the job.
+    #[error("no code declares this job: there is nothing to put back")]
+    NotDeclared,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -102,6 +105,7 @@ impl Engine {
         expected_version: Option<i64>,
         author: &str,
     ) -> Result<JobRecord, JobError> {
+        check_name(record, &spec)?;
         let checked = self.check(record.namespace, spec, self.now(), Some(&record.spec)).await?;
         let saved = self.save(record, &checked, expected_version, author).await?;
         self.catch_up(saved).await
@@ -175,6 +179,23 @@ impl Engine {
             Err(error) => return Err(error),
         }
         Ok(self.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
+    }
+
+    /// Puts back the definition that code declares; does nothing where the job has it.
+    ///
+    /// # Errors
+    /// [`JobError::NotDeclared`], and those of [`change_job`](Self::change_job).
+    pub async fn reset_job(
+        &self,
+        record: &JobRecord,
+        expected_version: Option<i64>,
+        author: &str,
+    ) -> Result<JobRecord, JobError> {
+        let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;
+        if declared.spec == record.spec {
+            return Ok(record.clone());
+        }
+        self.change_job(record, declared.spec.clone(), expected_version, author).await
     }
 
     /// Switches a job's schedules on or off; does nothing where they are.
@@ -275,6 +296,16 @@ impl Engine {
 
 fn no_calendar(spec: &JobSpec) -> FieldError {
     checks::no_calendar(spec.calendar.as_ref().map_or("", |used| &used.name))
+}
+
+/// Code knows its jobs by their names: one with another name would be made anew beside it.
+fn check_name(record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+    let is_declared = record.declared.as_ref().is_some_and(|declared| declared.undeclared_at.is_none());
+    if !is_declared || spec.name == record.spec.name {
+        return Ok(());
+    }
+    let message = format!("code declares this job as {:?}; change its name there", record.spec.name);
+    Err(JobError::Invalid(vec![FieldError::new("/name", message)]))
 }
 
 fn first_fire(job: &Job, anchor: Timestamp, now: Timestamp) -> Option<Timestamp> {

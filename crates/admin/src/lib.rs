@@ -7,6 +7,7 @@
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
 //! - [`alert`] tells the world what failed; `housekeeping` removes what is old;
+//! - `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
 //!   calendars'; [`auth`] the tokens.
 
@@ -17,6 +18,7 @@ pub mod cancel;
 pub mod clock;
 mod cluster;
 mod config;
+mod declared;
 mod definitions;
 mod dispatch;
 pub mod engine;
@@ -30,6 +32,7 @@ mod registry;
 mod scheduler;
 
 pub use config::EngineConfig;
+pub use declared::DeclarationProblem;
 pub use engine::{Engine, Readiness, StartError};
 pub use lifecycle::{Lifecycle, Until};
 pub use progress::Progress;

@@ -4,11 +4,13 @@
 //! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it;
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead; [`words`] says things to people,
 //!   and [`diff`] what an edit changed;
+//! - [`declared`] says what becomes of the jobs that code declares;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
 pub mod calendar;
 pub mod cron;
+pub mod declared;
 pub mod diff;
 pub mod edit;
 pub mod fires;

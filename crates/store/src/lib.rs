@@ -1,7 +1,8 @@
-//! What Rondel remembers: one trait in seven parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
+//! What Rondel remembers: one trait in eight parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
 //!
 //! - [`Catalog`]: namespaces, apps, jobs with their versions, API tokens;
 //! - [`Calendars`]: business calendars with their versions;
+//! - [`Declarations`]: the sets of jobs that executors' code declares;
 //! - [`Ledger`]: due jobs and runs, from claim to verdict;
 //! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
@@ -14,6 +15,7 @@ pub mod calendars;
 pub mod catalog;
 pub mod cluster;
 pub mod conformance;
+pub mod declarations;
 mod error;
 pub mod failpoint;
 mod follow;
@@ -30,6 +32,7 @@ pub mod upkeep;
 pub use calendars::Calendars;
 pub use catalog::Catalog;
 pub use cluster::{Cluster, LeaseToken};
+pub use declarations::Declarations;
 pub use error::{OpenError, StoreError};
 pub use ledger::Ledger;
 pub use logs::Logs;
@@ -40,12 +43,24 @@ pub use upkeep::Upkeep;
 
 /// Everything that is remembered.
 pub trait Store:
-    Catalog + Calendars + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static
+    Catalog + Calendars + Declarations + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static
 {
 }
 
-impl<T: Catalog + Calendars + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static> Store
-    for T
+impl<
+    T: Catalog
+        + Calendars
+        + Declarations
+        + Ledger
+        + Cluster
+        + Logs
+        + Outbox
+        + Upkeep
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static,
+> Store for T
 {
 }
 

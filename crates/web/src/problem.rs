@@ -67,6 +67,7 @@ codes! {
     RequestTimeout = "request_timeout", 408, "The body took too long to arrive";
     JobExists = "job_exists", 409, "A job with this name exists";
     JobIsParent = "job_is_parent", 409, "Other jobs follow from this one";
+    JobNotDeclared = "job_not_declared", 409, "No code declares this job";
     EditConflict = "edit_conflict", 409, "Somebody else keeps changing the job";
     JobDeleted = "job_deleted", 409, "The job of this run was deleted";
     RunNotFinished = "run_not_finished", 409, "The run is not over yet";
@@ -248,6 +249,7 @@ impl From<JobError> for Problem {
                 format!("these jobs name it in their schedules: {}; change or delete them first", children.join(", ")),
             ),
             JobError::NotFound => Self::new(Code::JobNotFound, "the job was deleted meanwhile"),
+            JobError::NotDeclared => Self::new(Code::JobNotDeclared, "there is no declaration to put back"),
             JobError::Store(error) => error.into(),
         }
     }

@@ -16,7 +16,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rondel-macros", &["rondel-core"]),
     ("rondel-proto", &[]),
     ("rondel-store", &["rondel-core"]),
-    ("rondel-tests", &[]),
+    // In tests: programs such as users write.
+    ("rondel-tests", &["rondel-executor"]),
     ("rondel-web", &["rondel-admin", "rondel-core", "rondel-store"]),
 ];
 

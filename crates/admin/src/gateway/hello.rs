@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, RunId, name};
+use rondel_core::{AppId, ExecutorId, RunId, name};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
 use rondel_store::cluster::ExecutorRecord;
 use tonic::{Status, Streaming};
 
+use crate::declared::Said;
 use crate::dispatch::Report;
 use crate::engine::Shared;
 use crate::registry::OnlineExecutor;
@@ -24,6 +25,8 @@ pub(super) struct Greeted {
     pub(super) online: OnlineExecutor,
     pub(super) record: ExecutorRecord,
     pub(super) report: Report,
+    /// The jobs that its code declares.
+    pub(super) said: Said,
 }
 
 pub(super) async fn receive(messages: &mut Streaming<v1::ExecutorMessage>) -> Result<v1::Hello, Status> {
@@ -46,7 +49,17 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello) -> Result<Greeted, 
     let Some(namespace) = namespace else {
         return Err(Status::failed_precondition(format!("there is no namespace {:?}", hello.namespace)));
     };
-    let Some(app) = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)? else {
+    let known = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)?;
+    let app = match known {
+        None if !hello.declared.is_empty() => {
+            // As with a job that a person makes: its app comes into being with it.
+            let now = shared.clock.now();
+            let id = AppId::new(shared.membership.latest().ids.next(now));
+            Some(shared.store.ensure_app(id, namespace.id, &hello.app, now).await.map_err(unavailable)?)
+        }
+        known => known,
+    };
+    let Some(app) = app else {
         let message =
             format!("there is no app {:?} in namespace {:?}; create it, or a job in it", hello.app, namespace.name);
         return Err(Status::failed_precondition(message));
@@ -54,6 +67,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello) -> Result<Greeted, 
     let id = ExecutorId::new(hello.incarnation);
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();
+    let said = Said::new(&hello.declared);
     let labels: BTreeMap<String, String> = hello.labels.into_iter().collect();
     let record = ExecutorRecord {
         id,
@@ -88,7 +102,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello) -> Result<Greeted, 
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let report =
         Report { held: refs(hello.held), finished: refs(hello.finished), predecessor: predecessor(hello.predecessor) };
-    Ok(Greeted { online, record, report })
+    Ok(Greeted { online, record, report, said })
 }
 
 fn check_form(hello: &v1::Hello) -> Result<(), Status> {

@@ -14,6 +14,7 @@ use tonic::{Status, Streaming};
 
 use super::hello::Greeted;
 use super::{Inner, LogItem};
+use crate::declared::Declaring;
 use crate::dispatch::{Event, Reply, SessionHandle, incoming};
 use crate::engine::{Shared, chain};
 use crate::progress::Progress;
@@ -58,6 +59,13 @@ impl Session {
         );
         let app = greeted.online.app;
         shared.registry.insert(greeted.online.clone());
+        shared.declared.join(Declaring {
+            session: handle.clone(),
+            namespace: greeted.online.namespace,
+            app,
+            app_name: greeted.online.app_name.clone(),
+            said: Arc::new(greeted.said),
+        });
         drop(inner.events.send(Event::Joined(handle.clone(), greeted.online, greeted.report)).await);
         Ok(Self {
             shared: Arc::clone(shared),
@@ -101,6 +109,7 @@ impl Session {
     async fn close(self) {
         let id = self.handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
+        self.shared.declared.leave(id, self.handle.number);
         drop(self.inner.events.send(Event::Left(id, self.handle.number)).await);
         if let Err(error) = self.shared.store.close_session(self.shared.membership.token(), id).await {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");

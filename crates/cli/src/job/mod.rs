@@ -50,6 +50,8 @@ enum JobCommand {
     Pause(NameArgs),
     /// Switch a job's schedule on
     Resume(NameArgs),
+    /// Put back the definition that code declares
+    Reset(NameArgs),
     /// Delete a job; its runs stay
     Delete(NameArgs),
     /// Show what became of each planned fire, and what is ahead
@@ -122,6 +124,7 @@ impl JobArgs {
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
             JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
+            JobCommand::Reset(args) => VIEW.line(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
             JobCommand::Delete(args) => delete(&client, &args.name, format).await,
             JobCommand::Fires(args) => args.run(&client, format).await,
             JobCommand::Why(args) => args.run(&client, format).await,

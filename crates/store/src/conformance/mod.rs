@@ -11,6 +11,7 @@ mod calendars;
 mod catalog;
 mod claims;
 mod cluster;
+mod declarations;
 mod delays;
 mod edits;
 mod followers;
@@ -42,6 +43,7 @@ pub use self::calendars::*;
 pub use self::catalog::*;
 pub use self::claims::*;
 pub use self::cluster::*;
+pub use self::declarations::*;
 pub use self::delays::*;
 pub use self::edits::*;
 pub use self::followers::*;
@@ -133,7 +135,8 @@ macro_rules! for_each_conformance_check {
             a_job_that_is_over_is_not_stuck,
             homeless_jobs_are_freed,
             planned_rows_are_those_of_the_schedule,
-            executors_are_forgotten
+            executors_are_forgotten,
+            declared_sets_are_as_old_as_first_seen
         }
     };
 }

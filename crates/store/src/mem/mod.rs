@@ -7,6 +7,7 @@ mod catalog;
 mod catalog_change;
 mod catalog_parents;
 mod cluster;
+mod declarations;
 mod ledger;
 mod ledger_finish;
 mod ledger_follow;
@@ -30,6 +31,7 @@ use crate::LeaseToken;
 use crate::calendars::CalendarRecord;
 use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar, TokenRecord};
 use crate::cluster::{ExecutorRecord, Node, Session};
+use crate::declarations::DeclaredSet;
 use crate::follow::EndedRun;
 use crate::ledger::LimitName;
 use crate::outbox::{FailureWebhook, OutboxItem};
@@ -98,6 +100,7 @@ struct State {
     /// Each is due when it is no longer held.
     outbox: BTreeMap<OutboxId, OutboxItem>,
     passes: BTreeMap<String, Timestamp>,
+    declared: BTreeMap<(AppId, String), DeclaredSet>,
     /// Which jobs follow from which.
     parents: Vec<Edge>,
     /// What got its verdict in the batch that is being written.

@@ -11,6 +11,7 @@ mod catalog_change;
 mod catalog_parents;
 mod catalog_versions;
 mod cluster;
+mod declarations;
 mod dialect;
 mod failure;
 mod ledger;

@@ -7,8 +7,8 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    calendars, catalog_change, catalog_versions, cluster, ledger_adopt, ledger_cancel, ledger_claim, ledger_delay,
-    ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, upkeep_heal,
+    calendars, catalog_change, catalog_versions, cluster, declarations, ledger_adopt, ledger_cancel, ledger_claim,
+    ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -55,6 +55,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_read::LIST_OF_JOB, "(job_id=? AND fire_at_ms<?)"),
         (&ledger_read::LIST_OF_JOB_BY_STATUS, "(job_id=? AND fire_at_ms<?)"),
         (&ledger_read::LIST_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
+        (&declarations::READ_MARKS, "declared_set_seen"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),
         (&logs::READ_LOGGED_RUNS, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),
         (&ledger_read::LIST_PLANNED, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),

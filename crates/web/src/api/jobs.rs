@@ -6,9 +6,10 @@ use http::header::{ETAG, LOCATION};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use rondel_admin::jobs::JobError;
+use rondel_core::declared::drift;
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, JobSpec, Run, RunId, RunStatus, Timestamp, name};
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{Declared, JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
 use serde::Serialize;
 
@@ -77,6 +78,8 @@ struct JobJson<'a> {
     next_fire_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
+    /// Null for a job that no code declares.
+    declared: Option<DeclaredJson>,
     /// The jobs that it follows from …
     #[serde(skip_serializing_if = "Option::is_none")]
     parents: Option<Vec<&'a str>>,
@@ -85,6 +88,24 @@ struct JobJson<'a> {
     children: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_run: Option<Option<LastRun>>,
+}
+
+/// What code declares of a job.
+#[derive(Serialize)]
+struct DeclaredJson {
+    /// When it last declared something new.
+    at: Timestamp,
+    /// The fields in which the definition differs from what code declares.
+    drift: Vec<String>,
+    /// Since when no code declares the job any more.
+    undeclared_at: Option<Timestamp>,
+}
+
+impl DeclaredJson {
+    fn new(declared: &Declared, spec: &JobSpec) -> Self {
+        let drift = drift(spec, &declared.spec);
+        Self { at: declared.declared_at, drift, undeclared_at: declared.undeclared_at }
+    }
 }
 
 #[derive(Serialize)]
@@ -103,6 +124,7 @@ impl<'a> JobJson<'a> {
             next_fire_at,
             created_at: record.created_at,
             updated_at: record.updated_at,
+            declared: record.declared.as_ref().map(|declared| DeclaredJson::new(declared, &record.spec)),
             parents: None,
             children: None,
             last_run: None,
@@ -184,6 +206,14 @@ pub(super) async fn resume(call: Call, JobName(name): JobName, if_match: IfMatch
     switch(&call, &name, &if_match, true).await
 }
 
+/// Puts back what code declares.
+pub(super) async fn reset(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let expected = if_match.against(record.version)?;
+    let reset = call.engine().reset_job(&record, expected, call.caller.name()).await;
+    answer(&call, StatusCode::OK, &reset.map_err(refused)?, None).await
+}
+
 pub(super) async fn delete(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let expected = if_match.against(record.version)?;
@@ -228,6 +258,7 @@ fn refused(error: JobError) -> Problem {
         | JobError::NameTaken
         | JobError::IsParent { .. }
         | JobError::NotFound
+        | JobError::NotDeclared
         | JobError::Store(_)) => error.into(),
     }
 }

@@ -4,6 +4,7 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::{JobError, RunRequest};
+use rondel_core::declared::drift;
 use rondel_core::job::PARAMS_LEN_MAX;
 use rondel_core::time::format_duration;
 use rondel_core::{RunId, Timestamp, Trigger};
@@ -53,6 +54,7 @@ struct JobPage {
     /// Words and values.
     facts: Vec<(&'static str, String)>,
     params: String,
+    declared: Option<DeclaredNote>,
     updated_at: Moment,
     version: i64,
     here: String,
@@ -61,6 +63,14 @@ struct JobPage {
     /// The address of the first page of runs.
     first: String,
     is_first: bool,
+}
+
+/// What code declares of the job.
+struct DeclaredNote {
+    at: Moment,
+    /// The fields that differ, in one line; empty where none does.
+    drift: String,
+    undeclared_at: Option<Moment>,
 }
 
 pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result<Response, Problem> {
@@ -81,6 +91,11 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
         bars: bars(&lately.past, now, t),
         facts: facts(&record, t),
         params: if spec.params.is_null() { String::new() } else { pretty(&spec.params) },
+        declared: record.declared.as_ref().map(|declared| DeclaredNote {
+            at: Moment::new(declared.declared_at, now, t),
+            drift: drift(spec, &declared.spec).join(", "),
+            undeclared_at: declared.undeclared_at.map(|at| Moment::new(at, now, t)),
+        }),
         updated_at: Moment::new(record.updated_at, now, t),
         version: record.version,
         here: page.here().to_owned(),
@@ -165,6 +180,13 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
         }
     }
     Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
+}
+
+/// Puts back what code declares.
+pub(super) async fn reset(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    page.engine().reset_job(&record, None, page.call.caller.name()).await?;
+    Ok(to(&format!("/jobs/{name}")))
 }
 
 pub(super) async fn delete(page: Page, JobName(name): JobName) -> Result<Response, Problem> {

@@ -43,6 +43,7 @@ pub(crate) fn routes() -> Routes {
         .page("/jobs/{name}", View, job::page)
         .form("/jobs/{name}/delete", Edit, job::delete)
         .form("/jobs/{name}/pause", Operate, job::pause)
+        .form("/jobs/{name}/reset", Edit, job::reset)
         .form("/jobs/{name}/resume", Operate, job::resume)
         .form("/jobs/{name}/runs", Operate, job::trigger)
         .page("/schedule-preview", View, job_new::preview)

@@ -223,6 +223,7 @@ impl Texts {
             Code::RunNotFound => (self.problem_no_run, self.problem_no_run_hint),
             Code::JobExists
             | Code::EditConflict
+            | Code::JobNotDeclared
             | Code::VersionMismatch
             | Code::CalendarUsed
             | Code::JobIsParent

@@ -1,0 +1,179 @@
+//! Bringing an app's jobs in line with what counts.
+
+use std::collections::BTreeMap;
+
+use rondel_core::declared::{SeenSet, Standing, Step, parents_first, standing, step};
+use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::catalog::{Declared, JobRecord};
+use rondel_store::declarations::DeclaredSet;
+use serde_json::Value;
+
+use super::DeclarationProblem;
+use crate::engine::Engine;
+use crate::jobs::JobError;
+
+/// How often a job that somebody else changes meanwhile is looked at again.
+const TRY_COUNT: usize = 3;
+/// Sets of an app that are kept; older ones are forgotten once nobody has had them for long.
+const SET_COUNT_MAX: usize = 20;
+
+/// An app whose jobs are looked at.
+#[derive(Clone, Debug)]
+pub(super) struct App {
+    pub(super) id: AppId,
+    pub(super) namespace: NamespaceId,
+    pub(super) name: String,
+}
+
+/// Brings the jobs in line; answers what is wrong with the declarations.
+pub(super) async fn bring_in_line(
+    engine: &Engine,
+    app: &App,
+    living_since: Timestamp,
+) -> Result<Vec<DeclarationProblem>, StoreError> {
+    let sets = engine.store().declared_sets(app.id).await?;
+    for set in sets.iter().skip(SET_COUNT_MAX).filter(|set| set.mark.last_seen_at < living_since) {
+        engine.store().forget_declared_set(&set.mark).await?;
+    }
+    let mut problems = Vec::new();
+    let seen: Vec<SeenSet> = sets.iter().map(|set| seen(set, living_since, &mut problems)).collect();
+    let Standing { jobs, gone } = standing(&seen, living_since);
+    let mut specs = Vec::with_capacity(jobs.len());
+    for (name, text) in jobs {
+        match read(&text, &app.name) {
+            Ok(spec) => specs.push(spec),
+            Err(message) => problems.push(DeclarationProblem { job: name, pointer: String::new(), message }),
+        }
+    }
+    for spec in parents_first(specs) {
+        let name = spec.name.clone();
+        match register(engine, app, spec).await {
+            Ok(()) => {}
+            Err(JobError::Store(error)) if error.is_transient() => return Err(error),
+            Err(error) => problems.extend(complaints(&name, error)),
+        }
+    }
+    undeclare(engine, app, gone.iter()).await?;
+    problems.sort();
+    problems.dedup();
+    Ok(problems)
+}
+
+/// A set's jobs by name. What has no readable name is a problem where the set lives.
+fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> SeenSet {
+    let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
+    let mut jobs = BTreeMap::new();
+    for (index, spec) in specs.iter().enumerate() {
+        match spec.get("name").and_then(Value::as_str).map(|name| (name, rondel_core::name::check(name))) {
+            Some((name, Ok(()))) => {
+                jobs.insert(name.to_owned(), spec.to_string());
+            }
+            Some((name, Err(message))) if set.mark.last_seen_at >= living_since => {
+                problems.push(problem(name, "/name", message));
+            }
+            None if set.mark.last_seen_at >= living_since => {
+                problems.push(problem(
+                    &format!("job {index}"),
+                    "/name",
+                    "the definition is no JSON object with a name".to_owned(),
+                ));
+            }
+            _ => {}
+        }
+    }
+    SeenSet { first_seen_at: set.mark.first_seen_at, last_seen_at: set.mark.last_seen_at, jobs }
+}
+
+fn problem(job: &str, pointer: &str, message: String) -> DeclarationProblem {
+    DeclarationProblem { job: job.to_owned(), pointer: pointer.to_owned(), message }
+}
+
+/// The definition that code declares; its app is the executor's.
+fn read(text: &str, app: &str) -> Result<JobSpec, String> {
+    let mut document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    document["app"] = Value::String(app.to_owned());
+    serde_json::from_value(document).map_err(|error| error.to_string())
+}
+
+async fn register(engine: &Engine, app: &App, spec: JobSpec) -> Result<(), JobError> {
+    let mut left = TRY_COUNT;
+    loop {
+        left -= 1;
+        let done = match engine.store().job(app.namespace, &spec.name).await? {
+            None => create(engine, app, &spec).await,
+            Some(record) => meet(engine, app, &record, &spec).await,
+        };
+        match done {
+            Err(JobError::Conflict { .. } | JobError::NameTaken | JobError::NotFound) if left > 0 => {}
+            done => return done,
+        }
+    }
+}
+
+async fn create(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(), JobError> {
+    let record = engine.create_job(app.namespace, spec.clone(), &author(app)).await?;
+    tracing::info!(job = spec.name, app = app.name, "created a job that code declares");
+    remember(engine, &record, spec).await
+}
+
+async fn meet(engine: &Engine, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+    let before = record.declared.as_ref();
+    if record.spec.app != app.name && before.is_none_or(|before| before.spec.app != app.name) {
+        let message = format!("a job with this name belongs to app {:?}", record.spec.app);
+        return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));
+    }
+    match step(&record.spec, before.map(|before| &before.spec), spec) {
+        Step::Nothing if before.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
+        Step::Nothing | Step::Remember => remember(engine, record, spec).await,
+        Step::Change(changed) => {
+            let record = engine.change_job(record, *changed, Some(record.version), &author(app)).await?;
+            tracing::info!(
+                job = spec.name,
+                app = app.name,
+                version = record.version,
+                "changed a job as code declares it"
+            );
+            remember(engine, &record, spec).await
+        }
+    }
+}
+
+/// Notes what code declares. Should this be all that fails, the next look finds the job as declared, and notes it then.
+async fn remember(engine: &Engine, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+    let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
+    let declared_at = known.map_or_else(|| engine.now(), |declared| declared.declared_at);
+    let declared = Declared { spec: spec.clone(), declared_at, undeclared_at: None };
+    engine.store().declare_job(record.id, &declared).await?;
+    Ok(())
+}
+
+async fn undeclare(engine: &Engine, app: &App, gone: impl Iterator<Item = &String>) -> Result<(), StoreError> {
+    let mut ids = Vec::new();
+    for name in gone {
+        let Some(record) = engine.store().job(app.namespace, name).await? else { continue };
+        let is_ours = |declared: &Declared| declared.spec.app == app.name && declared.undeclared_at.is_none();
+        if record.declared.as_ref().is_some_and(is_ours) {
+            tracing::info!(job = name, app = app.name, "no code declares this job any more; it goes on as it is");
+            ids.push(record.id);
+        }
+    }
+    if !ids.is_empty() {
+        engine.store().undeclare_jobs(&ids, engine.now()).await?;
+    }
+    Ok(())
+}
+
+/// Who a version that code made is by.
+fn author(app: &App) -> String {
+    format!("code: {}", app.name)
+}
+
+fn complaints(job: &str, error: JobError) -> Vec<DeclarationProblem> {
+    match error {
+        JobError::Invalid(errors) => {
+            errors.into_iter().map(|error| problem(job, &error.pointer, error.message)).collect()
+        }
+        other => vec![problem(job, "", other.to_string())],
+    }
+}

@@ -1,0 +1,161 @@
+//! What the executors of this node declare, and what came of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rondel_core::{AppId, ExecutorId, NamespaceId};
+use rondel_proto::v1;
+use rondel_proto::v1::server_message::Body;
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+
+use super::DeclarationProblem;
+use crate::dispatch::SessionHandle;
+
+/// The most jobs that one executor declares.
+const COUNT_MAX: usize = 1_000;
+/// The longest that their definitions are together, in bytes of JSON.
+const BYTES_MAX: usize = 1024 * 1024;
+
+/// What one hello says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// SHA-256 of `specs`, in hex.
+    pub(super) hash: String,
+    /// The definitions, as a JSON array; a definition that is not JSON is in it as its text.
+    pub(super) specs: String,
+    /// What keeps the whole from being taken.
+    pub(super) refusal: Option<DeclarationProblem>,
+}
+
+impl Said {
+    /// What is too much is refused as a whole: half of an executor's jobs would be a riddle.
+    pub(crate) fn new(declared: &[v1::DeclaredJob]) -> Self {
+        let bytes: usize = declared.iter().map(|job| job.spec_json.len()).sum();
+        let is_too_much = declared.len() > COUNT_MAX || bytes > BYTES_MAX;
+        let refusal = is_too_much.then(|| DeclarationProblem {
+            job: "all".to_owned(),
+            pointer: String::new(),
+            message: format!(
+                "{} jobs with {bytes} bytes of JSON are declared; at most {COUNT_MAX} and {BYTES_MAX} bytes are taken",
+                declared.len()
+            ),
+        });
+        let taken = if is_too_much { &[] } else { declared };
+        let read = |job: &v1::DeclaredJob| {
+            serde_json::from_str(&job.spec_json).unwrap_or_else(|_| serde_json::Value::String(job.spec_json.clone()))
+        };
+        let specs = serde_json::Value::Array(taken.iter().map(read).collect()).to_string();
+        let hash = Sha256::digest(specs.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { hash, specs, refusal }
+    }
+}
+
+/// An executor that is online here, and what it declares.
+#[derive(Clone, Debug)]
+pub(crate) struct Declaring {
+    pub(crate) session: SessionHandle,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) app: AppId,
+    pub(crate) app_name: String,
+    pub(crate) said: Arc<Said>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    inner: Mutex<Inner>,
+    pub(super) poke: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    executors: HashMap<ExecutorId, Declaring>,
+    problems: HashMap<AppId, Vec<DeclarationProblem>>,
+}
+
+impl Board {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An executor came online.
+    pub(crate) fn join(&self, declaring: Declaring) {
+        self.inner().executors.insert(declaring.session.executor, declaring);
+        self.poke.notify_one();
+    }
+
+    /// A stream ended; the executor may have a newer one.
+    pub(crate) fn leave(&self, executor: ExecutorId, session_number: u64) {
+        let mut inner = self.inner();
+        if inner.executors.get(&executor).is_some_and(|known| known.session.number == session_number) {
+            inner.executors.remove(&executor);
+        }
+    }
+
+    /// Who is online, by app.
+    pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<Declaring>> {
+        let mut apps: BTreeMap<AppId, Vec<Declaring>> = BTreeMap::new();
+        for declaring in self.inner().executors.values() {
+            apps.entry(declaring.app).or_default().push(declaring.clone());
+        }
+        apps.values_mut().for_each(|online| online.sort_by_key(|declaring| declaring.session.executor));
+        apps
+    }
+
+    /// What is wrong with the jobs that an app's code declares.
+    pub(crate) fn problems(&self, app: AppId) -> Vec<DeclarationProblem> {
+        self.inner().problems.get(&app).cloned().unwrap_or_default()
+    }
+
+    /// Notes what is wrong; answers whether that is news.
+    pub(super) fn set_problems(&self, app: AppId, problems: &[DeclarationProblem]) -> bool {
+        let mut inner = self.inner();
+        let is_news = inner.problems.get(&app).map_or(!problems.is_empty(), |known| known != problems);
+        if problems.is_empty() {
+            inner.problems.remove(&app);
+        } else {
+            inner.problems.insert(app, problems.to_vec());
+        }
+        is_news
+    }
+}
+
+/// Tells an executor the whole list.
+pub(super) fn tell(session: &SessionHandle, problems: &[DeclarationProblem]) {
+    let told = problems.iter().map(|problem| v1::DeclarationProblem {
+        job: problem.job.clone(),
+        pointer: problem.pointer.clone(),
+        message: problem.message.clone(),
+    });
+    session.send(Body::DeclarationProblems(v1::DeclarationProblems { problems: told.collect() }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(spec_json: &str) -> v1::DeclaredJob {
+        v1::DeclaredJob { spec_json: spec_json.to_owned() }
+    }
+
+    #[test]
+    fn a_set_is_known_by_what_it_says_and_not_by_how_it_is_written() {
+        let one = Said::new(&[job(r#"{"name": "a", "app": "b"}"#), job("{")]);
+        let other = Said::new(&[job(r#"{"app":"b","name":"a"}"#), job("{")]);
+        assert_eq!(one, other);
+        assert_eq!(one.specs, r#"[{"app":"b","name":"a"},"{"]"#);
+        assert_eq!(one.hash.len(), 64);
+        assert_ne!(one.hash, Said::new(&[]).hash);
+    }
+
+    #[test]
+    fn too_much_is_refused_as_a_whole() {
+        let many: Vec<_> = (0..=COUNT_MAX).map(|_| job("{}")).collect();
+        let big = [job(&format!("\"{}\"", "x".repeat(BYTES_MAX)))];
+        for declared in [&many[..], &big[..]] {
+            let said = Said::new(declared);
+            assert_eq!(said.specs, "[]");
+            assert!(said.refusal.unwrap().message.contains("at most 1000"));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The loop: which sets live, and which apps are to be looked at.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use rondel_core::{AppId, ExecutorId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::declarations::DeclaredMark;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+
+use super::apply::{App, bring_in_line};
+use super::board::{Declaring, tell};
+use crate::engine::{Engine, chain};
+
+/// How often the living sets are noted, and whatever could not be registered is tried again.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Executors that come online together are looked at together.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Keeps declared jobs in step.
+pub(crate) struct DeclareLoop {
+    engine: Engine,
+    /// What the apps looked like when their jobs were last brought in line.
+    known: HashMap<AppId, Looks>,
+}
+
+/// While this stays the same there is nothing to do for an app.
+#[derive(Debug, PartialEq, Eq)]
+struct Looks {
+    living: Vec<String>,
+    online: Vec<(ExecutorId, u64)>,
+}
+
+impl DeclareLoop {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine, known: HashMap::new() }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut period = interval_at(Instant::now() + PERIOD.mul_f64(rand::random_range(0.1..1.0)), PERIOD);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut complained = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = period.tick() => {}
+                () = self.engine.declared().poke.notified() => tokio::time::sleep(PAUSE).await,
+            }
+            match self.tick().await {
+                Ok(()) => complained = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(error = %chain(&error), "cannot keep the jobs that code declares in step; trying on");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tick(&mut self) -> Result<(), StoreError> {
+        if !self.engine.readiness().lease_held {
+            return Ok(());
+        }
+        let apps = self.engine.declared().by_app();
+        let now = self.engine.now();
+        for (app, online) in &apps {
+            // Executors of one build say the same.
+            let said: BTreeMap<&str, &str> =
+                online.iter().map(|one| (one.said.hash.as_str(), one.said.specs.as_str())).collect();
+            for (hash, specs) in said {
+                self.engine.store().see_declared_set(*app, hash, specs, now).await?;
+            }
+        }
+        self.known.retain(|app, _| apps.contains_key(app));
+        if apps.is_empty() {
+            return Ok(());
+        }
+        let living_since = now - self.engine.lost_after();
+        let marks = self.engine.store().declared_marks(living_since).await?;
+        for (app, online) in &apps {
+            self.look_at(*app, online, &marks, living_since).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at(
+        &mut self,
+        id: AppId,
+        online: &[Declaring],
+        marks: &[DeclaredMark],
+        living_since: Timestamp,
+    ) -> Result<(), StoreError> {
+        let Some(first) = online.first() else { return Ok(()) };
+        let living = marks.iter().filter(|mark| mark.app == id).map(|mark| mark.hash.clone()).collect();
+        let looks =
+            Looks { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
+        let has_problems = !self.engine.declared().problems(id).is_empty();
+        if self.known.get(&id) == Some(&looks) && !has_problems {
+            return Ok(());
+        }
+        let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
+        let mut problems = bring_in_line(&self.engine, &app, living_since).await?;
+        problems.extend(online.iter().filter_map(|one| one.said.refusal.clone()));
+        problems.sort();
+        problems.dedup();
+        let is_news = self.engine.declared().set_problems(id, &problems);
+        for problem in problems.iter().filter(|_| is_news) {
+            let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
+            tracing::warn!(app = app.name, job, pointer, message, "cannot take a job as code declares it");
+        }
+        let before = self.known.insert(id, looks);
+        let heard_it = |one: &Declaring| {
+            before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
+        };
+        // Who was there hears what changed; who came hears all.
+        for one in online.iter().filter(|one| if heard_it(one) { is_news } else { !problems.is_empty() }) {
+            tell(&one.session, &problems);
+        }
+        Ok(())
+    }
+}

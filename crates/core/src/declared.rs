@@ -1,0 +1,236 @@
+//! Jobs that code declares: which declaration counts, and what it does to the job that is there.
+//!
+//! Executors of one build declare the same set of jobs. While an app is deployed anew, executors of two builds live side
+//! by side, and each says its own at every hello. So that a job does not go back and forth:
+//!
+//! - A declaration (a job's name and the text of its definition) is as old as the first set that it was seen in, however
+//!   often it is said again.
+//! - Of the declarations in sets that living executors have, the youngest counts. The first executor of a new build
+//!   brings a change; one of the old build that connects again, or is restarted, does not take it back.
+//! - A roll back to an old build counts from when the last executor of the new one is gone.
+//!
+//! Edits by people win: see [`step`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::spec::JobSpec;
+use crate::time::Timestamp;
+
+/// The jobs that executors of one build declare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenSet {
+    /// When it was first seen.
+    pub first_seen_at: Timestamp,
+    /// When it was last seen with a living executor.
+    pub last_seen_at: Timestamp,
+    /// Its jobs: the text of each definition, by name.
+    pub jobs: BTreeMap<String, String>,
+}
+
+/// What counts of some sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The text that counts, for each job that living executors declare.
+    pub jobs: BTreeMap<String, String>,
+    /// Jobs that were declared once, and that no living executor declares. Nothing is gone while nobody lives.
+    pub gone: BTreeSet<String>,
+}
+
+/// Says what counts. Sets last seen before `living_since` have no living executor; they still say how old a
+/// declaration is.
+///
+/// ```
+/// use rondel_core::Timestamp;
+/// use rondel_core::declared::{SeenSet, standing};
+///
+/// let set = |first, last, text: &str| SeenSet {
+///     first_seen_at: Timestamp::from_secs(first),
+///     last_seen_at: Timestamp::from_secs(last),
+///     jobs: [("report".to_owned(), text.to_owned())].into(),
+/// };
+/// let both = [set(10, 100, "old"), set(90, 100, "new")];
+/// assert_eq!(standing(&both, Timestamp::from_secs(95)).jobs["report"], "new");
+/// ```
+#[must_use]
+pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> Standing {
+    let mut first_seen: BTreeMap<(&str, &str), Timestamp> = BTreeMap::new();
+    for set in sets {
+        for (name, text) in &set.jobs {
+            let first = first_seen.entry((name, text)).or_insert(set.first_seen_at);
+            *first = (*first).min(set.first_seen_at);
+        }
+    }
+    let living: Vec<&SeenSet> = sets.iter().filter(|set| set.last_seen_at >= living_since).collect();
+    if living.is_empty() {
+        return Standing::default();
+    }
+    let mut youngest: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
+    for (name, text) in living.iter().flat_map(|set| &set.jobs) {
+        // Two of one age: any of them, but the same on every node.
+        let mark = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
+        let best = youngest.entry(name).or_insert(mark);
+        *best = (*best).max(mark);
+    }
+    let gone = sets.iter().flat_map(|set| set.jobs.keys()).filter(|name| !youngest.contains_key(name.as_str()));
+    Standing {
+        gone: gone.cloned().collect(),
+        jobs: youngest.into_iter().map(|(name, (_, text))| (name.to_owned(), text.to_owned())).collect(),
+    }
+}
+
+/// What a declaration does to a job that exists.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Nothing: it is known.
+    Nothing,
+    /// It is remembered; the definition stays as it is.
+    Remember,
+    /// It becomes the definition, and is remembered.
+    Change(Box<JobSpec>),
+}
+
+/// Says what a declaration does to a job with the definition `current`, of which code declared `before` until now.
+///
+/// The definition follows the declaration while nobody has edited it, that is, while it is what was declared. Whether
+/// the job is paused is not looked at, and stays as people left it: a paused job still gets its new schedule.
+#[must_use]
+pub fn step(current: &JobSpec, before: Option<&JobSpec>, declared: &JobSpec) -> Step {
+    let Some(before) = before else { return Step::Remember };
+    if before == declared {
+        return Step::Nothing;
+    }
+    if current == declared || drift(current, before).iter().any(|field| field != "enabled") {
+        return Step::Remember;
+    }
+    let enabled = if current.enabled == before.enabled { declared.enabled } else { current.enabled };
+    Step::Change(Box::new(JobSpec { enabled, ..declared.clone() }))
+}
+
+/// The fields in which a definition differs from what code declares.
+#[must_use]
+pub fn drift(current: &JobSpec, declared: &JobSpec) -> Vec<String> {
+    let (current, declared) = (fields(current), fields(declared));
+    let names: BTreeSet<&String> = current.keys().chain(declared.keys()).collect();
+    names.into_iter().filter(|name| current.get(*name) != declared.get(*name)).cloned().collect()
+}
+
+fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
+    match serde_json::to_value(spec) {
+        Ok(Value::Object(fields)) => fields,
+        // A definition is an object; it always can be written.
+        Ok(_) | Err(_) => serde_json::Map::new(),
+    }
+}
+
+/// Parents before their children; jobs that follow each other in a circle come last, in the order of their names.
+#[must_use]
+pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
+    let mut waiting: BTreeMap<String, JobSpec> = specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();
+    let mut ordered = Vec::with_capacity(waiting.len());
+    loop {
+        let is_free = |spec: &JobSpec| !parents(spec).any(|parent| waiting.contains_key(parent));
+        let free: Vec<String> = waiting.values().filter(|spec| is_free(spec)).map(|spec| spec.name.clone()).collect();
+        if free.is_empty() {
+            ordered.extend(waiting.into_values());
+            return ordered;
+        }
+        ordered.extend(free.iter().filter_map(|name| waiting.remove(name)));
+    }
+}
+
+fn parents(spec: &JobSpec) -> impl Iterator<Item = &String> {
+    spec.schedules().into_iter().filter_map(|(_, schedule)| schedule.after.as_ref()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(change: &Value) -> JobSpec {
+        let mut spec = json!({"name": "a", "app": "b", "handler": "c"});
+        for (key, value) in change.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn set(first: i64, last: i64, jobs: &[(&str, &str)]) -> SeenSet {
+        let jobs = jobs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        SeenSet { first_seen_at: Timestamp::from_secs(first), last_seen_at: Timestamp::from_secs(last), jobs }
+    }
+
+    #[track_caller]
+    fn check_standing(sets: &[SeenSet], wanted: &[(&str, &str)], gone: &[&str]) {
+        let found = standing(sets, Timestamp::from_secs(100));
+        let jobs: Vec<_> = found.jobs.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        assert_eq!(
+            (jobs.as_slice(), found.gone.iter().map(String::as_str).collect::<Vec<_>>()),
+            (wanted, gone.to_vec())
+        );
+    }
+
+    #[test]
+    fn a_rolling_deploy_does_not_flap() {
+        let old = |last| set(10, last, &[("a", "1"), ("b", "1")]);
+        let new = |last| set(90, last, &[("a", "2"), ("c", "1")]);
+        check_standing(&[old(100)], &[("a", "1"), ("b", "1")], &[]);
+        // Side by side, in whatever order they speak: the younger text counts, and nothing is gone.
+        check_standing(&[old(120), new(100)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
+        check_standing(&[new(100), old(130)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
+        // The old ones have left …
+        check_standing(&[old(99), new(100)], &[("a", "2"), ("c", "1")], &["b"]);
+        // … and a roll back counts once the new ones have.
+        check_standing(&[old(130), new(99)], &[("a", "1"), ("b", "1")], &["c"]);
+        check_standing(&[old(99), new(99)], &[], &[]);
+    }
+
+    #[test]
+    fn a_text_is_as_old_as_the_first_set_with_it() {
+        // The third build changes another job and takes the first one back to what it was.
+        let sets = [set(10, 99, &[("a", "1")]), set(20, 100, &[("a", "2")]), set(30, 100, &[("a", "1"), ("b", "1")])];
+        check_standing(&sets, &[("a", "2"), ("b", "1")], &[]);
+    }
+
+    #[test]
+    fn a_build_without_jobs_takes_them_away() {
+        check_standing(&[set(10, 99, &[("a", "1")]), set(20, 100, &[])], &[], &["a"]);
+    }
+
+    #[test]
+    fn edits_by_people_win() {
+        let before = spec(&json!({"schedule": {"every": "1m"}}));
+        let declared = spec(&json!({"schedule": {"every": "2m"}, "timeout": "1m"}));
+        let edited = spec(&json!({"schedule": {"every": "3m"}}));
+        let paused = spec(&json!({"schedule": {"every": "1m"}, "enabled": false}));
+        let change = |spec: &JobSpec| Step::Change(Box::new(spec.clone()));
+        for (current, before, wanted) in [
+            (&before, Some(&before), change(&declared)),
+            (&paused, Some(&before), change(&JobSpec { enabled: false, ..declared.clone() })),
+            (&edited, Some(&before), Step::Remember),
+            (&declared, Some(&before), Step::Remember),
+            (&edited, Some(&declared), Step::Nothing),
+            // Made by hand before code declared it.
+            (&before, None, Step::Remember),
+        ] {
+            assert_eq!(step(current, before, &declared), wanted, "{current:?}");
+        }
+        assert_eq!(drift(&edited, &declared), ["schedule", "timeout"]);
+        assert!(drift(&edited, &edited).is_empty());
+    }
+
+    #[test]
+    fn parents_come_before_their_children() {
+        let job = |name: &str, parents: &[&str]| {
+            let schedule = if parents.is_empty() { json!(null) } else { json!({ "after": parents }) };
+            spec(&json!({"name": name, "schedule": schedule}))
+        };
+        let specs =
+            vec![job("a", &["c", "elsewhere"]), job("b", &["a"]), job("c", &[]), job("x", &["y"]), job("y", &["x"])];
+        let names: Vec<String> = parents_first(specs).into_iter().map(|spec| spec.name).collect();
+        assert_eq!(names, ["c", "a", "b", "x", "y"]);
+    }
+}

@@ -1,0 +1,40 @@
+//! Three jobs that stand in the code: `cargo run -p rondel-executor --example invoices -- http://127.0.0.1:8080 TOKEN_FILE`.
+use rondel::{Executor, ExecutorError, JobError, Params, Shard};
+use tracing_subscriber::prelude::*;
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Close {
+    /// Only the invoices of this region.
+    region: Option<String>,
+}
+
+/// Closes the invoices of the day.
+#[rondel::job(name = "invoices.close", cron = "0 30 2 * * ?", tz = "Europe/Berlin", retry = 3, backoff = "10s..5m")]
+async fn close_invoices(Params(close): Params<Close>) -> Result<u32, JobError> {
+    tracing::info!(region = close.region, "closing"); // lands in the run's log
+    Ok(7)
+}
+
+/// Tells the accountants once all are closed.
+#[rondel::job(name = "invoices.mail", parent = "invoices.close", timeout = "5m")]
+async fn mail_accountants() {}
+
+/// Warms the caches, each executor its own.
+#[rondel::job(every = "10m", route = "broadcast", misfire = "skip")]
+async fn warm_caches(shard: Shard) {
+    tracing::info!("part {} of {}", shard.index, shard.total);
+}
+
+#[tokio::main]
+async fn main() -> Result<(), ExecutorError> {
+    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(rondel::log_layer()).init();
+    let mut args = std::env::args().skip(1);
+    Executor::builder("billing")
+        .server(args.next().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))
+        .token_file(args.next().unwrap_or_else(|| "executor.token".to_owned()))
+        .job(close_invoices)
+        .job(mail_accountants)
+        .job(warm_caches)
+        .run_until(rondel::signal::terminate())
+        .await
+}

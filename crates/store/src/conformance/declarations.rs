@@ -1,0 +1,41 @@
+//! Sets of declared jobs.
+
+use std::time::Duration;
+
+use rondel_core::AppId;
+
+use super::{DEFAULT, name, next_id};
+use crate::Store;
+
+/// A set is kept once, and is as old as when it was first seen.
+pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let app = store.ensure_app(AppId::new(next_id()), DEFAULT, &name("declares"), now).await.unwrap().id;
+    let later = now + Duration::from_secs(5);
+    let (old, new) = ("a".repeat(64), "b".repeat(64));
+    let big = format!("[\"{}\"]", "ä".repeat(300_000));
+    store.see_declared_set(app, &old, "[1]", now).await.unwrap();
+    store.see_declared_set(app, &old, "[1]", now).await.unwrap();
+    store.see_declared_set(app, &new, &big, later).await.unwrap();
+    // What another node says late does not make it older again.
+    store.see_declared_set(app, &new, &big, now).await.unwrap();
+    let sets = store.declared_sets(app).await.unwrap();
+    let seen: Vec<_> = sets.iter().map(|set| (set.mark.first_seen_at, set.mark.last_seen_at)).collect();
+    assert_eq!(seen, [(later, later), (now, now)]);
+    assert_eq!((sets[0].specs.as_str(), sets[1].specs.as_str()), (big.as_str(), "[1]"));
+    store.see_declared_set(app, &old, "[1]", later).await.unwrap();
+    let of_app = |marks: Vec<crate::declarations::DeclaredMark>| {
+        marks.into_iter().filter(|mark| mark.app == app).collect::<Vec<_>>()
+    };
+    let marks = of_app(store.declared_marks(later).await.unwrap());
+    assert_eq!(marks.iter().map(|mark| &mark.hash).collect::<Vec<_>>(), [&old, &new]);
+    assert_eq!((marks[0].first_seen_at, marks[0].last_seen_at), (now, later));
+    assert!(of_app(store.declared_marks(later + Duration::from_secs(1)).await.unwrap()).is_empty());
+
+    // A set that was seen since is not forgotten.
+    store.forget_declared_set(&sets[1].mark).await.unwrap();
+    assert_eq!(store.declared_sets(app).await.unwrap().len(), 2);
+    store.forget_declared_set(&marks[0]).await.unwrap();
+    let left = store.declared_sets(app).await.unwrap();
+    assert_eq!(left.iter().map(|set| &set.mark.hash).collect::<Vec<_>>(), [&new]);
+}

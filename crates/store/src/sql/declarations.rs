@@ -1,0 +1,77 @@
+//! The sets of jobs that executors' code declares.
+
+use async_trait::async_trait;
+use rondel_core::{AppId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::SqlStore;
+use super::query::{Query, Reader, Statement};
+use crate::declarations::{DeclaredMark, DeclaredSet};
+use crate::{Declarations, Result};
+
+const SEE_SET: Statement = Statement {
+    name: "see_set",
+    text: "UPDATE declared_set SET last_seen_at_ms = ? WHERE app_id = ? AND hash = ? AND last_seen_at_ms < ?",
+};
+const INSERT_SET: Statement = Statement {
+    name: "insert_set",
+    text: "INSERT {ignore} INTO declared_set (app_id, hash, specs, first_seen_at_ms, last_seen_at_ms) \
+           VALUES (?, ?, ?, ?, ?) {or_ignore}",
+};
+pub(super) const READ_MARKS: Statement = Statement {
+    name: "read_marks",
+    text: "SELECT app_id, hash, first_seen_at_ms, last_seen_at_ms FROM declared_set WHERE last_seen_at_ms >= ?",
+};
+const READ_SETS: Statement = Statement {
+    name: "read_sets",
+    text: "SELECT app_id, hash, first_seen_at_ms, last_seen_at_ms, specs FROM declared_set WHERE app_id = ? \
+           ORDER BY last_seen_at_ms DESC, hash",
+};
+const DELETE_SET: Statement = Statement {
+    name: "delete_set",
+    text: "DELETE FROM declared_set WHERE app_id = ? AND hash = ? AND last_seen_at_ms <= ?",
+};
+
+#[async_trait]
+impl Declarations for SqlStore {
+    async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
+        let see = Query::new(&SEE_SET).at(now).int(app.get()).text(hash).at(now);
+        if self.execute(see).await? == 0 {
+            // New, or seen in this millisecond by another node already.
+            let insert = Query::new(&INSERT_SET).int(app.get()).text(hash).text(specs).at(now).at(now);
+            self.execute(insert).await?;
+        }
+        Ok(())
+    }
+
+    async fn declared_marks(&self, since: Timestamp) -> Result<Vec<DeclaredMark>> {
+        let rows = self.rows(Query::new(&READ_MARKS).at(since)).await?;
+        let mut marks =
+            rows.iter().map(|row| mark(&mut Reader::new(row, "declared_set"))).collect::<Result<Vec<_>>>()?;
+        marks.sort_by(|a, b| (a.app, &a.hash).cmp(&(b.app, &b.hash)));
+        Ok(marks)
+    }
+
+    async fn declared_sets(&self, app: AppId) -> Result<Vec<DeclaredSet>> {
+        self.rows(Query::new(&READ_SETS).int(app.get())).await?.iter().map(set).collect()
+    }
+
+    async fn forget_declared_set(&self, mark: &DeclaredMark) -> Result<()> {
+        self.execute(Query::new(&DELETE_SET).int(mark.app.get()).text(&mark.hash).at(mark.last_seen_at)).await?;
+        Ok(())
+    }
+}
+
+fn mark(columns: &mut Reader<'_>) -> Result<DeclaredMark> {
+    Ok(DeclaredMark {
+        app: AppId::new(columns.int("app_id")?),
+        hash: columns.text("hash")?,
+        first_seen_at: columns.at("first_seen_at_ms")?,
+        last_seen_at: columns.at("last_seen_at_ms")?,
+    })
+}
+
+fn set(row: &AnyRow) -> Result<DeclaredSet> {
+    let mut columns = Reader::new(row, "declared_set");
+    Ok(DeclaredSet { mark: mark(&mut columns)?, specs: columns.text("specs")? })
+}

@@ -1,0 +1,126 @@
+//! Jobs that code declares: registered when an executor starts, changed on redeploy, and what people edit stays.
+
+use std::time::Duration;
+
+use rondel::{Builder, Declaration, Executor, ExecutorError, JobHandler};
+use rondel_tests::{Api, ScratchDb, Server, wait_until};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::on_each_database;
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// A set lives on for 30 s after its last executor.
+const GONE_LIMIT: Duration = Duration::from_secs(60);
+
+/// A job in the code of the app.
+struct Declares(Declaration);
+
+impl rondel::Job for Declares {
+    fn declaration(&self) -> Declaration {
+        self.0.clone()
+    }
+
+    fn handler(&self) -> JobHandler {
+        JobHandler::of(|| async {})
+    }
+}
+
+/// A deployed build.
+struct Build {
+    stop: oneshot::Sender<()>,
+    task: JoinSet<Result<(), ExecutorError>>,
+}
+
+impl Build {
+    fn start(server: &Server, name: &str, jobs: &[Declaration]) -> Self {
+        let mut builder: Builder =
+            Executor::builder("billing").server(server.url()).token_file(server.token_file()).name(name);
+        for job in jobs {
+            builder = builder.job(Declares(job.clone()));
+        }
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut task = JoinSet::new();
+        task.spawn(builder.run_until(stopped));
+        Self { stop, task }
+    }
+
+    async fn stop(mut self) {
+        drop(self.stop);
+        self.task.join_next().await.expect("one task").expect("no panic").expect("no error");
+    }
+}
+
+fn close(cron: &str) -> Declaration {
+    Declaration::new("close").cron(cron)
+}
+
+async fn until(api: &Api, what: &str, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
+    let name = what.split(' ').next().unwrap_or_default().to_owned();
+    wait_until(limit, what, async || {
+        let job = api.get(&format!("/api/v1/jobs/{name}")).await.body;
+        if holds(&job) { Ok(job) } else { Err(job) }
+    })
+    .await
+}
+
+async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let (early, late) = ("0 0 2 * * ?", "0 0 4 * * ?");
+    let mail = Declaration::new("mail").every("1h");
+    // A bad neighbour keeps no other out: the name belongs to another app.
+    api.post("/api/v1/jobs", json!({"name": "taken", "app": "other", "handler": "h"})).await.expect(201);
+    let first = Build::start(&server, "one", &[mail.clone(), Declaration::new("taken"), close(early)]);
+    let job = until(&api, "close is there", LIMIT, |job| job["declared"].is_object()).await;
+    assert_eq!((&job["app"], &job["schedule"]["cron"]), (&json!("billing"), &json!(early)));
+    assert_eq!((&job["declared"]["drift"], &job["declared"]["undeclared_at"]), (&json!([]), &json!(null)));
+    until(&api, "mail is there", LIMIT, |job| job["declared"].is_object()).await;
+    assert_eq!(api.get("/api/v1/jobs/taken").await.expect(200)["app"], "other");
+
+    // The next build changes one job and drops another, while the old build still runs: no flapping.
+    let second = Build::start(&server, "two", &[close(late)]);
+    let job = until(&api, "close has changed", LIMIT, |job| job["schedule"]["cron"] == late).await;
+    let version = job["version"].clone();
+    first.stop().await;
+    let again = Build::start(&server, "one", &[mail.clone(), close(early)]);
+    until(&api, "mail is declared by the old build too", LIMIT, |job| job["declared"]["undeclared_at"].is_null()).await;
+    wait_until(LIMIT, "the old build is connected again", async || {
+        let executors = api.get("/api/v1/executors").await.expect(200);
+        let online = |one: &Value| one["status"] == "online";
+        let count = executors["items"].as_array().map_or(0, |all| all.iter().filter(|one| online(one)).count());
+        if count == 2 { Ok(()) } else { Err(executors) }
+    })
+    .await;
+    // Longer than the server's look at what is declared takes to come round: what does not happen has no condition.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(api.get("/api/v1/jobs/close").await.expect(200)["version"], version, "it went back");
+    again.stop().await;
+
+    // People's edits stay, across a redeploy too, and are shown.
+    api.patch("/api/v1/jobs/close", json!({"timeout": "7m"})).await.expect(200);
+    second.stop().await;
+    let third = Build::start(&server, "three", &[close("0 0 5 * * ?")]);
+    let job =
+        until(&api, "close drifts", LIMIT, |job| job["declared"]["drift"] == json!(["schedule", "timeout"])).await;
+    assert_eq!((&job["schedule"]["cron"], &job["timeout"]), (&json!(late), &json!("7m")));
+    let renamed = api.patch("/api/v1/jobs/close", json!({"name": "other"})).await;
+    assert_eq!((renamed.status, &renamed.body["errors"][0]["pointer"]), (422, &json!("/name")), "{}", renamed.body);
+
+    let job = api.post("/api/v1/jobs/close/reset", json!({})).await.expect(200);
+    assert_eq!((&job["schedule"]["cron"], &job["declared"]["drift"]), (&json!("0 0 5 * * ?"), &json!([])));
+    assert_eq!(job["timeout"], json!(null));
+    let refused = api.post("/api/v1/jobs/taken/reset", json!({})).await;
+    assert_eq!((refused.status, &refused.body["code"]), (409, &json!("job_not_declared")));
+
+    // Nobody declares the other job any more: it goes on, and that is shown; declared again, it is not.
+    let gone = |job: &Value| job["declared"]["undeclared_at"].is_string();
+    let job = until(&api, "mail is not declared any more", GONE_LIMIT, gone).await;
+    assert_eq!((&job["enabled"], &job["schedule"]["every"]), (&json!(true), &json!("1h")));
+    let fourth = Build::start(&server, "four", &[mail, close("0 0 5 * * ?")]);
+    until(&api, "mail is declared again", LIMIT, |job| job["declared"]["undeclared_at"].is_null()).await;
+    third.stop().await;
+    fourth.stop().await;
+}
+on_each_database!(declared_jobs_follow_the_code_until_people_edit_them);
