@@ -14,6 +14,7 @@ use rondel_store::catalog::{
     TokenRecord, VersionRecord,
 };
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
+use rondel_store::declarations::{DeclaredMark, DeclaredSet};
 use rondel_store::ledger::{
     Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher, InHand, LimitName,
     RunCheck, RunQuery,
@@ -21,7 +22,9 @@ use rondel_store::ledger::{
 use rondel_store::logs::{LogChunk, LogRange, RemovedLogs};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
 use rondel_store::upkeep::StuckJob;
-use rondel_store::{Calendars, Catalog, Cluster, LeaseToken, Ledger, Logs, Outbox, Result, SqlStore, Upkeep};
+use rondel_store::{
+    Calendars, Catalog, Cluster, Declarations, LeaseToken, Ledger, Logs, Outbox, Result, SqlStore, Upkeep,
+};
 use tokio::time::Instant;
 
 use crate::clock;
@@ -252,6 +255,13 @@ pass_on!(Outbox {
     fn take_outbox(now: Timestamp, limit: u32, hold: Duration) -> Vec<OutboxItem>;
     fn drop_outbox(ids: &[OutboxId]) -> ();
     fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
+} also {});
+
+pass_on!(Declarations {
+    fn see_declared_set(app: AppId, hash: &str, specs: &str, now: Timestamp) -> ();
+    fn declared_marks(since: Timestamp) -> Vec<DeclaredMark>;
+    fn declared_sets(app: AppId) -> Vec<DeclaredSet>;
+    fn forget_declared_set(mark: &DeclaredMark) -> ();
 } also {});
 
 pass_on!(Calendars {
