@@ -226,7 +226,6 @@ impl Texts {
             | Code::JobNotDeclared
             | Code::VersionMismatch
             | Code::CalendarUsed
-            | Code::JobIsParent
             | Code::TooManyCalendars => (self.problem_conflict, self.problem_conflict_hint),
             Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),
             Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {
