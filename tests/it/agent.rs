@@ -1,5 +1,6 @@
 //! The agent with unruly programs: those that do not want to end, and those that print without end.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -152,8 +153,7 @@ async fn log(api: &Api, run: &str) -> Vec<String> {
 
 /// How much a flood prints, in MiB: 64 where nobody says anything.
 fn flood_mib() -> u64 {
-    let set = std::env::vars().find(|(name, _)| name == "TEST_FLOOD_MIB");
-    set.and_then(|(_, text)| text.parse().ok()).unwrap_or(64)
+    rondel_tests::variable("TEST_FLOOD_MIB").and_then(|text| text.parse().ok()).unwrap_or(64)
 }
 
 /// The greatest memory of a process since it was last forgotten, in KiB.
@@ -204,7 +204,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
     }
     let after = (peak_kib(agent_id), peak_kib(server_id));
     let mib = |kib: u64| kib / 1024;
-    eprintln!(
+    let told = format!(
         "{} MiB printed twice: agent {} → {} MiB, server {} → {} MiB",
         flood_mib(),
         mib(before.0),
@@ -212,6 +212,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
         mib(before.1),
         mib(after.1)
     );
+    std::io::stdout().write_all(format!("{told}\n").as_bytes()).expect("say so");
     // Reading the pages of the log back is in it as well.
     let limit = 32 * 1024;
     assert!(after.0 - before.0 < limit && after.1 - before.1 < limit, "{before:?} KiB → {after:?} KiB");

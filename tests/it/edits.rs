@@ -128,7 +128,7 @@ struct Chance(u64);
 impl Chance {
     fn new() -> Self {
         use std::hash::{BuildHasher as _, RandomState};
-        let given = std::env::var("RONDEL_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let given = rondel_tests::variable("RONDEL_TEST_SEED").and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| RandomState::new().hash_one(()) >> 16);
         std::io::Write::write_all(&mut std::io::stdout(), format!("RONDEL_TEST_SEED={seed}\n").as_bytes())
             .expect("say the seed");

@@ -53,7 +53,7 @@ impl Intervals {
         let mut intervals: Vec<Interval> = Vec::new();
         for line in complete.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            let [what, run, attempt, at, executor] = words[..] else { panic!("a broken line: {line:?}") };
+            let Ok([what, run, attempt, at, executor]) = <[&str; 5]>::try_from(words) else { continue };
             let (attempt, at_ms) = (attempt.parse().expect("an attempt"), at.parse().expect("an instant"));
             match what {
                 "begin" => intervals.push(Interval {
@@ -97,6 +97,7 @@ fn most_on_one_executor(intervals: &[Interval]) -> usize {
     executors.into_iter().map(on).max().unwrap_or(0)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write them as literals")]
 fn job(name: &str, params: Value, more: Value) -> Value {
     let mut job = json!({"name": name, "app": "files", "handler": "shell", "params": params});
     job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());

@@ -38,5 +38,6 @@ pub use binary::{Finished, binary, example, rondel};
 pub use databases::{Backend, ScratchDb, scratch, uncovered};
 pub use process::{Process, Signal};
 pub use reqwest::Method;
+pub use settings::variable;
 pub use system::{Agent, Dev, Server};
 pub use wait::wait_until;

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 /// An environment variable that is set and not empty.
 #[expect(clippy::disallowed_methods, reason = "the harness has no command line: the environment is how it is told")]
-pub(crate) fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -236,6 +236,10 @@ impl Builder {
     ///
     /// let builder = rondel::Executor::builder("shop").job(warm_caches);
     /// ```
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "`.job(warm_caches)` reads as what it is; a job is a unit struct"
+    )]
     pub fn job(self, job: impl Job) -> Self {
         let declaration = job.declaration();
         let mut builder = self.declare(declaration.clone());

@@ -96,9 +96,8 @@ impl Engine {
         for record in records {
             let Some(used) = &record.spec.calendar else { continue };
             let key = (record.namespace, used.name.clone());
-            if !calendars.contains_key(&key) {
-                let found = self.calendar(record.namespace, &used.name).await?;
-                calendars.insert(key, found);
+            if let std::collections::btree_map::Entry::Vacant(entry) = calendars.entry(key) {
+                entry.insert(self.calendar(record.namespace, &used.name).await?);
             }
         }
         Ok(calendars)

@@ -95,10 +95,11 @@ impl Board {
     /// Who is online, by app.
     pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<Declaring>> {
         let mut apps: BTreeMap<AppId, Vec<Declaring>> = BTreeMap::new();
-        for declaring in self.inner().executors.values() {
-            apps.entry(declaring.app).or_default().push(declaring.clone());
+        let mut online: Vec<Declaring> = self.inner().executors.values().cloned().collect();
+        online.sort_by_key(|declaring| declaring.session.executor);
+        for declaring in online {
+            apps.entry(declaring.app).or_default().push(declaring);
         }
-        apps.values_mut().for_each(|online| online.sort_by_key(|declaring| declaring.session.executor));
         apps
     }
 

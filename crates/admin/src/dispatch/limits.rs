@@ -406,10 +406,10 @@ mod tests {
         let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
         assert!(!send(&mut limits, &ready(1, &job), at(0)));
         assert!(!send(&mut limits, &ready(2, &job), at(0)));
-        assert_eq!(limits.take_to_ask(), [name.clone()]);
+        assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name));
         assert_eq!(limits.take_to_ask(), []);
         limits.ask_again();
-        assert_eq!(limits.take_to_ask(), [name.clone()], "no answer came");
+        assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name), "no answer came");
         assert_eq!(limits.homeless(&name, 1), [RunId::new(1_000)]);
         assert!(limits.remove(RunId::new(1_000)).is_some(), "it went to the home");
         limits.own(name.clone());

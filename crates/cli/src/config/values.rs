@@ -69,7 +69,7 @@ impl FromStr for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fits = |shift: u32| self.0 >= 1 << shift && self.0 % (1 << shift) == 0;
+        let fits = |shift: u32| self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift);
         let (unit, shift) = UNITS.iter().find(|(_, shift)| fits(*shift)).unwrap_or(&("B", 0));
         write!(f, "{}{unit}", self.0 >> shift)
     }

@@ -179,7 +179,7 @@ mod tests {
         tail.push(b"END");
         let kept = tail.into_kept().unwrap();
         assert!(kept.bytes.ends_with(b"xEND") && kept.bytes.len() <= TAIL_BYTES);
-        assert_eq!(kept.left_out_bytes as usize + kept.bytes.len(), 100 * BUFFER_BYTES + 3);
+        assert_eq!(usize::try_from(kept.left_out_bytes).unwrap() + kept.bytes.len(), 100 * BUFFER_BYTES + 3);
         assert!(Tail::default().into_kept().is_none());
     }
 }

@@ -167,7 +167,7 @@ pub async fn a_limit_has_one_home(store: &dyn Store) {
     let (first, second) = (join(store).await, join(store).await);
     let limit = || LimitName { namespace: DEFAULT, key: super::name("limit") };
     let (one, two) = (limit(), limit());
-    assert_eq!(store.limit_homes(second, &[one.clone()]).await.unwrap(), [second.node]);
+    assert_eq!(store.limit_homes(second, std::slice::from_ref(&one)).await.unwrap(), [second.node]);
     let both = [two.clone(), one.clone()];
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
     assert_eq!(store.limit_homes(second, &both).await.unwrap(), [first.node, second.node]);

@@ -39,16 +39,16 @@ fn enter_at(gates: &mut Gates, ready: Ready, executor: i64) -> String {
     said(gates.enter_at(ready, ExecutorId::new(executor)))
 }
 
-fn passed(passed: Vec<Passed>) -> Vec<i64> {
+fn passed(passed: &[Passed]) -> Vec<i64> {
     passed.iter().map(|(ready, _)| ready.run.due_at.second()).collect()
 }
 
 fn leave(gates: &mut Gates, second: i64) -> Vec<i64> {
-    passed(gates.leave(RunId::new(second * 1_000)))
+    passed(&gates.leave(RunId::new(second * 1_000)))
 }
 
 fn again(gates: &mut Gates, second: i64) -> Vec<i64> {
-    passed(gates.again(RunId::new(second * 1_000)))
+    passed(&gates.again(RunId::new(second * 1_000)))
 }
 
 #[test]
