@@ -20,7 +20,7 @@ use crate::cron::{CronExpr, Dialect};
 use crate::run::words;
 
 pub use self::length::length;
-pub use self::moment::moment;
+pub use self::moment::{instants, moment};
 pub use self::schedule::{calendar, schedule, schedule_spec, timetable};
 
 words! {

@@ -1,5 +1,7 @@
 //! Instants as people read them.
 
+use chrono::{LocalResult, NaiveDateTime, TimeZone as _};
+
 use crate::cron::Tz;
 use crate::local;
 use crate::time::Timestamp;
@@ -24,4 +26,33 @@ pub fn moment(zone: Tz, at: Timestamp) -> String {
         _ => "%Y-%m-%d %H:%M:%S%.3f",
     };
     format!("{} {}", local::shown(zone, at).format(form), zone.name())
+}
+
+/// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds:
+/// two where it is shown twice, and none where the clock skips it. `None` for what is no date and time, or outside of the
+/// years 1970 to 2199.
+///
+/// ```
+/// use rondel_core::cron::Tz;
+/// use rondel_core::words::instants;
+///
+/// let shown = |text| instants(Tz::Europe__Berlin, text).map(|found| found.len());
+/// assert_eq!(shown("2026-11-21T02:30"), Some(1));
+/// assert_eq!(shown("2026-10-25T02:30:00"), Some(2));
+/// assert_eq!(shown("2026-03-29T02:30"), Some(0));
+/// assert_eq!(shown("02:30"), None);
+/// ```
+#[must_use]
+pub fn instants(zone: Tz, text: &str) -> Option<Vec<Timestamp>> {
+    let parse = |form| NaiveDateTime::parse_from_str(text, form).ok();
+    let local = parse("%Y-%m-%dT%H:%M").or_else(|| parse("%Y-%m-%dT%H:%M:%S%.f"))?;
+    let of = |at: chrono::DateTime<Tz>| Timestamp::from_millis(at.timestamp_millis());
+    let found = match zone.from_local_datetime(&local) {
+        LocalResult::Single(at) => vec![of(at)],
+        LocalResult::Ambiguous(first, second) => vec![of(first), of(second)],
+        LocalResult::None => Vec::new(),
+    };
+    let known = Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400);
+    let is_known = known.contains(&Timestamp::from_millis(local.and_utc().timestamp_millis()));
+    (is_known && found.iter().all(|at| known.contains(at))).then_some(found)
 }

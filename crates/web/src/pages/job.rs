@@ -13,6 +13,7 @@ use rondel_store::ledger::RunQuery;
 use serde_json::Value;
 
 use super::LIMIT;
+use super::fires::WhyForm;
 use super::form::Fields;
 use super::jobs::Lately;
 use super::moment::Moment;
@@ -63,6 +64,8 @@ struct JobPage {
     /// The address of the first page of runs.
     first: String,
     is_first: bool,
+    why: WhyForm,
+    no_error: Option<String>,
 }
 
 /// What code declares of the job.
@@ -103,6 +106,8 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
         next,
         first: format!("/jobs/{}", spec.name),
         is_first: page.query().0.is_none(),
+        why: WhyForm::new(spec),
+        no_error: None,
     };
     html(StatusCode::OK, &template)
 }

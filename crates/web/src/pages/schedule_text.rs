@@ -15,13 +15,17 @@ pub(crate) struct ScheduleText {
 
 /// Every schedule of a job; none for a job that is only triggered.
 pub(crate) fn of_job(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
-    let schedules: &[ScheduleSpec] = match &spec.schedule {
+    let calendar = spec.calendar.as_ref().map(|used| words::calendar(&used.name, used.rule, t.lang()));
+    schedules(spec).iter().map(|schedule| of_schedule(schedule, calendar.as_deref(), t)).collect()
+}
+
+/// The schedules as they are written.
+pub(crate) fn schedules(spec: &JobSpec) -> &[ScheduleSpec] {
+    match &spec.schedule {
         None => &[],
         Some(OneOrMany::One(one)) => std::slice::from_ref(one),
         Some(OneOrMany::Many(many)) => many,
-    };
-    let calendar = spec.calendar.as_ref().map(|used| words::calendar(&used.name, used.rule, t.lang()));
-    schedules.iter().map(|schedule| of_schedule(schedule, calendar.as_deref(), t)).collect()
+    }
 }
 
 fn of_schedule(schedule: &ScheduleSpec, calendar: Option<&str>, t: &Texts) -> ScheduleText {

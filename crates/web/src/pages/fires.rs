@@ -1,0 +1,289 @@
+//! What became of a job's fires and what is ahead, and the answer to "why did it not run at …?".
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::cron::{Tz, parse_zone};
+use rondel_core::fires::{Account, Entry, Range, Verdict, Why};
+use rondel_core::{JobSpec, RunId, Timestamp, words};
+use rondel_store::StoreError;
+use rondel_store::catalog::JobRecord;
+
+use super::moment::Moment;
+use super::schedule_text::schedules;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::jobs::{JobName, find};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// How many entries each side of the page has.
+const PAST_COUNT: usize = 50;
+const AHEAD_COUNT: usize = 25;
+/// How often a shorter stretch of the past is read where a day has too many fires.
+const TRY_COUNT: usize = 8;
+
+/// The query of the page: up to when the past is told, and what is asked.
+#[derive(Debug)]
+pub(crate) struct FiresQuery {
+    to: Option<Timestamp>,
+    at: Option<String>,
+    zone: Option<String>,
+}
+
+impl FromQuery for FiresQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let to = reader.parsed("to", |text| {
+            let at = text.parse::<Timestamp>().map_err(|error| error.to_string())?;
+            let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
+            is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
+        });
+        Self { to, at: reader.one("at"), zone: reader.one("zone") }
+    }
+}
+
+/// The form that asks why.
+pub(super) struct WhyForm {
+    pub(super) name: String,
+    pub(super) at: String,
+    /// Zones to choose from, and whether it is the chosen one.
+    pub(super) zones: Vec<(String, bool)>,
+}
+
+impl WhyForm {
+    /// The form before anything is asked: in the zone of the first schedule, or in UTC.
+    pub(super) fn new(spec: &JobSpec) -> Self {
+        let zone = zone_of(spec);
+        let zones = [(zone, true), (Tz::UTC, false)];
+        let count = if zone == Tz::UTC { 1 } else { 2 };
+        let zones = zones.into_iter().take(count).map(|(zone, chosen)| (zone.name().to_owned(), chosen)).collect();
+        Self { name: spec.name.clone(), at: String::new(), zones }
+    }
+
+    /// The same with what was asked.
+    fn asked(mut self, at: &str, zone: &str) -> Self {
+        at.clone_into(&mut self.at);
+        if !self.zones.iter().any(|(name, _)| name == zone) && parse_zone(zone).is_ok() {
+            self.zones.push((zone.to_owned(), false));
+        }
+        if self.zones.iter().any(|(name, _)| name == zone) {
+            self.zones.iter_mut().for_each(|(name, chosen)| *chosen = name == zone);
+        }
+        self
+    }
+}
+
+fn zone_of(spec: &JobSpec) -> Tz {
+    let zone = schedules(spec).first().and_then(|schedule| schedule.time_zone.as_deref());
+    zone.and_then(|zone| parse_zone(zone).ok()).unwrap_or(Tz::UTC)
+}
+
+/// An instant in UTC, and on the clock of the schedule where that is another one.
+struct When {
+    at: Moment,
+    local: Option<String>,
+    /// The question about it.
+    why: String,
+}
+
+/// Fires with one verdict.
+struct Row {
+    when: When,
+    last: Option<(u64, When)>,
+    class: &'static str,
+    word: &'static str,
+    run: Option<RunId>,
+    why: String,
+}
+
+/// What is known about an instant that was asked about.
+struct Answer {
+    when: When,
+    sentence: String,
+    class: &'static str,
+    run: Option<RunId>,
+    before: Option<When>,
+    after: Option<When>,
+}
+
+#[derive(Template)]
+#[template(path = "fires.html")]
+struct FiresPage {
+    shell: Shell,
+    t: &'static Texts,
+    name: String,
+    form: WhyForm,
+    error: Option<String>,
+    note: Option<String>,
+    answers: Vec<Answer>,
+    from: When,
+    to: When,
+    past: Vec<Row>,
+    ahead: Vec<Row>,
+    has_more: bool,
+    earlier: String,
+    is_present: bool,
+}
+
+/// Writes down instants, entries and answers of one job.
+struct Teller<'a> {
+    name: &'a str,
+    zone: Tz,
+    now: Timestamp,
+    t: &'static Texts,
+}
+
+impl Teller<'_> {
+    fn when(&self, at: Timestamp) -> When {
+        let text = at.to_string();
+        let asked = pair("at", text.trim_end_matches('Z'));
+        When {
+            at: Moment::new(at, self.now, self.t),
+            local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
+            why: format!("/jobs/{}/fires?{asked}&zone=UTC", self.name),
+        }
+    }
+
+    fn row(&self, entry: &Entry) -> Row {
+        let t = self.t;
+        let (class, word) = looks(&entry.verdict, t);
+        let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
+        let (run, why) = match &entry.verdict {
+            Verdict::Row { run, reason, planned, .. } => {
+                let reason = reason.map(|reason| t.reason(reason));
+                let parts = reason.into_iter().chain((!planned).then_some(t.fires_unplanned));
+                (Some(*run), parts.collect::<Vec<_>>().join(" "))
+            }
+            Verdict::Span { run, reason } => (Some(*run), reason.map_or(t.fires_span, |why| t.reason(why)).to_owned()),
+            Verdict::Calendar { calendar, day, moved_to } => {
+                let moved = moved_to.map(|at| t.fires_moved(words::moment(self.zone, at)));
+                let parts = [Some(calendar.clone()), day.clone(), moved];
+                (None, parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+            }
+            Verdict::Paused | Verdict::Undecided | Verdict::Planned | Verdict::Removed | Verdict::Missing => {
+                (None, String::new())
+            }
+        };
+        Row { when: self.when(entry.first), last, class, word, run, why }
+    }
+
+    fn answer(&self, at: Timestamp, why: &Why) -> Answer {
+        let verdict = why.entry.as_ref().map(|entry| &entry.verdict);
+        let run = verdict.and_then(|verdict| match verdict {
+            Verdict::Row { run, .. } | Verdict::Span { run, .. } => Some(*run),
+            Verdict::Calendar { .. }
+            | Verdict::Paused
+            | Verdict::Undecided
+            | Verdict::Planned
+            | Verdict::Removed
+            | Verdict::Missing => None,
+        });
+        Answer {
+            when: self.when(at),
+            sentence: why.sentence(self.t.lang()).to_owned(),
+            class: verdict.map_or("skipped", |verdict| looks(verdict, self.t).0),
+            run,
+            before: why.before.map(|at| self.when(at)),
+            after: why.after.map(|at| self.when(at)),
+        }
+    }
+}
+
+/// The shape, the colour and the word of a verdict.
+const fn looks(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
+    match verdict {
+        Verdict::Row { status, .. } => (status.as_str(), t.status(*status)),
+        Verdict::Span { .. } => ("skipped", t.status_skipped),
+        Verdict::Calendar { .. } => ("cancelled", t.verdict_calendar),
+        Verdict::Paused => ("skipped", t.verdict_paused),
+        Verdict::Undecided => ("waiting", t.verdict_undecided),
+        Verdict::Planned => ("pending", t.verdict_planned),
+        Verdict::Removed => ("cancelled", t.verdict_removed),
+        Verdict::Missing => ("unknown", t.verdict_missing),
+    }
+}
+
+/// What is asked about, or what is wrong with the question.
+struct Question {
+    instants: Vec<Timestamp>,
+    zone: Tz,
+}
+
+fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
+    let zone = parse_zone(zone).map_err(|error| t.why_bad_zone(error.name))?;
+    let instants = words::instants(zone, at).ok_or_else(|| t.why_bad_time.to_owned())?;
+    Ok(Question { instants, zone })
+}
+
+pub(super) async fn page(page: Page<FiresQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+    // The job comes first: a fire that is claimed meanwhile has a row, and is told by it.
+    let record = find(&page.call, &name).await?;
+    let (now, t, query) = (page.engine().now(), page.t, page.query());
+    let teller = Teller { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
+    let mut form = WhyForm::new(&record.spec);
+    let (mut answers, mut note, mut error) = (Vec::new(), None, None);
+    if let Some(at) = query.at.as_deref() {
+        let zone = query.zone.as_deref().unwrap_or(teller.zone.name());
+        form = form.asked(at, zone);
+        match question(at, zone, t) {
+            Ok(Question { instants, zone }) => {
+                for at in &instants {
+                    answers.push(teller.answer(*at, &page.engine().why(&record, *at).await?));
+                }
+                note = match instants.len() {
+                    0 => Some(t.why_gap(zone.name())),
+                    1 => None,
+                    _ => Some(t.why_twice(zone.name())),
+                };
+            }
+            Err(message) => error = Some(message),
+        }
+    }
+    let to = query.to.unwrap_or(now);
+    let (from, account) = past(&page, &record, to).await?;
+    let coming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
+    let coming = page.engine().fires(&record, coming).await?;
+    let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let template = FiresPage {
+        shell: page.shell(Nav::Jobs),
+        t,
+        name: record.spec.name.clone(),
+        form,
+        error,
+        note,
+        answers,
+        from: teller.when(from),
+        to: teller.when(to),
+        past: account.entries.iter().rev().map(|entry| teller.row(entry)).collect(),
+        ahead: coming.entries.iter().map(|entry| teller.row(entry)).collect(),
+        has_more: coming.next.is_some(),
+        earlier: format!("/jobs/{}/fires?{}", record.spec.name, pair("to", &before(from).to_string())),
+        is_present: query.to.is_none(),
+    };
+    html(status, &template)
+}
+
+fn before(at: Timestamp) -> Timestamp {
+    at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
+}
+
+/// The account of the day up to `to`; of less, where that has more fires than a page shows. Also says where it begins.
+async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Result<(Timestamp, Account), StoreError> {
+    let mut length = DAY;
+    let mut tries = TRY_COUNT;
+    loop {
+        let from = to.saturating_sub(length).max(Timestamp::EPOCH);
+        let account = page.engine().fires(record, Range { from, to, limit: PAST_COUNT }).await?;
+        let next = account.next.filter(|next| *next <= to);
+        tries -= 1;
+        match next {
+            // Most jobs fire evenly: what a page held at the beginning of the stretch, it holds at its end.
+            Some(next) if tries > 0 => length = (length / 2).min(next.since(from)).max(Duration::from_secs(1)),
+            _ => return Ok((from, account)),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A browser without scripts, signed in or not.
+
+use axum::body::Body;
+use axum::http::Request;
+
+use crate::harness::{Answer, Server};
+
+pub(crate) struct Visitor<'s> {
+    pub(crate) server: &'s Server,
+    pub(crate) cookie: String,
+    pub(crate) language: &'static str,
+}
+
+impl<'s> Visitor<'s> {
+    pub(crate) fn new(server: &'s Server) -> Self {
+        Self { server, cookie: String::new(), language: "en" }
+    }
+
+    pub(crate) async fn signed_in(server: &'s Server) -> Self {
+        let mut visitor = Self::new(server);
+        let link = server.bare("POST", "/api/v1/sign-in-links").await.expect(201);
+        let token = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
+        let answer = visitor.post("/sign-in", &format!("token={token}&next=/jobs")).await;
+        assert_eq!((answer.status.as_u16(), &answer.headers["location"]), (303, &"/jobs".parse().unwrap()));
+        let cookie = answer.headers["set-cookie"].to_str().unwrap();
+        assert!(cookie.ends_with("; HttpOnly; SameSite=Lax") && cookie.contains("; Path=/;"), "{cookie}");
+        visitor.cookie = cookie.split(';').next().unwrap().to_owned();
+        visitor
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> http::request::Builder {
+        let request = Request::builder().method(method).uri(path).header("accept", "text/html").header("host", "here");
+        request.header("cookie", &self.cookie).header("accept-language", self.language)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.server.send(self.request("GET", path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, form: &str) -> Answer {
+        let request = self.request("POST", path).header("content-type", "application/x-www-form-urlencoded");
+        self.server.send(request.header("origin", "http://here").body(Body::from(form.to_owned())).unwrap()).await
+    }
+}
+
+#[track_caller]
+pub(crate) fn location(answer: &Answer) -> String {
+    assert_eq!(answer.status, 303, "{}", answer.text());
+    answer.headers["location"].to_str().unwrap().to_owned()
+}
