@@ -153,6 +153,8 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
     let pages = [
         ("jobs", "/jobs".to_owned()),
         ("job", "/jobs/cache.warm".to_owned()),
+        ("fires", "/jobs/billing.close-month/fires".to_owned()),
+        ("edit", "/jobs/billing.close-month/edit".to_owned()),
         ("new", "/jobs/new".to_owned()),
         ("runs", "/runs".to_owned()),
         ("run", format!("/runs/{nightly}")),
@@ -174,7 +176,7 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
             assert_eq!(scheme, theme);
             for (name, path) in &pages {
                 browser.goto(&format!("{url}{path}")).await;
-                if *name == "new" {
+                if matches!(*name, "new" | "edit") {
                     browser.until("the preview", "document.querySelectorAll('#preview li').length === 10").await;
                 }
                 browser.shoot(&shots.join(format!("{name}-{lang}-{theme}.png"))).await;
@@ -182,6 +184,8 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
         }
     }
     switch_on_the_list(browser, url).await;
+    ask_why(browser, url, shots).await;
+    edit_a_job(browser, url).await;
     assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
 }
 
@@ -198,6 +202,45 @@ async fn switch_on_the_list(browser: &mut Browser, url: &str) {
     assert_eq!(browser.eval(pause).await, 200);
     browser.until("the list has noticed", &is("false")).await;
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
+}
+
+/// A job's page has the account of its fires, and answers on the clock of the schedule.
+async fn ask_why(browser: &mut Browser, url: &str, shots: &Path) {
+    browser.goto(&format!("{url}/jobs/cache.warm")).await;
+    browser.until("the account is there", "document.querySelectorAll('#account tbody tr').length >= 2").await;
+    browser.until("what succeeded is told", "document.querySelector('#account .s-succeeded')").await;
+    browser.until("what comes is told", "document.querySelector('#account .s-pending')").await;
+    browser.goto(&format!("{url}/jobs/billing.close-month")).await;
+    browser.fill("#why [name=at]", "2030-01-01T01:00").await;
+    browser.follow("#why button").await;
+    browser.until("the answer is there", "location.search && document.querySelector('.answer')").await;
+    let said = browser.eval("document.querySelector('.answer .big').textContent").await;
+    assert!(said.as_str().expect("text").contains("2030-01-01 01:00 Asia/Shanghai"), "{said}");
+    assert_eq!(browser.eval("document.querySelector('#why [name=zone]').value").await, "Asia/Shanghai");
+    browser.shoot(&shots.join("why.png")).await;
+}
+
+/// The form of a job has its preview, and saves what is changed.
+async fn edit_a_job(browser: &mut Browser, url: &str) {
+    browser.goto(&format!("{url}/jobs/billing.close-month")).await;
+    browser.follow("#edit").await;
+    browser
+        .until(
+            "the preview tells both clocks",
+            "document.querySelector('#preview li')?.textContent.includes('Asia/Shanghai')",
+        )
+        .await;
+    browser.fill("[name=cron]", "0 30 1 1 * ?").await;
+    browser
+        .until("it follows", "document.querySelector('#preview li')?.textContent.includes('01:30 Asia/Shanghai')")
+        .await;
+    browser.follow("#save").await;
+    browser
+        .until(
+            "it is saved",
+            "location.pathname === '/jobs/billing.close-month' && document.body.textContent.includes('0 30 1 1 * ?')",
+        )
+        .await;
 }
 
 async fn see_what_goes_wrong(browser: &mut Browser, url: &str, shots: &Path) {

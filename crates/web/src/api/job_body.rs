@@ -13,7 +13,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<JobSpec, Problem> {
 }
 
 /// A whole definition whose name may be left out, because the path has it.
-pub(super) fn parse_named(bytes: &[u8], name: &str) -> Result<JobSpec, Problem> {
+pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<JobSpec, Problem> {
     if let Ok(Value::Object(map)) = serde_json::from_slice(bytes)
         && !map.contains_key("name")
     {
@@ -35,7 +35,7 @@ pub(super) fn patched(spec: &JobSpec, bytes: &[u8]) -> Result<JobSpec, Problem> 
     from_value(document)
 }
 
-pub(super) fn from_value(document: Value) -> Result<JobSpec, Problem> {
+pub(crate) fn from_value(document: Value) -> Result<JobSpec, Problem> {
     read_value("", document.clone()).map_err(|problem| located(problem, || Some(document)))
 }
 

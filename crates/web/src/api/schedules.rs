@@ -85,7 +85,7 @@ pub(super) async fn post(call: Call, JsonBody(body): JsonBody) -> Result<Respons
 }
 
 /// The definition of a job that has nothing but these schedules.
-async fn compile(call: &Call, schedule: Value, calendar: Value) -> Result<Job, Problem> {
+pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value) -> Result<Job, Problem> {
     let mut document = json!({"name": "a", "app": "a", "handler": "a", "schedule": schedule});
     if !calendar.is_null() {
         document["calendar"] = calendar;

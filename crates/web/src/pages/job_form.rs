@@ -1,13 +1,17 @@
-//! The form for a new job: its fields as they were sent, the definition that they make, and what is wrong with it.
+//! The form of a job: its fields as they were sent, the definition that they make, and what is wrong with it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
 
 use rondel_core::JobSpec;
+use rondel_core::time::format_duration;
 use serde_json::{Map, Value, json};
 
 use super::form::Fields;
+use super::job::pretty;
 use super::texts::Texts;
-use crate::body::read_value;
+use crate::api::job_body::from_value;
 use crate::problem::{Code, Problem};
 
 /// The fields, as texts.
@@ -18,17 +22,22 @@ pub(super) struct JobForm {
     pub(super) app: String,
     pub(super) handler: String,
     pub(super) params: String,
-    /// `cron`, `every`, `at` or `none`.
+    /// `cron`, `every`, `at`, `json` or `none`.
     pub(super) kind: String,
     pub(super) cron: String,
     pub(super) time_zone: String,
     pub(super) every: String,
     pub(super) at: String,
+    pub(super) schedule_json: String,
+    pub(super) calendar: String,
+    pub(super) calendar_rule: String,
     pub(super) route: String,
     pub(super) overlap: String,
     pub(super) misfire: String,
     pub(super) delivery: String,
     pub(super) timeout: String,
+    pub(super) queue_timeout: String,
+    pub(super) priority: String,
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
     pub(super) enabled: bool,
@@ -47,8 +56,14 @@ impl Errors {
         self.0.is_empty()
     }
 
+    /// The first complaint about a field is told; what belongs to no field is told whole.
     fn add(&mut self, field: &'static str, message: impl Into<String>) {
-        self.0.entry(field).or_insert(message.into());
+        let message = message.into();
+        match self.0.entry(field) {
+            Entry::Vacant(entry) => drop(entry.insert(message)),
+            Entry::Occupied(mut entry) if field == "form" => entry.get_mut().push_str(&format!("; {message}")),
+            Entry::Occupied(_) => {}
+        }
     }
 }
 
@@ -66,11 +81,16 @@ impl Default for JobForm {
             time_zone: text("UTC"),
             every: text("30s"),
             at: String::new(),
+            schedule_json: String::new(),
+            calendar: String::new(),
+            calendar_rule: text("only"),
             route: text("round"),
             overlap: text("serial"),
             misfire: text("skip"),
             delivery: text("at_least_once"),
             timeout: String::new(),
+            queue_timeout: String::new(),
+            priority: String::new(),
             retry_max: text("0"),
             retry_backoff: text("10s"),
             enabled: true,
@@ -92,11 +112,16 @@ impl From<&Fields> for JobForm {
             time_zone: text("time_zone"),
             every: text("every"),
             at: text("at"),
+            schedule_json: text("schedule_json"),
+            calendar: text("calendar"),
+            calendar_rule: text("calendar_rule"),
             route: text("route"),
             overlap: text("overlap"),
             misfire: text("misfire"),
             delivery: text("delivery"),
             timeout: text("timeout"),
+            queue_timeout: text("queue_timeout"),
+            priority: text("priority"),
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
             enabled: !fields.get("enabled").is_empty(),
@@ -105,45 +130,116 @@ impl From<&Fields> for JobForm {
 }
 
 impl JobForm {
-    /// The definition, checked as far as it can be without a server.
-    pub(super) fn spec(&self, t: &Texts) -> Result<JobSpec, Errors> {
-        let mut errors = Errors::default();
-        let params = match self.params.as_str() {
-            "" => Value::Null,
-            text => serde_json::from_str(text).unwrap_or_else(|error| {
-                errors.add("params", t.error_json(error.line(), error.column()));
-                Value::Null
-            }),
+    /// The form of a definition that exists.
+    pub(super) fn of(spec: &JobSpec) -> Self {
+        let duration = |length: Option<Duration>| length.map_or_else(String::new, format_duration);
+        let calendar = spec.calendar.as_ref();
+        let form = Self {
+            name: spec.name.clone(),
+            description: spec.description.clone(),
+            app: spec.app.clone(),
+            handler: spec.handler.clone(),
+            params: if spec.params.is_null() { String::new() } else { pretty(&spec.params) },
+            calendar: calendar.map_or_else(String::new, |used| used.name.clone()),
+            calendar_rule: calendar.map(|used| used.rule).unwrap_or_default().as_str().to_owned(),
+            route: spec.route.as_str().to_owned(),
+            overlap: spec.overlap.policy.as_str().to_owned(),
+            misfire: spec.misfire.policy.as_str().to_owned(),
+            delivery: spec.delivery.as_str().to_owned(),
+            timeout: duration(spec.timeout),
+            queue_timeout: format_duration(spec.queue_timeout),
+            priority: spec.priority.to_string(),
+            retry_max: spec.retry.max.to_string(),
+            retry_backoff: spec.retry.backoff.clone(),
+            enabled: spec.enabled,
+            ..Self::default()
         };
-        let retry_max = self.retry_max.parse::<u32>().unwrap_or_else(|_| {
-            errors.add("retry_max", t.error_number);
-            0
-        });
-        let mut document = json!({
-            "name": self.name, "app": self.app, "handler": self.handler, "description": self.description,
-            "params": params, "schedule": self.schedule(), "enabled": self.enabled,
-            "retry": {"max": retry_max, "backoff": self.retry_backoff},
-        });
-        let chosen = [("route", &self.route), ("delivery", &self.delivery), ("timeout", &self.timeout)];
+        form.with_schedule(spec)
+    }
+
+    /// Takes the schedule over: into its fields where they can hold all of it, else as JSON.
+    fn with_schedule(mut self, spec: &JobSpec) -> Self {
+        let document = serde_json::to_value(&spec.schedule).unwrap_or_default();
+        let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let keys: Vec<&str> = document.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
+        let at = text("at");
+        let kind = match keys[..] {
+            [] if document.is_null() => "none",
+            ["cron"] | ["cron", "time_zone"] => "cron",
+            ["every"] => "every",
+            ["at"] if instant(at.trim_end_matches('Z')) == at => "at",
+            _ => "json",
+        };
+        kind.clone_into(&mut self.kind);
+        match kind {
+            "cron" => (self.cron, self.time_zone) = (text("cron"), text("time_zone")),
+            "every" => self.every = text("every"),
+            "at" => at.trim_end_matches('Z').clone_into(&mut self.at),
+            "json" => self.schedule_json = pretty(&document),
+            _ => {}
+        }
+        self
+    }
+
+    /// The definition, checked as far as it can be without a server. What has no field stays as it is in `base`.
+    pub(super) fn spec(&self, base: Value, t: &Texts) -> Result<JobSpec, Errors> {
+        let mut errors = Errors::default();
+        let document = self.document(base, &mut errors, t);
+        let spec = from_value(document).map_err(|problem| self.add_problem(&mut errors, &problem, t)).ok();
+        let complaints = spec.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
+        for complaint in &complaints {
+            self.complain(&mut errors, &complaint.pointer, &complaint.message);
+        }
+        spec.filter(|_| errors.is_empty()).ok_or(errors)
+    }
+
+    fn document(&self, mut document: Value, errors: &mut Errors, t: &Texts) -> Value {
+        let mut number = |field: &'static str, text: &str| {
+            text.parse::<u32>().map_err(|_| errors.add(field, t.error_number)).unwrap_or_default()
+        };
+        document["retry"] = json!({"max": number("retry_max", &self.retry_max), "backoff": self.retry_backoff});
+        if !self.priority.is_empty() {
+            document["priority"] = Value::from(number("priority", &self.priority));
+        }
+        document["params"] = json_text("params", &self.params, errors, t);
+        document["schedule"] = match self.kind.as_str() {
+            "json" => json_text("schedule_json", &self.schedule_json, errors, t),
+            _ => self.schedule(),
+        };
+        for (field, value) in [("name", &self.name), ("app", &self.app), ("handler", &self.handler)] {
+            document[field] = Value::from(value.as_str());
+            if value.is_empty() {
+                errors.add(field, t.error_required);
+            }
+        }
+        document["description"] = Value::from(self.description.as_str());
+        document["enabled"] = Value::from(self.enabled);
+        document["timeout"] =
+            Some(self.timeout.as_str()).filter(|text| !text.is_empty()).map_or(Value::Null, Value::from);
+        let chosen = [("route", &self.route), ("delivery", &self.delivery), ("queue_timeout", &self.queue_timeout)];
         for (key, value) in chosen.into_iter().filter(|(_, value)| !value.is_empty()) {
             document[key] = Value::from(value.as_str());
         }
         for (key, value) in [("overlap", &self.overlap), ("misfire", &self.misfire)] {
             if !value.is_empty() {
-                document[key] = json!({ "policy": value });
+                document[key]["policy"] = Value::from(value.as_str());
             }
         }
-        for (field, value) in [("name", &self.name), ("app", &self.app), ("handler", &self.handler)] {
-            if value.is_empty() {
-                errors.add(field, t.error_required);
-            }
+        match self.calendar_use() {
+            Value::Null => drop(document.as_object_mut().map(|map| map.remove("calendar"))),
+            used => document["calendar"] = used,
         }
-        let spec = read_value::<JobSpec>("", document).map_err(|problem| errors.add_problem(&problem, t)).ok();
-        let complaints = spec.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
-        for complaint in &complaints {
-            errors.add(field_at(&complaint.pointer), complaint.message.as_str());
+        document
+    }
+
+    /// The calendar, as the definition writes it: not for a job without a schedule, whose form does not show it.
+    pub(super) fn calendar_use(&self) -> Value {
+        match (self.calendar.as_str(), self.calendar_rule.as_str()) {
+            ("", _) => Value::Null,
+            _ if self.kind == "none" => Value::Null,
+            (name, "") => json!({ "name": name }),
+            (name, rule) => json!({"name": name, "rule": rule}),
         }
-        spec.filter(|_| errors.is_empty()).ok_or(errors)
     }
 
     /// The schedule, as the definition writes it.
@@ -162,6 +258,38 @@ impl JobForm {
         }
         Value::Object(schedule)
     }
+
+    /// What a server said about the definition.
+    pub(super) fn add_problem(&self, errors: &mut Errors, problem: &Problem, t: &Texts) {
+        if problem.code() == Code::JobExists {
+            errors.add("name", t.error_name_taken);
+        }
+        for complaint in problem.complaints() {
+            self.complain(errors, complaint.pointer.as_deref().unwrap_or_default(), &complaint.message);
+        }
+        if errors.is_empty() {
+            errors.add("form", problem.detail());
+        }
+    }
+
+    fn complain(&self, errors: &mut Errors, pointer: &str, message: &str) {
+        let field =
+            if self.kind == "json" && pointer.starts_with("/schedule") { "schedule_json" } else { field_at(pointer) };
+        // Where the field does not say it, the place is named.
+        let placed = matches!(field, "form" | "schedule_json") && !pointer.is_empty();
+        errors.add(field, if placed { format!("{pointer}: {message}") } else { message.to_owned() });
+    }
+}
+
+/// What a field that holds JSON holds.
+fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) -> Value {
+    if text.is_empty() {
+        return Value::Null;
+    }
+    serde_json::from_str(text).unwrap_or_else(|error| {
+        errors.add(field, t.error_json(error.line(), error.column()));
+        Value::Null
+    })
 }
 
 /// What a browser's field for a date and a time holds, as an instant in UTC; anything else as it is.
@@ -171,21 +299,6 @@ fn instant(text: &str) -> String {
         (true, 16) => format!("{text}:00Z"),
         (true, 19) => format!("{text}Z"),
         _ => text.to_owned(),
-    }
-}
-
-impl Errors {
-    /// What a server said about the definition.
-    pub(super) fn add_problem(&mut self, problem: &Problem, t: &Texts) {
-        if problem.code() == Code::JobExists {
-            self.add("name", t.error_name_taken);
-        }
-        for complaint in problem.complaints() {
-            self.add(complaint.pointer.as_deref().map_or("form", field_at), complaint.message.as_str());
-        }
-        if self.is_empty() {
-            self.add("form", problem.detail());
-        }
     }
 }
 
@@ -201,11 +314,15 @@ fn field_at(pointer: &str) -> &'static str {
         "/schedule/time_zone" => "time_zone",
         "/schedule/every" => "every",
         "/schedule/at" => "at",
+        "/calendar" | "/calendar/name" => "calendar",
+        "/calendar/rule" => "calendar_rule",
         "/route" => "route",
         "/overlap/policy" => "overlap",
         "/misfire/policy" => "misfire",
         "/delivery" => "delivery",
         "/timeout" => "timeout",
+        "/queue_timeout" => "queue_timeout",
+        "/priority" => "priority",
         "/retry/max" => "retry_max",
         "/retry/backoff" => "retry_backoff",
         _ => "form",
@@ -218,7 +335,7 @@ mod tests {
     use super::*;
 
     fn spec(fields: &Fields) -> Result<JobSpec, Errors> {
-        JobForm::from(fields).spec(Lang::En.texts())
+        JobForm::from(fields).spec(json!({}), Lang::En.texts())
     }
 
     #[test]

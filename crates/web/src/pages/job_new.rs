@@ -4,23 +4,26 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::JobError;
-use rondel_core::JobSpec;
+use rondel_core::cron::Tz;
 use rondel_core::preview::{Ask, PER_DAY_MAX, WarningCode};
+use rondel_core::{Job, Timestamp, words};
 use serde_json::json;
 
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
 use super::moment::Moment;
-use super::schedule_text;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::executors;
+use crate::api::schedules::compile;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
 /// How many fires the preview shows.
 const FIRE_COUNT: usize = 10;
+/// How many calendars are proposed.
+const CALENDAR_COUNT: u32 = 200;
 /// Zones to choose from; any other can be typed.
 const ZONES: [&str; 9] = [
     "UTC",
@@ -41,10 +44,33 @@ struct NewJobPage {
     t: &'static Texts,
     form: JobForm,
     errors: Errors,
+    offers: Offers,
+    is_new: bool,
+}
+
+/// What fields propose.
+pub(super) struct Offers {
     /// What the executors of the last hour offer.
-    apps: Vec<String>,
-    handlers: Vec<String>,
-    zones: [&'static str; 9],
+    pub(super) apps: Vec<String>,
+    pub(super) handlers: Vec<String>,
+    pub(super) calendars: Vec<String>,
+    pub(super) zones: [&'static str; 9],
+}
+
+impl Offers {
+    pub(super) async fn read(page: &Page) -> Result<Self, Problem> {
+        let executors = executors::all(&page.call).await?;
+        let sorted = |mut words: Vec<String>| {
+            words.sort();
+            words.dedup();
+            words
+        };
+        let apps = sorted(executors.iter().map(|one| one.app.clone()).collect());
+        let handlers = sorted(executors.into_iter().flat_map(|one| one.handlers).collect());
+        let calendars = page.engine().store().calendars(page.call.namespace.id, None, CALENDAR_COUNT).await?;
+        let calendars = calendars.into_iter().map(|record| record.spec.name).collect();
+        Ok(Self { apps, handlers, calendars, zones: ZONES })
+    }
 }
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
@@ -53,7 +79,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
     let sent = JobForm::from(&fields);
-    let spec = match sent.spec(page.t) {
+    let spec = match sent.spec(json!({}), page.t) {
         Ok(spec) => spec,
         Err(errors) => return form(&page, StatusCode::UNPROCESSABLE_ENTITY, sent, errors).await,
     };
@@ -62,22 +88,15 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Err(JobError::Store(error)) => Err(error.into()),
         Err(refused) => {
             let mut errors = Errors::default();
-            errors.add_problem(&refused.into(), page.t);
+            sent.add_problem(&mut errors, &refused.into(), page.t);
             form(&page, StatusCode::UNPROCESSABLE_ENTITY, sent, errors).await
         }
     }
 }
 
 async fn form(page: &Page, status: StatusCode, form: JobForm, errors: Errors) -> Result<Response, Problem> {
-    let executors = executors::all(&page.call).await?;
-    let sorted = |mut words: Vec<String>| {
-        words.sort();
-        words.dedup();
-        words
-    };
-    let apps = sorted(executors.iter().map(|one| one.app.clone()).collect());
-    let handlers = sorted(executors.into_iter().flat_map(|one| one.handlers).collect());
-    let template = NewJobPage { shell: page.shell(Nav::Jobs), t: page.t, form, errors, apps, handlers, zones: ZONES };
+    let offers = Offers::read(page).await?;
+    let template = NewJobPage { shell: page.shell(Nav::Jobs), t: page.t, form, errors, offers, is_new: true };
     html(status, &template)
 }
 
@@ -94,6 +113,9 @@ impl FromQuery for Preview {
             time_zone: text("time_zone"),
             every: text("every"),
             at: text("at"),
+            schedule_json: text("schedule_json"),
+            calendar: text("calendar"),
+            calendar_rule: text("calendar_rule"),
             ..JobForm::default()
         })
     }
@@ -104,37 +126,52 @@ impl FromQuery for Preview {
 struct PreviewPart {
     t: &'static Texts,
     words: Option<String>,
-    fires: Vec<Moment>,
+    /// In UTC, and on the clock of the schedule where that is another one.
+    fires: Vec<(Moment, Option<String>)>,
     warnings: Vec<String>,
     error: Option<String>,
 }
 
 /// The next fires of a schedule, or what is wrong with it. Half a schedule is no mistake while somebody types: always 200.
 pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
-    let (now, t) = (page.engine().now(), page.t);
-    let document = json!({"name": "a", "app": "a", "handler": "a", "schedule": page.query().0.schedule()});
-    let spec = serde_json::from_value::<JobSpec>(document).map_err(|error| error.to_string());
-    let compiled = spec.and_then(|spec| match spec.compile() {
-        Ok(job) => Ok((spec, job)),
-        Err(errors) => Err(errors.into_iter().map(|error| error.message).collect::<Vec<_>>().join("; ")),
-    });
-    let part = match compiled {
-        Ok((spec, job)) => {
-            let anchor = now.ceil_second();
-            let (timetable, per_day_max) = (&job.timetable, PER_DAY_MAX);
-            let found =
-                rondel_core::preview::preview(Ask { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max });
-            let words = schedule_text::of_job(&spec, t).into_iter().next().map(|text| text.words);
-            let warnings = found
-                .warnings
-                .iter()
-                .filter(|found| found.code != WarningCode::NeverFires)
-                .map(|warning| warning.sentence(t.lang()).to_owned())
-                .collect();
-            let fires = found.fires.iter().map(|fire| Moment::new(fire.at, now, t)).collect();
-            PreviewPart { t, words, fires, warnings, error: None }
+    let form = &page.query().0;
+    let schedule = match form.kind.as_str() {
+        "json" if !form.schedule_json.is_empty() => {
+            serde_json::from_str(&form.schedule_json).map_err(|error| page.t.error_json(error.line(), error.column()))
         }
-        Err(error) => PreviewPart { t, words: None, fires: Vec::new(), warnings: Vec::new(), error: Some(error) },
+        _ => Ok(form.schedule()),
+    };
+    let part = match schedule {
+        Ok(schedule) => match compile(&page.call, schedule, form.calendar_use()).await {
+            Ok(job) => told(&job, page.engine().now(), page.t),
+            Err(problem) => wrong(page.t, &problem),
+        },
+        Err(message) => failed(page.t, message),
     };
     html(StatusCode::OK, &part)
+}
+
+fn told(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
+    let (timetable, anchor) = (&job.timetable, now.ceil_second());
+    let ask = Ask { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
+    let found = rondel_core::preview::preview(ask);
+    let words = words::timetable(timetable, t.lang());
+    let warnings = found.warnings.iter().filter(|found| found.code != WarningCode::NeverFires);
+    let fire = |at| (Moment::new(at, now, t), (found.zone != Tz::UTC).then(|| words::moment(found.zone, at)));
+    PreviewPart {
+        t,
+        words: (!words.is_empty()).then(|| words.join("; ")),
+        fires: found.fires.iter().map(|one| fire(one.at)).collect(),
+        warnings: warnings.map(|warning| warning.sentence(t.lang()).to_owned()).collect(),
+        error: None,
+    }
+}
+
+fn wrong(t: &'static Texts, problem: &Problem) -> PreviewPart {
+    let messages: Vec<&str> = problem.complaints().iter().map(|complaint| complaint.message.as_str()).collect();
+    failed(t, if messages.is_empty() { problem.detail().to_owned() } else { messages.join("; ") })
+}
+
+const fn failed(t: &'static Texts, message: String) -> PreviewPart {
+    PreviewPart { t, words: None, fires: Vec::new(), warnings: Vec::new(), error: Some(message) }
 }

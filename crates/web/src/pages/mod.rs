@@ -2,7 +2,7 @@
 //!
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `assets` the files that pages load; `problem` what goes wrong, as a page;
-//! - `sign_in`, `jobs`, `job_new`, `job`, `fires`, `runs`, `run`, `run_log` and `executors` are the pages;
+//! - `sign_in`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log` and `executors` are the pages;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
 
 mod ansi;
@@ -11,6 +11,7 @@ mod executors;
 mod fires;
 mod form;
 mod job;
+mod job_edit;
 mod job_form;
 mod job_new;
 mod jobs;
@@ -43,6 +44,8 @@ pub(crate) fn routes() -> Routes {
         .page("/jobs/new", Edit, job_new::page)
         .page("/jobs/{name}", View, job::page)
         .form("/jobs/{name}/delete", Edit, job::delete)
+        .page("/jobs/{name}/edit", Edit, job_edit::page)
+        .form("/jobs/{name}/edit", Edit, job_edit::save)
         .page("/jobs/{name}/fires", View, fires::page)
         .form("/jobs/{name}/pause", Operate, job::pause)
         .form("/jobs/{name}/reset", Edit, job::reset)

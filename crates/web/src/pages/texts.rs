@@ -188,7 +188,7 @@ impl Texts {
             OverlapPolicy::Serial => self.overlap_serial,
             OverlapPolicy::Discard => self.overlap_discard,
             OverlapPolicy::Allow => self.overlap_allow,
-            OverlapPolicy::Cover => policy.as_str(),
+            OverlapPolicy::Cover => self.overlap_cover,
         }
     }
 

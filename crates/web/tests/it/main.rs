@@ -6,6 +6,7 @@ mod access;
 mod bad_input;
 mod calendars;
 mod documents;
+mod edit_pages;
 mod fires;
 mod fires_pages;
 mod harness;

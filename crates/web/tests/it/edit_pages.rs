@@ -1,0 +1,226 @@
+//! The form that edits a job.
+
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::visitor::{Visitor, location};
+
+const EVIL: &str = "<script>alert(1)</script>";
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+async fn job(server: &Server, change: Value) -> Value {
+    let mut body = json!({"name": "there", "app": "a", "handler": "h", "description": EVIL, "params": {"a": EVIL},
+        "shards": 3, "select": {"labels": ["ssd"]}, "misfire": {"policy": "all", "max": 7}, "priority": 8});
+    body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201)
+}
+
+/// The fields of a page's first form, as a browser would send them.
+fn fields(page: &str) -> Vec<(String, String)> {
+    let form = page.split_once("class=\"sheet\"").unwrap().1.split_once("</form>").unwrap().0;
+    let unescape = |text: &str| {
+        let pairs = [("&#34;", "\""), ("&#39;", "'"), ("&#60;", "<"), ("&#62;", ">"), ("&#38;", "&")];
+        pairs.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    };
+    let attribute = |tag: &str, name: &str| {
+        Some(unescape(tag.split_once(&format!(" {name}=\""))?.1.split_once('"')?.0)).filter(|text| !text.is_empty())
+    };
+    let mut fields = Vec::new();
+    for part in form.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').unwrap();
+        let Some(name) = attribute(tag, "name") else {
+            if tag.starts_with("option") && tag.ends_with(" selected") {
+                let (key, _): (String, String) = fields.pop().unwrap();
+                fields.push((key, attribute(tag, "value").unwrap_or_default()));
+            }
+            continue;
+        };
+        let is_choice = tag.contains("type=\"radio\"") || tag.contains("type=\"checkbox\"");
+        if tag.starts_with("textarea") {
+            fields.push((name, unescape(text)));
+        } else if !is_choice || tag.ends_with(" checked") {
+            fields.push((name, attribute(tag, "value").unwrap_or_default()));
+        }
+    }
+    fields
+}
+
+fn body(fields: &[(String, String)]) -> String {
+    fields.iter().map(|(key, value)| format!("{key}={}", encoded(value))).collect::<Vec<_>>().join("&")
+}
+
+fn set(fields: &mut Vec<(String, String)>, name: &str, value: &str) {
+    fields.retain(|(key, _)| key != name);
+    fields.push((name.to_owned(), value.to_owned()));
+}
+
+#[tokio::test]
+async fn what_the_form_does_not_show_stays() {
+    let server = Server::start().await;
+    server.with_body("PUT", "/api/v1/calendars/work", json!({"rule": {"weekdays": ["mon"]}})).await.expect(201);
+    let visitor = Visitor::signed_in(&server).await;
+    for (index, schedule) in [
+        json!(null),
+        json!({"cron": "0 0 12 * * ?", "time_zone": "Asia/Shanghai"}),
+        json!({"cron": "0 0 12 * * ?", "time_zone": "Europe/Berlin", "dst": {"gap": "skip"}}),
+        json!({"every": "90m"}),
+        json!({"at": "2030-01-01T00:00:00Z"}),
+        json!({"at": "2030-01-01T00:00:00+08:00"}),
+        json!([{"cron": "0 0 1 * * ?"}, {"every": "1h", "jitter": {"max": "5s"}}]),
+        json!({"delay": "5s"}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("job-{index}");
+        let mut change = json!({"name": name, "schedule": schedule});
+        if !schedule.is_null() && schedule.get("delay").is_none() {
+            change["calendar"] = json!({"name": "work", "rule": "except"});
+        }
+        let before = job(&server, change).await;
+        let page = visitor.get(&format!("/jobs/{name}/edit")).await;
+        assert_eq!(page.status, 200, "{schedule}");
+        assert!(!page.text().contains("<script>alert"), "{}", page.text());
+        let mut sent = fields(&page.text());
+        let path = format!("/jobs/{name}/edit");
+        assert_eq!(location(&visitor.post(&path, &body(&sent)).await), format!("/jobs/{name}"), "{schedule}");
+        let same = server.get(&format!("/api/v1/jobs/{name}")).await.expect(200);
+        assert_eq!(same["version"], before["version"], "nothing was changed: {schedule}");
+        set(&mut sent, "timeout", "9s");
+        set(&mut sent, "priority", "1");
+        assert_eq!(location(&visitor.post(&path, &body(&sent)).await), format!("/jobs/{name}"), "{schedule}");
+        let mut after = server.get(&format!("/api/v1/jobs/{name}")).await.expect(200);
+        assert_eq!((after["timeout"].take(), after["priority"].take()), (json!("9s"), json!(1)));
+        for key in ["schedule", "calendar", "shards", "select", "misfire", "params", "description", "enabled"] {
+            assert_eq!(after[key], before[key], "{key} of {schedule}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn errors_stand_at_their_fields_and_nothing_typed_is_lost() {
+    let server = Server::start().await;
+    job(&server, json!({"schedule": {"every": "1h"}})).await;
+    server.job("other").await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    let sent = fields(&visitor.get("/jobs/there/edit").await.text());
+    for (changes, field) in [
+        (vec![("app", "Ä")], "app"),
+        (vec![("name", "\"><script>alert(1)</script>")], "name"),
+        (vec![("name", "other")], "name"),
+        (vec![("priority", "10")], "priority"),
+        (vec![("priority", "-1")], "priority"),
+        (vec![("timeout", "soon")], "timeout"),
+        (vec![("queue_timeout", "0s")], "queue_timeout"),
+        (vec![("calendar", "none-such")], "calendar"),
+        (vec![("calendar_rule", "never"), ("calendar", "x")], "calendar_rule"),
+        (vec![("kind", "cron"), ("cron", "61 * * * * ?")], "cron"),
+        (vec![("kind", "cron"), ("time_zone", "Mars/Base")], "time_zone"),
+        (vec![("kind", "json"), ("schedule_json", "[{")], "schedule_json"),
+        (vec![("kind", "json"), ("schedule_json", "[{\"every\": \"1h\"}, {\"every\": \"x\"}]")], "schedule_json"),
+        (vec![("params", "{")], "params"),
+        (vec![("retry_max", "101")], "retry_max"),
+    ] {
+        let mut sent = sent.clone();
+        for (name, value) in &changes {
+            set(&mut sent, name, value);
+        }
+        for (language, title) in [("en", "Nothing was saved."), ("zh", "未保存")] {
+            visitor.language = language;
+            let answer = visitor.post("/jobs/there/edit", &body(&sent)).await;
+            assert_eq!(answer.status, 422, "{changes:?}");
+            let text = answer.text();
+            assert!(text.contains(title) && text.contains(&format!("id=\"error-{field}\"")), "{changes:?}: {text}");
+            assert!(!text.contains("<script>alert"), "{text}");
+            let kept = fields(&text);
+            for (name, value) in &changes {
+                if !matches!(*name, "calendar_rule") {
+                    assert!(kept.iter().any(|(key, kept)| key == name && kept == value), "{name} is lost: {text}");
+                }
+            }
+        }
+    }
+    assert_eq!(server.get("/api/v1/jobs/there").await.expect(200)["version"], 1);
+}
+
+#[tokio::test]
+async fn who_was_slower_is_told_and_keeps_what_was_typed() {
+    let server = Server::start().await;
+    job(&server, json!({"schedule": {"every": "1h"}})).await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    let mut sent = fields(&visitor.get("/jobs/there/edit").await.text());
+    server.with_body("PATCH", "/api/v1/jobs/there", json!({"shards": 5})).await.expect(200);
+    set(&mut sent, "description", "mine");
+    for (language, told) in [("en", "It has version 2 now."), ("zh", "现在是版本 2。")] {
+        visitor.language = language;
+        let answer = visitor.post("/jobs/there/edit", &body(&sent)).await;
+        assert_eq!(answer.status, 409);
+        assert!(answer.text().contains(told) && answer.text().contains("value=\"mine\""), "{}", answer.text());
+    }
+    let again = fields(&visitor.post("/jobs/there/edit", &body(&sent)).await.text());
+    assert_eq!(location(&visitor.post("/jobs/there/edit", &body(&again)).await), "/jobs/there");
+    let job = server.get("/api/v1/jobs/there").await.expect(200);
+    assert_eq!((&job["description"], &job["shards"]), (&json!("mine"), &json!(5)));
+    set(&mut sent, "version", "");
+    assert_eq!(visitor.post("/jobs/there/edit", &body(&sent)).await.status, 409);
+}
+
+#[tokio::test]
+async fn the_whole_definition_can_be_written_as_json() {
+    let server = Server::start().await;
+    job(&server, json!({})).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let send = async |version: i64, text: &str| {
+        let form = format!("version={version}&definition={}", encoded(text));
+        visitor.post("/jobs/there/edit", &form).await
+    };
+    for (text, told) in [
+        ("{", "line 1"),
+        ("[]", "expected struct"),
+        ("{\"app\": \"a\"}", "/handler"),
+        ("{\"app\": \"a\", \"handler\": \"h\", \"schedule\": {\"cron\": \"<script>alert(1)\"}}", "/schedule/cron"),
+        ("{\"name\": \"<b>\", \"app\": \"a\", \"handler\": \"h\"}", "/name"),
+        ("{\"app\": \"a\", \"handler\": \"h\", \"colour\": 1}", "/colour"),
+    ] {
+        let answer = send(1, text).await;
+        assert_eq!(answer.status, 422, "{text}");
+        let page = answer.text();
+        assert!(page.contains(told) && page.contains("id=\"whole\" open"), "{text}: {page}");
+        assert!(!page.contains("<script>alert"), "{page}");
+    }
+    let good = json!({"app": "a", "handler": "other", "schedule": [{"every": "1h"}, {"cron": "0 0 1 * * ?"}]});
+    assert_eq!(location(&send(1, &good.to_string()).await), "/jobs/there");
+    let job = server.get("/api/v1/jobs/there").await.expect(200);
+    assert_eq!(
+        (&job["handler"], &job["schedule"], &job["shards"]),
+        (&good["handler"], &good["schedule"], &json!(null))
+    );
+    assert_eq!(send(1, &good.to_string()).await.status, 409);
+    let mut renamed = good;
+    renamed["name"] = json!("elsewhere");
+    assert_eq!(location(&send(2, &renamed.to_string()).await), "/jobs/elsewhere");
+}
+
+#[tokio::test]
+async fn the_preview_knows_calendars_zones_and_lists() {
+    let server = Server::start().await;
+    server.with_body("PUT", "/api/v1/calendars/work", json!({"rule": {"weekdays": ["mon"]}})).await.expect(201);
+    let mut visitor = Visitor::signed_in(&server).await;
+    visitor.language = "zh";
+    let ask = async |kind: &str, rest: &str| visitor.get(&format!("/schedule-preview?kind={kind}&{rest}")).await.text();
+    let text = ask("cron", "cron=0+0+12+*+*+%3F&time_zone=Asia/Shanghai&calendar=work&calendar_rule=only").await;
+    assert!(text.contains("日历 work") && text.contains("12:00 Asia/Shanghai") && text.contains("04:00:00"), "{text}");
+    let two = encoded(r#"[{"every": "1h"}, {"cron": "0 30 2 * * ?"}]"#);
+    let text = ask("json", &format!("schedule_json={two}")).await;
+    assert!(text.contains("每小时") && text.contains("每天 02:30") && text.matches("<li>").count() == 10, "{text}");
+    for rest in [&format!("schedule_json={}", encoded("[{")), "schedule_json=7", "schedule_json=", "cron=%3Cscript%3E"]
+    {
+        let text = ask("json", rest).await;
+        assert!(!text.contains("<script>") && !text.contains("<li>"), "{rest}: {text}");
+    }
+    let text = ask("every", "every=1h&calendar=none-such").await;
+    assert!(text.contains("class=\"error\"") && text.contains("none-such"), "{text}");
+}
