@@ -146,9 +146,10 @@ fn now_ms() -> i64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("milliseconds")
 }
 
-/// Random edits, pauses and resumes of a job while its fires are claimed: what ran is what a model of the history says.
+/// Random edits of a job and its calendar, pauses and resumes, while its fires are claimed: what ran is what a model of
+/// the history says.
 async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
-    const STEPS: usize = 24;
+    const STEPS: usize = 28;
     let server = Server::start(&db).await;
     let api = server.api();
     let journal = Journal::new();
@@ -156,35 +157,45 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
     let job = |definition: usize, tag: usize| {
         let note = format!("echo $RONDEL_FIRE_AT {tag} >> {}", tags.display());
         let schedule = DEFINITIONS[definition].0();
-        json!({"name": "j", "app": "files", "handler": "shell", "params": journal.params(&note), "schedule": schedule})
+        json!({
+            "name": "j", "app": "files", "handler": "shell", "params": journal.params(&note), "schedule": schedule,
+            "calendar": {"name": "closed", "rule": "except"},
+        })
+    };
+    // What is in the calendar is closed: nothing, or everything.
+    let calendar = |is_closed: bool| {
+        let rule = if is_closed { json!({"all": []}) } else { json!({"any": []}) };
+        json!({"name": "closed", "rule": rule})
     };
     let mut chance = Chance::new();
+    api.put("/api/v1/calendars/closed", calendar(false)).await.expect(201);
     let asked_ms = now_ms();
     api.post("/api/v1/jobs", job(0, 0)).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     some_lines(&journal, 2).await;
     // What was due before the agent was there is another test's business.
     let mut history = vec![Held { asked_ms, acknowledged_ms: now_ms(), definition: Some((0, 0)) }];
-    let mut last = (0, 0);
+    let (mut last, mut is_paused, mut is_closed) = ((0, 0), false, false);
     for tag in 1..=STEPS {
         tokio::time::sleep(Duration::from_millis(chance.below(3_500))).await;
-        let is_paused = history.last().is_some_and(|held| held.definition.is_none());
         let asked_ms = now_ms();
-        let definition = match chance.below(4) {
-            0 if !is_paused => {
-                api.post("/api/v1/jobs/j/pause", json!({})).await.expect(200);
-                None
+        match chance.below(6) {
+            0 | 1 => {
+                is_paused = !is_paused;
+                let change = if is_paused { "pause" } else { "resume" };
+                api.post(&format!("/api/v1/jobs/j/{change}"), json!({})).await.expect(200);
             }
-            0 | 1 if is_paused => {
-                api.post("/api/v1/jobs/j/resume", json!({})).await.expect(200);
-                Some(last)
+            2 => {
+                is_closed = !is_closed;
+                api.put("/api/v1/calendars/closed", calendar(is_closed)).await.expect(200);
             }
             _ => {
                 last = (usize::try_from(chance.below(6)).expect("small"), tag);
+                is_paused = false;
                 api.put("/api/v1/jobs/j", job(last.0, last.1)).await.expect(200);
-                Some(last)
             }
-        };
+        }
+        let definition = (!is_paused && !is_closed).then_some(last);
         history.push(Held { asked_ms, acknowledged_ms: now_ms(), definition });
     }
     let asked_ms = now_ms();

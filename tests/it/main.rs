@@ -13,6 +13,7 @@ mod edits;
 mod fires;
 mod harness;
 mod journal;
+mod misfire;
 mod overlap;
 mod parents;
 mod purge;

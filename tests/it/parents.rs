@@ -13,6 +13,7 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     let journal = Journal::new();
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     for (name, schedule) in [
         ("a", json!({"every": "2s"})),

@@ -1,0 +1,143 @@
+//! An outage of the server: what ran late and what the ledger says was skipped is what the misfire policy promises.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_tests::{Agent, Api, ScratchDb, Server, wait_until};
+use serde_json::{Value, json};
+
+use crate::journal::{Journal, check_against_ledger, seconds};
+use crate::on_each_database;
+
+const OUTAGE: Duration = Duration::from_secs(20);
+const TOLERANCE_MS: i64 = 5_000;
+/// What starting `sh` and asking `date` for the time may take on a busy machine.
+const SLACK_MS: i64 = 1_000;
+const POLICIES: [&str; 3] = ["skip", "once", "all"];
+
+async fn an_outage_ends_in_the_misfire_policy(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let journals = POLICIES.map(|_| Journal::new());
+    for (policy, journal) in POLICIES.iter().zip(&journals) {
+        // The second word of each line of `starts`: the millisecond in which the handler began.
+        let starts = format!("echo $RONDEL_FIRE_AT $(date +%s%3N) >> {}", starts(journal).display());
+        let job = json!({
+            "name": policy, "app": "files", "handler": "shell", "params": journal.params(&starts),
+            "schedule": {"every": "1s"}, "misfire": {"policy": policy, "max": 100},
+        });
+        server.api().post("/api/v1/jobs", job).await.expect(201);
+    }
+    let data = tempfile::tempdir().expect("make a folder");
+    let _agent = Agent::start_with(&server, "files", &["--data-dir", &data.path().display().to_string()]).await;
+    lines(&journals, 3).await;
+    server.kill().await;
+    let killed_at = last_instant(&journals);
+    tokio::time::sleep(OUTAGE).await;
+    server.restart().await;
+    later_than(&journals, killed_at + i64::try_from(OUTAGE.as_secs()).expect("short") + 8).await;
+    let api = server.api();
+    for policy in POLICIES {
+        api.post(&format!("/api/v1/jobs/{policy}/pause"), json!({})).await.expect(200);
+    }
+    for (policy, journal) in POLICIES.iter().zip(&journals) {
+        let runs = every_verdict(&api, policy).await;
+        check_against_ledger(&journal.lines(), &runs);
+        check(policy, journal, &runs);
+    }
+}
+on_each_database!(an_outage_ends_in_the_misfire_policy);
+
+/// What became of each instant from the first to the last: it ran, or it was passed over, and never both.
+fn check(policy: &str, journal: &Journal, runs: &[Value]) {
+    let mut instants: BTreeMap<i64, &Value> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run["reason"] != "paused") {
+        let first = seconds(run["fire_at"].as_str().expect("an instant"));
+        let last = run["span_end_at"].as_str().map_or(first, seconds);
+        assert_eq!(run["span_count"].as_i64().unwrap_or(1), last - first + 1, "{run}");
+        for instant in first..=last {
+            let before = instants.insert(instant, run);
+            assert!(before.is_none(), "{policy}: {instant} is told twice: {before:?} and {run}");
+        }
+    }
+    let (first, last) = (*instants.keys().next().expect("it fired"), *instants.keys().last().expect("it fired"));
+    let holes: Vec<i64> = (first..=last).filter(|second| !instants.contains_key(second)).collect();
+    assert!(holes.is_empty(), "{policy}: no verdict for {holes:?}");
+
+    let ran = |run: &Value| run["status"] == "succeeded";
+    let told: Vec<i64> = instants.iter().filter(|(_, run)| ran(run)).map(|(instant, _)| *instant).collect();
+    let mut began: Vec<i64> = journal.by_fire().keys().map(|fire| seconds(fire)).collect();
+    began.retain(|instant| *instant <= last);
+    assert_eq!(began, told, "{policy}: what began, and what the ledger says");
+
+    let skipped = instants.values().filter(|run| run["status"] == "skipped");
+    assert!(skipped.clone().all(|run| run["reason"] == "misfire"), "{policy}");
+    let passed_over: Vec<i64> =
+        instants.iter().filter(|(_, run)| run["status"] == "skipped").map(|(instant, _)| *instant).collect();
+    assert!(passed_over.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{policy}: one stretch: {passed_over:?}");
+    let spans: Vec<&Value> = runs.iter().filter(|run| run["span_count"].as_i64().unwrap_or(1) > 1).collect();
+    let late_ms: BTreeMap<i64, i64> =
+        read_starts(journal).into_iter().map(|(fire_at, start)| (fire_at, start - fire_at * 1000)).collect();
+    match policy {
+        "skip" => {
+            assert_eq!(spans.len(), 1, "{spans:#?}");
+            assert!(late_ms.values().all(|late| *late <= TOLERANCE_MS + SLACK_MS), "{late_ms:?}");
+        }
+        "once" => {
+            assert_eq!(spans.len(), 1, "{spans:#?}");
+            // The newest missed one ran, later than the tolerance, and none of the later ones is late.
+            let newest = passed_over.last().expect("some were passed over") + 1;
+            assert!(late_ms[&newest] >= TOLERANCE_MS, "{newest}: {late_ms:?}");
+            let late = late_ms.iter().filter(|(_, late)| **late > TOLERANCE_MS + SLACK_MS);
+            assert!(late.clone().all(|(at, _)| *at == newest), "{newest}: {late_ms:?}");
+        }
+        _ => {
+            assert_eq!(skipped.count(), 0, "all ran");
+            let order: Vec<i64> = read_starts(journal).into_iter().map(|(fire_at, _)| fire_at).collect();
+            assert!(order.is_sorted(), "they ran in the order of their instants: {order:?}");
+        }
+    }
+}
+
+fn starts(journal: &Journal) -> std::path::PathBuf {
+    journal.path().with_extension("starts")
+}
+
+/// The runs in the order in which they began, each with its instant in seconds and its start in milliseconds.
+fn read_starts(journal: &Journal) -> Vec<(i64, i64)> {
+    let text = std::fs::read_to_string(starts(journal)).unwrap_or_default();
+    let read = |line: &str| {
+        let (fire_at, start) = line.split_once(' ')?;
+        Some((seconds(fire_at), start.parse().ok()?))
+    };
+    text.lines().filter_map(read).collect()
+}
+
+async fn lines(journals: &[Journal], count: usize) {
+    wait_until(Duration::from_secs(60), "lines of each job", async || {
+        let seen: Vec<usize> = journals.iter().map(|journal| journal.lines().len()).collect();
+        if seen.iter().all(|seen| *seen >= count) { Ok(()) } else { Err(seen) }
+    })
+    .await;
+}
+
+fn last_instant(journals: &[Journal]) -> i64 {
+    let last = |journal: &Journal| journal.by_fire().keys().last().map_or(0, |fire| seconds(fire));
+    journals.iter().map(last).max().unwrap_or(0)
+}
+
+async fn later_than(journals: &[Journal], instant: i64) {
+    wait_until(Duration::from_secs(90), "each job fires again", async || {
+        let seen: Vec<i64> = journals.iter().map(|journal| last_instant(std::slice::from_ref(journal))).collect();
+        if seen.iter().all(|seen| *seen > instant) { Ok(()) } else { Err((seen, instant)) }
+    })
+    .await;
+}
+
+async fn every_verdict(api: &Api, job: &str) -> Vec<Value> {
+    wait_until(Duration::from_secs(60), "every run has a verdict", async || {
+        let runs = api.runs(job).await;
+        let open: Vec<&Value> = runs.iter().filter(|run| run["finished_at"].is_null()).collect();
+        if open.is_empty() { Ok(runs.clone()) } else { Err(format!("{open:#?}")) }
+    })
+    .await
+}
