@@ -15,6 +15,7 @@ mod harness;
 mod journal;
 mod misfire;
 mod overlap;
+mod params;
 mod parents;
 mod purge;
 mod routers;

@@ -1,6 +1,7 @@
 //! The life of a job's definition: created, changed, paused, deleted; and runs that somebody asks for.
 
 mod checks;
+mod params;
 
 use std::sync::Arc;
 

@@ -36,4 +36,4 @@ pub use declared::DeclarationProblem;
 pub use engine::{Engine, Readiness, StartError};
 pub use lifecycle::{Lifecycle, Until};
 pub use progress::Progress;
-pub use registry::OnlineExecutor;
+pub use registry::{Handler, OnlineExecutor, ParamsSchema};

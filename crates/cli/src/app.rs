@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::client::{ClientArgs, text_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
+use crate::terminal::harmless;
 use crate::view::View;
 
 /// Apps.
@@ -24,6 +25,12 @@ pub(crate) struct AppArgs {
 enum AppCommand {
     /// List the apps
     List,
+    /// List the handlers that executors of an app which are online have, and the parameters that these take
+    Handlers {
+        /// The app's name
+        #[arg(value_name = "APP")]
+        name: String,
+    },
     /// Create an app, so that its executors can come before its first job
     Create {
         /// Its name
@@ -34,12 +41,17 @@ enum AppCommand {
 
 const VIEW: View = View { name: "name", headers: &["NAME", "EXECUTORS"], row };
 
+const HANDLERS: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
+
 impl AppArgs {
     /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         match self.command {
             AppCommand::List => VIEW.list(&client.get(&["apps"], &[]).await?, self.format),
+            AppCommand::Handlers { name } => {
+                HANDLERS.list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
+            }
             AppCommand::Create { name } => {
                 VIEW.line(&client.post(&["apps"], &json!({ "name": name }).to_string()).await?, self.format)
             }
@@ -49,4 +61,35 @@ impl AppArgs {
 
 fn row(app: &Value, _now: Timestamp) -> Vec<String> {
     vec![text_of(&app["name"]), text_of(&app["executor_count"])]
+}
+
+fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {
+    let executors = handler["executors"].as_array().map_or(0, Vec::len);
+    vec![text_of(&handler["name"]), executors.to_string(), params(&handler["params_schema"])]
+}
+
+/// The fields of a schema, those that must be there first as they stand, the others in brackets: `table [rows]`.
+fn params(schema: &Value) -> String {
+    let Some(fields) = schema["properties"].as_object() else {
+        return schema["type"].as_str().unwrap_or_default().to_owned();
+    };
+    let required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
+    let (must, may): (Vec<&String>, Vec<&String>) = fields.keys().partition(|name| required(name));
+    let may = may.into_iter().map(|name| format!("[{name}]"));
+    harmless(&must.into_iter().cloned().chain(may).collect::<Vec<_>>().join(" ")).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_must_be_there_come_first() {
+        let schema = json!({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["c"]});
+        for (schema, text) in
+            [(schema, "c [a] [b]"), (json!(null), ""), (json!({"type": "string"}), "string"), (json!(true), "")]
+        {
+            assert_eq!(params(&schema), text);
+        }
+    }
 }

@@ -32,6 +32,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("csv", &["rondel-admin"]),
     // A peer that the benchmark measures against.
     ("croner", &["rondel-core"]),
+    // It judges parameters by the schemas that executors declare; core has it not, for the SDK is built on core.
+    ("jsonschema", &["rondel-admin"]),
     ("md-5", &["rondel-core"]),
     ("prost", &["rondel-proto"]),
     // In admin it sends alerts.

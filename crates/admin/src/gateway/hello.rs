@@ -68,6 +68,8 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello) -> Result<Greeted, 
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();
     let said = Said::new(&hello.declared);
+    let infos = hello.handler_infos.into_iter().map(|info| (info.name, info.params_schema));
+    let params_schemas = shared.registry.schemas.of_executor(&hello.name, infos);
     let labels: BTreeMap<String, String> = hello.labels.into_iter().collect();
     let record = ExecutorRecord {
         id,
@@ -94,6 +96,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello) -> Result<Greeted, 
         slots: hello.slots,
         running: 0,
         handlers: hello.handlers,
+        params_schemas,
         sdk_version: hello.sdk_version,
         connected_at: now,
         last_seen_at: now,

@@ -63,6 +63,7 @@ impl Engine {
             errors.push(no_calendar(&used.name));
         }
         errors.extend(past(&spec, now, before));
+        errors.extend(self.params_complaints(namespace, &spec, before));
         match compiled {
             Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: pin }),
             _ => Err(JobError::Invalid(errors)),

@@ -1,10 +1,15 @@
 //! Who is online: a stream is a fact, so the registry is in memory, one per node. The store's session rows tell the
 //! other nodes.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{PoisonError, RwLock};
+mod schemas;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
+
+pub use schemas::ParamsSchema;
+pub(crate) use schemas::{SchemaPool, Schemas, agreed};
 
 /// An executor with a stream to this node.
 #[derive(Clone, Debug)]
@@ -29,6 +34,8 @@ pub struct OnlineExecutor {
     pub running: u32,
     /// What it can run.
     pub handlers: Vec<String>,
+    /// What its handlers say of their parameters.
+    pub(crate) params_schemas: Schemas,
     /// Version of its SDK.
     pub sdk_version: String,
     /// When this stream was opened.
@@ -39,46 +46,98 @@ pub struct OnlineExecutor {
     pub draining: bool,
 }
 
+impl OnlineExecutor {
+    /// Whether runs of this handler may go to it.
+    pub(crate) fn takes(&self, handler: &str) -> bool {
+        !self.draining && self.handlers.iter().any(|one| one == handler)
+    }
+}
+
+/// A handler that some executor online has.
+#[derive(Clone, Debug)]
+pub struct Handler {
+    /// Its name.
+    pub name: String,
+    /// Who has it, by name.
+    pub executors: Vec<String>,
+    /// What it says of its parameters, where all of them say the same.
+    pub params_schema: Option<Arc<ParamsSchema>>,
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Registry(RwLock<HashMap<ExecutorId, OnlineExecutor>>);
+pub(crate) struct Registry {
+    online: RwLock<HashMap<ExecutorId, OnlineExecutor>>,
+    pub(crate) schemas: SchemaPool,
+}
 
 impl Registry {
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(executor.id, executor);
+        self.online.write().unwrap_or_else(PoisonError::into_inner).insert(executor.id, executor);
     }
 
     pub(crate) fn remove(&self, id: ExecutorId) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
     pub(crate) fn get(&self, id: ExecutorId) -> Option<OnlineExecutor> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.online.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     pub(crate) fn heard(&self, id: ExecutorId, now: Timestamp, running: Option<u32>) {
-        if let Some(executor) = self.0.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
+        if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             executor.last_seen_at = now;
             executor.running = running.unwrap_or(executor.running);
         }
     }
 
     pub(crate) fn set_draining(&self, id: ExecutorId) {
-        if let Some(executor) = self.0.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
+        if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             executor.draining = true;
         }
     }
 
     pub(crate) fn heard_since(&self, since: Timestamp) -> Vec<ExecutorId> {
-        let online = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut heard: Vec<_> =
             online.values().filter(|executor| executor.last_seen_at >= since).map(|executor| executor.id).collect();
         heard.sort_unstable();
         heard
     }
 
+    /// Who has a handler in an app and takes runs, and the schema of its parameters where all of them say the same;
+    /// `None` where nobody has it.
+    pub(crate) fn params_schema(
+        &self,
+        namespace: NamespaceId,
+        app: &str,
+        handler: &str,
+    ) -> Option<Option<Arc<ParamsSchema>>> {
+        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let is_of_app = |one: &&OnlineExecutor| one.namespace == namespace && one.app_name == app;
+        let mut takers = online.values().filter(is_of_app).filter(|one| one.takes(handler)).peekable();
+        takers.peek()?;
+        Some(agreed(takers.map(|one| one.params_schemas.get(handler))))
+    }
+
+    /// The handlers of an app, by name.
+    pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
+        let all = self.all();
+        let takers: Vec<_> = all.iter().filter(|one| one.app == app && !one.draining).collect();
+        let names: BTreeSet<&String> = takers.iter().flat_map(|one| &one.handlers).collect();
+        let handler = |name: &String| {
+            let takers: Vec<_> = takers.iter().filter(|one| one.takes(name)).collect();
+            Handler {
+                name: name.clone(),
+                executors: takers.iter().map(|one| one.name.clone()).collect(),
+                params_schema: agreed(takers.iter().map(|one| one.params_schemas.get(name))),
+            }
+        };
+        names.into_iter().map(handler).collect()
+    }
+
     /// Everyone online, by app and name.
     pub(crate) fn all(&self) -> Vec<OnlineExecutor> {
-        let online = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = online.values().cloned().collect();
         all.sort_by(|a, b| (&a.app_name, &a.name, a.id).cmp(&(&b.app_name, &b.name, b.id)));
         all

@@ -8,10 +8,11 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Body, Client, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::run::{self, WaitArgs};
+use crate::terminal::harmless;
 use crate::view::View;
 use crate::{list, output};
 pub(crate) use definition::{read as read_json, read_text};
@@ -110,7 +111,7 @@ impl JobArgs {
         match self.command {
             JobCommand::Create(args) => {
                 let created = client.post(&["jobs"], &args.document()?).await?;
-                VIEW.line(&created, format)
+                saved(&created, format)
             }
             JobCommand::List(args) => {
                 let app = args.app.as_deref().map(|app| ("app", app));
@@ -124,12 +125,20 @@ impl JobArgs {
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
             JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
-            JobCommand::Reset(args) => VIEW.line(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
+            JobCommand::Reset(args) => saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
             JobCommand::Delete(args) => delete(&client, &args.name, format).await,
             JobCommand::Fires(args) => args.run(&client, format).await,
             JobCommand::Why(args) => args.run(&client, format).await,
         }
     }
+}
+
+/// Prints a job that was saved, and tells what its author should know.
+fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
+    for warning in job.value()?["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        output::talk(&format!("warning: {}", harmless(warning)));
+    }
+    VIEW.line(job, format)
 }
 
 async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Result<(), Failure> {

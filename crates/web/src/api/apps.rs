@@ -1,16 +1,20 @@
 //! Apps: groups of executors.
 
+use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::StatusCode;
+use http::request::Parts;
 use rondel_core::{AppId, name};
 use rondel_store::catalog::App;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::Page;
+use super::{Page, jobs};
+use crate::app::Web;
 use crate::body::{JsonBody, read, refuse_value};
 use crate::call::Call;
 use crate::frame::json;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 #[derive(Serialize)]
 struct AppJson {
@@ -25,6 +29,27 @@ struct AppJson {
 #[serde(deny_unknown_fields)]
 struct NewApp {
     name: String,
+}
+
+#[derive(Serialize)]
+struct HandlerJson<'a> {
+    name: &'a str,
+    /// Who of those online has it.
+    executors: &'a [String],
+    /// Null where they don't all say the same.
+    params_schema: Option<&'a Value>,
+}
+
+/// The `{app}` of a path.
+pub(super) struct AppName(String);
+
+impl FromRequestParts<Web> for AppName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::AppNotFound, "the path has no readable name"))
+    }
 }
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
@@ -45,6 +70,18 @@ pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Respo
     let status = if app.id == id { StatusCode::CREATED } else { StatusCode::OK };
     let count = engine.online_executors().iter().filter(|executor| executor.app == app.id).count();
     json(status, &show(&call, app, count))
+}
+
+/// The handlers that executors online have in an app.
+pub(super) async fn handlers(call: Call, AppName(app): AppName) -> Result<Response, Problem> {
+    let app = jobs::find_app(&call, &app).await?;
+    let found = call.engine().handlers(app);
+    let items = found.iter().map(|handler| HandlerJson {
+        name: &handler.name,
+        executors: &handler.executors,
+        params_schema: handler.params_schema.as_ref().map(|schema| schema.document()),
+    });
+    json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
 fn show(call: &Call, app: App, executor_count: usize) -> AppJson {

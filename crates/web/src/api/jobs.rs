@@ -88,6 +88,9 @@ struct JobJson<'a> {
     children: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_run: Option<Option<LastRun>>,
+    /// What its author should know although it was saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<Vec<String>>,
 }
 
 /// What code declares of a job.
@@ -128,6 +131,7 @@ impl<'a> JobJson<'a> {
             parents: None,
             children: None,
             last_run: None,
+            warnings: None,
         }
     }
 }
@@ -271,7 +275,8 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, P
     found.ok_or_else(|| missing(call, wanted))
 }
 
-async fn find_app<Q>(call: &Call<Q>, wanted: &str) -> Result<AppId, Problem> {
+/// The app with this name in the namespace of the call.
+pub(super) async fn find_app<Q>(call: &Call<Q>, wanted: &str) -> Result<AppId, Problem> {
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { call.engine().store().app(call.namespace.id, wanted).await? } else { None };
     let missing = || format!("there is no app {} in namespace {}", quoted(wanted), call.namespace.name);
@@ -283,6 +288,7 @@ fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
     Problem::new(Code::JobNotFound, detail)
 }
 
+/// A job by itself with its last run; or, without one, the answer to a change of it, with what its author should know.
 async fn answer(
     call: &Call,
     status: StatusCode,
@@ -292,7 +298,8 @@ async fn answer(
     let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
     let children = Some(call.engine().store().child_names(record.id).await?);
-    let body = JobJson { parents, children, last_run, ..JobJson::new(record, &call.namespace.name, next) };
+    let warnings = last_run.is_none().then(|| call.engine().warnings(record.namespace, &record.spec));
+    let body = JobJson { parents, children, last_run, warnings, ..JobJson::new(record, &call.namespace.name, next) };
     let mut response = json(status, &body)?;
     response.headers_mut().insert(ETAG, tag(record.version));
     Ok(response)

@@ -66,6 +66,7 @@ pub(crate) fn routes() -> Routes {
         .get("/api/v1/runs/{id}/logs", View, logs::get)
         .get("/api/v1/apps", View, apps::list)
         .post("/api/v1/apps", Edit, apps::create)
+        .get("/api/v1/apps/{app}/handlers", View, apps::handlers)
         .get("/api/v1/executors", View, executors::list)
         .get("/api/v1/nodes", View, nodes::list)
         .get("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::get)

@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::header::LOCATION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::RunRequest;
+use rondel_admin::jobs::{JobError, RunRequest};
 use rondel_core::job::PARAMS_LEN_MAX;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
@@ -75,11 +75,14 @@ pub(super) async fn trigger(
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<Response, Problem> {
     let body: TriggerBody = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
-    let params = body.params.map(|params| params.to_string());
+    let params = body.params.as_ref().map(Value::to_string);
     if let Some(len) = params.as_ref().map(String::len).filter(|len| *len > PARAMS_LEN_MAX) {
         return Err(refuse_value("/params", format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept")));
     }
     let record = jobs::find(&call, &name).await?;
+    if let Some(params) = &body.params {
+        fit(&call, &record, params)?;
+    }
     request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None }).await
 }
 
@@ -136,6 +139,14 @@ pub(crate) async fn repetition<Q>(
     let is_current = run.params.is_none() && run.job_version == record.version;
     let params = if is_current { None } else { run_json::params(call, run).await? };
     Ok((record, RunRequest { params, trigger, parent: Some(run.id) }))
+}
+
+/// Refuses parameters of one run that the job's handler would refuse.
+pub(crate) fn fit<Q>(call: &Call<Q>, record: &JobRecord, params: &Value) -> Result<(), Problem> {
+    match call.engine().check_params(record.namespace, &record.spec, params) {
+        errors if errors.is_empty() => Ok(()),
+        errors => Err(JobError::Invalid(errors).into()),
+    }
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {

@@ -15,6 +15,12 @@ impl Fields {
     pub(crate) fn get(&self, name: &str) -> &str {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value.trim())
     }
+
+    /// The fields whose names begin so, as they were sent.
+    pub(super) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
+        let pairs = self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        pairs.filter(move |(key, _)| key.starts_with(prefix))
+    }
 }
 
 #[cfg(test)]

@@ -17,13 +17,16 @@ use super::fires::WhyForm;
 use super::form::Fields;
 use super::jobs::Lately;
 use super::moment::Moment;
+use super::params_form::{self, FieldKind, ParamField};
 use super::schedule_text::{self, ScheduleText};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{Bar, RunRow, bars};
 use crate::api::jobs::{JobName, find};
+use crate::api::runs::fit;
+use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
-use crate::problem::{Code, Complaint, Problem};
+use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair, to};
 
@@ -55,6 +58,8 @@ struct JobPage {
     /// Words and values.
     facts: Vec<(&'static str, String)>,
     params: String,
+    /// The same as fields, where its handler says what it takes.
+    param_fields: Vec<ParamField>,
     declared: Option<DeclaredNote>,
     updated_at: Moment,
     version: i64,
@@ -94,6 +99,11 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
         bars: bars(&lately.past, now, t),
         facts: facts(&record, t),
         params: if spec.params.is_null() { String::new() } else { pretty(&spec.params) },
+        param_fields: page
+            .engine()
+            .params_schema(record.namespace, &spec.app, &spec.handler)
+            .map(|schema| params_form::fields(schema.document(), &spec.params))
+            .unwrap_or_default(),
         declared: record.declared.as_ref().map(|declared| DeclaredNote {
             at: Moment::new(declared.declared_at, now, t),
             drift: drift(spec, &declared.spec).join(", "),
@@ -203,9 +213,13 @@ pub(super) async fn delete(page: Page, JobName(name): JobName) -> Result<Respons
 /// Makes a run; with parameters of its own where the form has some.
 pub(super) async fn trigger(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let params = match fields.get("params") {
-        "" => None,
-        text => own_params(text, &record)?,
+    let params = match (params_form::sent(&fields, &record.spec.params)?, fields.get("params")) {
+        (Some(value), _) => own_params(&page, &value, &record)?,
+        (None, "") => None,
+        (None, text) => {
+            let value = serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?;
+            own_params(&page, &value, &record)?
+        }
     };
     let request = RunRequest { params, trigger: Trigger::Manual, parent: None };
     let run = page.engine().request_run(&record, request).await?;
@@ -213,16 +227,15 @@ pub(super) async fn trigger(page: Page, JobName(name): JobName, fields: Fields) 
 }
 
 /// Parameters for one run, as JSON text; none where they are the job's.
-fn own_params(text: &str, record: &JobRecord) -> Result<Option<String>, Problem> {
-    let refuse =
-        |message| Problem::of_complaints(Code::InvalidBody, vec![Complaint::body("/params", "invalid_value", message)]);
-    let value: Value = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
-    if value == record.spec.params {
+fn own_params(page: &Page, value: &Value, record: &JobRecord) -> Result<Option<String>, Problem> {
+    if *value == record.spec.params {
         return Ok(None);
     }
+    fit(&page.call, record, value)?;
     let text = value.to_string();
     if text.len() > PARAMS_LEN_MAX {
-        return Err(refuse(format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", text.len())));
+        let message = format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", text.len());
+        return Err(refuse_value("/params", message));
     }
     Ok(Some(text))
 }

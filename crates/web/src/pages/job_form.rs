@@ -273,10 +273,14 @@ impl JobForm {
     }
 
     fn complain(&self, errors: &mut Errors, pointer: &str, message: &str) {
-        let field =
-            if self.kind == "json" && pointer.starts_with("/schedule") { "schedule_json" } else { field_at(pointer) };
+        let field = match pointer {
+            _ if self.kind == "json" && pointer.starts_with("/schedule") => "schedule_json",
+            _ if pointer.starts_with("/params/") => "params",
+            _ => field_at(pointer),
+        };
         // Where the field does not say it, the place is named.
-        let placed = matches!(field, "form" | "schedule_json") && !pointer.is_empty();
+        let is_within = matches!(field, "form" | "schedule_json") || (field == "params" && pointer != "/params");
+        let placed = is_within && !pointer.is_empty();
         errors.add(field, if placed { format!("{pointer}: {message}") } else { message.to_owned() });
     }
 }

@@ -16,6 +16,7 @@ mod job_form;
 mod job_new;
 mod jobs;
 mod moment;
+mod params_form;
 mod prefs;
 pub(crate) mod problem;
 mod run;

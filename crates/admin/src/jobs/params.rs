@@ -1,0 +1,66 @@
+//! A job's parameters against what its handler says of them, as far as executors that have it are connected to this node.
+
+use std::sync::Arc;
+
+use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_core::{AppId, FieldError, JobSpec, NamespaceId};
+use serde_json::Value;
+
+use crate::engine::Engine;
+use crate::registry::{Handler, ParamsSchema};
+
+impl Engine {
+    /// The handlers that executors online have in an app, by name.
+    #[must_use]
+    pub fn handlers(&self, app: AppId) -> Vec<Handler> {
+        self.shared().registry.handlers(app)
+    }
+
+    /// What a handler says of its parameters, where everybody online who has it says the same.
+    #[must_use]
+    pub fn params_schema(&self, namespace: NamespaceId, app: &str, handler: &str) -> Option<Arc<ParamsSchema>> {
+        self.shared().registry.params_schema(namespace, app, handler).flatten()
+    }
+
+    /// What is wrong with parameters for one run of a job.
+    #[must_use]
+    pub fn check_params(&self, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
+        let Some(schema) = self.params_schema(namespace, &spec.app, &spec.handler) else { return Vec::new() };
+        schema.complaints(params, !spec.parents().is_empty())
+    }
+
+    /// What the author of a definition should know although it is right.
+    #[must_use]
+    pub fn warnings(&self, namespace: NamespaceId, spec: &JobSpec) -> Vec<String> {
+        let (app, handler) = (&spec.app, &spec.handler);
+        match self.shared().registry.params_schema(namespace, app, handler) {
+            Some(_) => Vec::new(),
+            None => vec![format!("no executor of app {app} that is online has a handler {handler}")],
+        }
+    }
+
+    /// What is wrong with the parameters of a definition in the place of `before`. What was saved once stays as it is:
+    /// a job whose handler has learned other parameters since can still be paused.
+    pub(super) fn params_complaints(
+        &self,
+        namespace: NamespaceId,
+        spec: &JobSpec,
+        before: Option<&JobSpec>,
+    ) -> Vec<FieldError> {
+        let is_judged = match before {
+            Some(before) => judged_by(before) != judged_by(spec),
+            None => true,
+        };
+        // A job without a schedule may be told its parameters when it is triggered.
+        let is_told_later = spec.params.is_null() && spec.schedule.is_none();
+        if !is_judged || is_told_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
+            return Vec::new();
+        }
+        self.check_params(namespace, spec, &spec.params)
+    }
+}
+
+/// What the verdict on a definition's parameters hangs on.
+fn judged_by(spec: &JobSpec) -> (&str, &str, &Value, bool) {
+    (&spec.app, &spec.handler, &spec.params, spec.schedule.is_none())
+}

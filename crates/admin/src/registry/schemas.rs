@@ -1,0 +1,257 @@
+//! What handlers say of their parameters in JSON schemas, and parameters held against them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
+use jsonschema::{JsonType, PatternOptions, ValidationError, Validator};
+use rondel_core::FieldError;
+use serde_json::{Map, Value};
+
+/// The longest schema that is kept.
+const SCHEMA_LEN_MAX: usize = 64 * 1024;
+/// How much of schemas is kept of one executor.
+const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
+/// How many complaints one check gives.
+const COMPLAINT_COUNT_MAX: usize = 50;
+/// How much of a value a complaint shows, in characters.
+const SHOWN_LEN_MAX: usize = 100;
+/// How much memory one pattern of a schema may take.
+const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+/// What the executor fills in: nobody else knows what will stand there.
+const SECRET: &str = "{{secret.";
+/// What the server adds to the parameters of a run that follows from others.
+const PARENTS: &str = "parents";
+
+/// The schemas of an executor's handlers, by handler.
+pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
+
+/// What a handler says of its parameters.
+#[derive(Debug)]
+pub struct ParamsSchema {
+    document: Value,
+    /// Compiled at the first use; `None` for one that cannot be.
+    validator: OnceLock<Option<Validator>>,
+}
+
+impl ParamsSchema {
+    fn new(document: Value) -> Self {
+        Self { document, validator: OnceLock::new() }
+    }
+
+    /// The schema as it was declared.
+    #[must_use]
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+
+    /// What is wrong with `params`; nothing for a schema that is itself wrong. `is_follower` for a job that follows from
+    /// others: what it is told of them under `parents` is not in its definition.
+    pub(crate) fn complaints(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
+        let Some(validator) = self.validator.get_or_init(|| self.compile()) else { return Vec::new() };
+        // What is no object is wrapped in one for a run that follows.
+        if is_follower && !(params.is_object() || params.is_null()) {
+            return Vec::new();
+        }
+        let mut params = params.clone();
+        if let Some(fields) = params.as_object_mut().filter(|_| is_follower) {
+            fields.remove(PARENTS);
+        }
+        // The SDK reads no parameters as an empty object where the handler wants fields.
+        if params.is_null() && !validator.is_valid(&params) {
+            params = Value::Object(Map::new());
+        }
+        let is_known = |error: &ValidationError<'_>| !is_of_secrets(error) && !(is_follower && is_of_parents(error));
+        let errors = validator.iter_errors(&params).filter(is_known).take(COMPLAINT_COUNT_MAX);
+        errors.flat_map(|error| self.complaint(&error)).take(COMPLAINT_COUNT_MAX).collect()
+    }
+
+    fn compile(&self) -> Option<Validator> {
+        // A pattern is matched in linear time, and nothing is fetched from elsewhere.
+        let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX);
+        let made = jsonschema::options().with_pattern_options(patterns).build(&self.document);
+        made.inspect_err(|error| {
+            tracing::warn!(%error, "a handler's params schema cannot be used; its params are not checked");
+        })
+        .ok()
+    }
+
+    fn complaint(&self, error: &ValidationError<'_>) -> Vec<FieldError> {
+        let place = format!("/params{}", error.instance_path().as_str());
+        match error.kind() {
+            Kind::Required { property } => {
+                let field = property.as_str().unwrap_or_default();
+                vec![FieldError::new(below(&place, field), "is missing: the handler cannot do without it")]
+            }
+            Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
+                let known = self.siblings(error);
+                let refuse = |field: &String| FieldError::new(below(&place, field), format!("is unknown{known}"));
+                unexpected.iter().map(refuse).collect()
+            }
+            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.none_of(error, &place, context),
+            _ => vec![FieldError::new(place, sentence(error))],
+        }
+    }
+
+    /// A choice of which nothing fits. Where all but one of the choices are for another type, that one is meant.
+    fn none_of(
+        &self,
+        error: &ValidationError<'_>,
+        place: &str,
+        context: &[Vec<ValidationError<'static>>],
+    ) -> Vec<FieldError> {
+        let is_other_type = |branch: &&Vec<ValidationError<'static>>| {
+            let is_null = |kind: &Kind| matches!(kind, Kind::Type { kind: TypeKind::Single(JsonType::Null) });
+            matches!(branch.as_slice(), [only] if is_null(only.kind()) && only.instance_path() == error.instance_path())
+        };
+        let meant: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
+        if let [only] = meant.as_slice() {
+            return only.iter().flat_map(|error| self.complaint(error)).collect();
+        }
+        let branches = meant.iter().filter_map(|branch| branch.first()).flat_map(|error| self.complaint(error));
+        let relative = |one: FieldError| {
+            let deeper = one.pointer.strip_prefix(place).unwrap_or_default();
+            if deeper.is_empty() { one.message } else { format!("{deeper} {}", one.message) }
+        };
+        let choices: Vec<_> = branches.map(relative).collect();
+        let message = format!("{} fits none of its choices: {}", shown(error.instance()), choices.join("; "));
+        vec![FieldError::new(place, message)]
+    }
+
+    /// The fields that there are beside an unknown one.
+    fn siblings(&self, error: &ValidationError<'_>) -> String {
+        let keyword = error.schema_path().as_str();
+        let schema = keyword.rsplit_once('/').and_then(|(schema, _)| self.document.pointer(schema));
+        match schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object) {
+            Some(known) => {
+                let names: Vec<_> = known.keys().map(String::as_str).collect();
+                format!("; the handler knows {}", cut(&names.join(", "), SHOWN_LEN_MAX * 3))
+            }
+            None => " to the handler".to_owned(),
+        }
+    }
+}
+
+/// The schemas in use, each once, whoever declares it.
+#[derive(Debug, Default)]
+pub(crate) struct SchemaPool(Mutex<HashMap<String, Weak<ParamsSchema>>>);
+
+impl SchemaPool {
+    /// The schemas of an executor, by handler and text. What is too long or no schema is left out, with a line in the log.
+    pub(crate) fn of_executor(&self, executor: &str, infos: impl IntoIterator<Item = (String, String)>) -> Schemas {
+        let mut left = SCHEMAS_LEN_MAX;
+        let mut kept = BTreeMap::new();
+        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.retain(|_, schema| schema.strong_count() > 0);
+        for (handler, text) in infos {
+            if text.is_empty() {
+                continue;
+            }
+            if text.len() > SCHEMA_LEN_MAX.min(left) {
+                let len = text.len();
+                tracing::warn!(executor, handler, len, "a handler's params schema is too long and ignored");
+                continue;
+            }
+            let known = pool.get(&text).and_then(Weak::upgrade);
+            let schema = match known.map_or_else(|| read(&text), Ok) {
+                Ok(schema) => schema,
+                Err(reason) => {
+                    tracing::warn!(
+                        executor,
+                        handler,
+                        reason,
+                        "a handler's params schema cannot be read and is ignored"
+                    );
+                    continue;
+                }
+            };
+            left -= text.len();
+            pool.insert(text, Arc::downgrade(&schema));
+            kept.insert(handler, schema);
+        }
+        Arc::new(kept)
+    }
+}
+
+fn read(text: &str) -> Result<Arc<ParamsSchema>, String> {
+    match serde_json::from_str(text) {
+        Ok(document @ (Value::Object(_) | Value::Bool(_))) => Ok(Arc::new(ParamsSchema::new(document))),
+        Ok(_) => Err("a schema is an object or a boolean".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The one schema that all of these have; `None` as soon as two differ or one has none.
+pub(crate) fn agreed<'a>(
+    mut schemas: impl Iterator<Item = Option<&'a Arc<ParamsSchema>>>,
+) -> Option<Arc<ParamsSchema>> {
+    let first = schemas.next()??;
+    let is_same = |other: &Arc<ParamsSchema>| Arc::ptr_eq(other, first) || other.document == first.document;
+    schemas.all(|schema| schema.is_some_and(is_same)).then(|| Arc::clone(first))
+}
+
+/// Whether the complaint hangs on a text that the executor fills in.
+fn is_of_secrets(error: &ValidationError<'_>) -> bool {
+    let instance: &Value = error.instance();
+    match error.kind() {
+        // These look at a value's kind and at its fields' names and number only.
+        Kind::Required { .. }
+        | Kind::AdditionalProperties { .. }
+        | Kind::AdditionalItems { .. }
+        | Kind::PropertyNames { .. }
+        | Kind::MinProperties { .. }
+        | Kind::MaxProperties { .. }
+        | Kind::MinItems { .. }
+        | Kind::MaxItems { .. }
+        | Kind::Type { .. } => instance.as_str().is_some_and(|text| text.contains(SECRET)),
+        _ => has_secret(instance),
+    }
+}
+
+fn has_secret(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains(SECRET),
+        Value::Array(items) => items.iter().any(has_secret),
+        Value::Object(fields) => fields.values().any(has_secret),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Whether the complaint hangs on what a run that follows is told of its parents: it is there only when it runs.
+fn is_of_parents(error: &ValidationError<'_>) -> bool {
+    error.instance_path().as_str().is_empty() && misses_parents(error)
+}
+
+fn misses_parents(error: &ValidationError<'_>) -> bool {
+    match error.kind() {
+        Kind::Required { property } => property == PARENTS,
+        Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
+            context.iter().any(|branch| branch.iter().all(is_of_parents))
+        }
+        _ => false,
+    }
+}
+
+/// The library's sentence, with the value cut: what would be right stands behind it.
+fn sentence(error: &ValidationError<'_>) -> String {
+    error.masked_with(shown(error.instance())).to_string()
+}
+
+fn shown(value: &Value) -> String {
+    cut(&value.to_string(), SHOWN_LEN_MAX)
+}
+
+fn cut(text: &str, len_max: usize) -> String {
+    match text.char_indices().nth(len_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn below(pointer: &str, field: &str) -> String {
+    format!("{pointer}/{}", field.replace('~', "~0").replace('/', "~1"))
+}
+
+#[cfg(test)]
+#[path = "schemas_tests.rs"]
+mod tests;

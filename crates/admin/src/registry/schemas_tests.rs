@@ -1,0 +1,148 @@
+use serde_json::json;
+
+use super::*;
+
+fn schema() -> ParamsSchema {
+    ParamsSchema::new(json!({
+        "type": "object",
+        "properties": {
+            "table": {"type": "string", "maxLength": 10},
+            "rows": {"type": "integer", "minimum": 0},
+            "mode": {"enum": ["full", "delta"]},
+            "speed": {"anyOf": [{"$ref": "#/$defs/Speed"}, {"type": "null"}]},
+            "port": {"type": "integer"},
+            "to": {"type": "array", "items": {"type": "string"}},
+            "a/b": {"type": "boolean"},
+            "either": {"oneOf": [{"type": "integer"}, {"const": "all", "description": "all of them"}]},
+        },
+        "required": ["table"],
+        "additionalProperties": false,
+        "$defs": {"Speed": {"enum": ["fast", "slow"]}},
+    }))
+}
+
+/// Pointers and messages, `place: sentence`.
+fn complaints(params: &Value) -> Vec<String> {
+    schema().complaints(params, false).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn complaints_name_the_place_the_value_and_what_would_be_right() {
+    let long = "x".repeat(5_000);
+    let known = "the handler knows table, rows, mode, speed, port, to, a/b, either";
+    for (params, wanted) in [
+        (json!({"table": "t", "rows": 3, "mode": "full", "speed": null, "a/b": true, "either": "all"}), vec![]),
+        (json!({}), vec!["/params/table: is missing: the handler cannot do without it".to_owned()]),
+        (json!(null), vec!["/params/table: is missing: the handler cannot do without it".to_owned()]),
+        (json!(7), vec!["/params: 7 is not of type \"object\"".to_owned()]),
+        (json!({"table": "t", "rows": "many"}), vec!["/params/rows: \"many\" is not of type \"integer\"".to_owned()]),
+        (json!({"table": "t", "rows": -1}), vec!["/params/rows: -1 is less than the minimum of 0".to_owned()]),
+        (
+            json!({"table": "t", "mode": "half"}),
+            vec!["/params/mode: \"half\" is not one of \"full\" or \"delta\"".to_owned()],
+        ),
+        (
+            json!({"table": "t", "speed": "idle"}),
+            vec!["/params/speed: \"idle\" is not one of \"fast\" or \"slow\"".to_owned()],
+        ),
+        (json!({"table": "t", "a/b": 1}), vec!["/params/a~1b: 1 is not of type \"boolean\"".to_owned()]),
+        (json!({"table": "t", "to": ["a", 2]}), vec!["/params/to/1: 2 is not of type \"string\"".to_owned()]),
+        (json!({"table": "t", "tabel": "u"}), vec![format!("/params/tabel: is unknown; {known}")]),
+        (
+            json!({"table": "t", "either": "none"}),
+            vec![
+                "/params/either: \"none\" fits none of its choices: \"none\" is not of type \"integer\"; \"all\" was expected"
+                    .to_owned(),
+            ],
+        ),
+        (
+            json!({"table": long}),
+            vec![format!("/params/table: \"{}… is longer than 10 characters", &long[..SHOWN_LEN_MAX - 1])],
+        ),
+    ] {
+        let mut known_order = complaints(&params);
+        known_order.iter_mut().for_each(|line| {
+            // The order of an object's keys is serde_json's business.
+            if line.contains("the handler knows") {
+                assert!(["table", "rows", "mode", "a/b"].iter().all(|name| line.contains(name)), "{line}");
+                *line = format!("/params/tabel: is unknown; {known}");
+            }
+        });
+        assert_eq!(known_order, wanted, "{params}");
+    }
+}
+
+#[test]
+fn what_the_executor_fills_in_is_not_judged() {
+    let secret = "{{secret.key}}";
+    for params in [
+        json!({"table": format!("{secret}-and-more")}),
+        json!({"table": "t", "port": secret}),
+        json!({"table": "t", "mode": secret, "speed": secret, "either": secret}),
+    ] {
+        assert_eq!(complaints(&params), Vec::<String>::new());
+    }
+    // A secret beside it excuses nothing.
+    let beside = complaints(&json!({"mode": secret, "rows": "x"}));
+    assert_eq!(beside.len(), 2, "{beside:?}");
+}
+
+#[test]
+fn what_parents_tell_is_not_judged() {
+    let schema = ParamsSchema::new(json!({
+        "type": "object",
+        "properties": {"table": {"type": "string"}, "parents": {"type": "object"}},
+        "required": ["table", "parents"],
+    }));
+    let pointers = |params: &Value, is_follower| -> Vec<String> {
+        schema.complaints(params, is_follower).into_iter().map(|error| error.pointer).collect()
+    };
+    assert_eq!(pointers(&json!({"table": "t"}), true), Vec::<String>::new());
+    assert_eq!(pointers(&json!({"table": "t", "parents": 7}), true), Vec::<String>::new());
+    assert_eq!(pointers(&json!(null), true), ["/params/table"]);
+    assert_eq!(pointers(&json!("wrapped"), true), Vec::<String>::new());
+    assert_eq!(pointers(&json!({"table": "t"}), false), ["/params/parents"]);
+}
+
+#[test]
+fn a_schema_that_is_wrong_refuses_nothing() {
+    for document in [
+        json!({"type": "nonsense"}),
+        json!({"$ref": "https://example.com/elsewhere.json"}),
+        json!({"pattern": "(?=a)b"}),
+        json!({"pattern": "(((a{1000}){1000}){1000})"}),
+    ] {
+        let schema = ParamsSchema::new(document.clone());
+        assert_eq!(schema.complaints(&json!("x"), false), Vec::new(), "{document}");
+    }
+}
+
+#[test]
+fn schemas_are_bounded_and_shared() {
+    let pool = SchemaPool::default();
+    let text = r#"{"type":"string"}"#;
+    let padded = |len: usize| format!("{{\"description\":\"{}\"}}", "x".repeat(len));
+    let infos =
+        [("a", text.to_owned()), ("long", padded(SCHEMA_LEN_MAX)), ("bad", "{".to_owned()), ("none", String::new())];
+    let one = pool.of_executor("one", infos.map(|(name, text)| (name.to_owned(), text)));
+    assert_eq!(one.keys().collect::<Vec<_>>(), ["a"]);
+    let two = pool.of_executor("two", [("b".to_owned(), text.to_owned())]);
+    assert!(Arc::ptr_eq(&one["a"], &two["b"]));
+    let many = (0..100).map(|n| (format!("h{n}"), padded(SCHEMA_LEN_MAX - 1024 - n)));
+    let many = pool.of_executor("many", many);
+    assert!((10..=17).contains(&many.len()), "{}", many.len());
+    drop((one, two, many));
+    pool.of_executor("three", []);
+    assert!(pool.0.lock().unwrap().is_empty(), "what nobody has is forgotten");
+}
+
+#[test]
+fn a_schema_counts_where_all_say_the_same() {
+    let schema = |text| read(text).unwrap();
+    let (one, same, other) = (schema(r#"{"a":1,"b":2}"#), schema(r#"{ "b": 2, "a": 1 }"#), schema("{}"));
+    let is_agreed = |schemas: &[Option<&Arc<ParamsSchema>>]| agreed(schemas.iter().copied()).is_some();
+    assert!(is_agreed(&[Some(&one)]) && is_agreed(&[Some(&one), Some(&same), Some(&one)]));
+    for different in [&[][..], &[None], &[Some(&one), Some(&other)], &[Some(&one), None], &[None, Some(&one)]] {
+        assert!(!is_agreed(different));
+    }
+}

@@ -1,0 +1,235 @@
+//! Parameters as fields of a form, drawn from what a handler says of them. Works without a script: the name of each field
+//! says how its text is read, so that what is sent means the same after the schema has changed.
+
+use serde_json::{Map, Value};
+
+use super::form::Fields;
+use crate::body::refuse_value;
+use crate::problem::Problem;
+
+/// Schemas with more fields are left to JSON.
+const FIELD_COUNT_MAX: usize = 50;
+/// Choices with more are left to JSON.
+const CHOICE_COUNT_MAX: usize = 200;
+/// How far references are followed.
+const REFERENCE_DEPTH_MAX: usize = 8;
+/// The names of fields that hold text begin with this …
+const TEXT: &str = "param.text.";
+/// … and those of fields that hold JSON with this.
+const JSON: &str = "param.json.";
+
+/// One field.
+#[derive(Debug, PartialEq)]
+pub(super) struct ParamField {
+    /// Its name in the form.
+    pub(super) id: String,
+    /// The parameter's name.
+    pub(super) name: String,
+    /// What the handler's code says of it.
+    pub(super) hint: String,
+    pub(super) is_required: bool,
+    pub(super) value: String,
+    pub(super) kind: FieldKind,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum FieldKind {
+    Text,
+    /// A number; the step that the browser takes.
+    Number(&'static str),
+    /// One of these, as JSON and as people read it.
+    Choice(Vec<(String, String)>),
+    Json,
+}
+
+/// The fields for `params`; none where the schema is not one of an object with some fields.
+pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
+    let known = schema["properties"].as_object().filter(|known| known.len() <= FIELD_COUNT_MAX);
+    let Some(known) = known.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
+    let is_required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
+    let field = |(name, property): (&String, &Value)| {
+        let kind = kind(schema, property);
+        let value = params.get(name).filter(|value| !value.is_null());
+        // A value of another kind, such as a secret's name in the place of a number, is shown as JSON.
+        let kind = if value.is_some_and(|value| !holds(&kind, value)) { FieldKind::Json } else { kind };
+        let (prefix, value) = match (&kind, value) {
+            (FieldKind::Text, value) => (TEXT, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
+            (_, value) => (JSON, value.map(Value::to_string).unwrap_or_default()),
+        };
+        ParamField {
+            id: format!("{prefix}{name}"),
+            name: name.clone(),
+            hint: property["description"].as_str().unwrap_or_default().to_owned(),
+            is_required: is_required(name),
+            value,
+            kind,
+        }
+    };
+    known.iter().map(field).collect()
+}
+
+fn holds(kind: &FieldKind, value: &Value) -> bool {
+    match kind {
+        FieldKind::Text => value.is_string(),
+        FieldKind::Number(_) => value.is_number(),
+        FieldKind::Choice(choices) => choices.iter().any(|(choice, _)| *choice == value.to_string()),
+        FieldKind::Json => true,
+    }
+}
+
+fn kind(schema: &Value, property: &Value) -> FieldKind {
+    let property = meant(schema, property);
+    if let Some(choices) = choices(property) {
+        return choices;
+    }
+    let type_of = match &property["type"] {
+        Value::String(one) => Some(one.as_str()),
+        // An optional one: `["integer", "null"]`.
+        Value::Array(several) => {
+            let mut others = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
+            others.next().filter(|_| others.next().is_none())
+        }
+        _ => None,
+    };
+    match type_of {
+        Some("string") => FieldKind::Text,
+        Some("integer") => FieldKind::Number("1"),
+        Some("number") => FieldKind::Number("any"),
+        Some("boolean") => FieldKind::Choice(["true", "false"].map(|word| (word.to_owned(), word.to_owned())).to_vec()),
+        _ => FieldKind::Json,
+    }
+}
+
+/// The schema behind a reference, or behind "this or null".
+fn meant<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
+    for _ in 0..REFERENCE_DEPTH_MAX {
+        let reference = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+        let found = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
+            (Some(pointer), _) => schema.pointer(pointer),
+            (None, Some([one, null] | [null, one])) if null["type"] == "null" => Some(one),
+            _ => None,
+        };
+        match found {
+            Some(found) => property = found,
+            None => break,
+        }
+    }
+    property
+}
+
+/// The values of an enumeration: `enum`, or `oneOf` of constants.
+fn choices(property: &Value) -> Option<FieldKind> {
+    let constant = |one: &Value| one.get("const").cloned();
+    let values = match (property["enum"].as_array(), property["oneOf"].as_array()) {
+        (Some(values), _) => values.clone(),
+        (None, Some(several)) => several.iter().map(constant).collect::<Option<_>>()?,
+        (None, None) => return None,
+    };
+    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let is_some = |value: &&Value| !value.is_null();
+    let choices: Vec<_> = values.iter().filter(is_some).map(|value| (value.to_string(), shown(value))).collect();
+    (!choices.is_empty() && choices.len() <= CHOICE_COUNT_MAX).then_some(FieldKind::Choice(choices))
+}
+
+/// The parameters that were sent in fields, with those of `before` that no field was drawn for; `None` where no field was
+/// sent. An empty field is one that is left out.
+pub(super) fn sent(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
+    let mut params = before.as_object().cloned().unwrap_or_else(Map::new);
+    let mut has_any = false;
+    for (id, text) in form.with_prefix("param.") {
+        let (name, value) = match (id.strip_prefix(TEXT), id.strip_prefix(JSON)) {
+            // A browser sends line breaks in pairs.
+            (Some(name), _) => (name, Value::String(text.replace("\r\n", "\n"))),
+            (None, Some(name)) if text.trim().is_empty() => (name, Value::String(String::new())),
+            (None, Some(name)) => {
+                let refuse = |error| refuse_value(&format!("/params/{name}"), format!("{text:?} is not JSON: {error}"));
+                (name, serde_json::from_str(text).map_err(refuse)?)
+            }
+            (None, None) => continue,
+        };
+        has_any = true;
+        let is_empty = value == "";
+        // Empty before and empty now: as it was.
+        let was_empty = params.get(name).is_some_and(|before| before.is_null() || *before == "");
+        match is_empty {
+            true if was_empty => {}
+            true => drop(params.remove(name)),
+            false => drop(params.insert(name.to_owned(), value)),
+        }
+    }
+    // Nothing was given, and nothing was there before.
+    let is_nothing = params.is_empty() && before.is_null();
+    Ok(has_any.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "properties": {
+                "flag": {"type": "boolean"},
+                "list": {"type": "array"},
+                "mode": {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]},
+                "ratio": {"type": ["number", "null"]},
+                "rows": {"type": "integer", "description": "how many"},
+                "table": {"type": "string"},
+            },
+            "required": ["table"],
+            "$defs": {"Mode": {"oneOf": [{"const": "full"}, {"const": "delta"}]}},
+        })
+    }
+
+    #[test]
+    fn each_kind_has_its_field() {
+        let drawn = fields(&schema(), &json!({"mode": "delta", "rows": "{{secret.rows}}", "table": "a\nb"}));
+        let choice = |words: [&str; 2], as_json: [&str; 2]| {
+            FieldKind::Choice(as_json.into_iter().map(str::to_owned).zip(words.map(str::to_owned)).collect())
+        };
+        let found: Vec<_> = drawn.iter().map(|one| (one.id.as_str(), one.value.as_str(), &one.kind)).collect();
+        let expected = [
+            ("param.json.flag", "", &choice(["true", "false"], ["true", "false"])),
+            ("param.json.list", "", &FieldKind::Json),
+            ("param.json.mode", "\"delta\"", &choice(["full", "delta"], ["\"full\"", "\"delta\""])),
+            ("param.json.ratio", "", &FieldKind::Number("any")),
+            ("param.json.rows", "\"{{secret.rows}}\"", &FieldKind::Json),
+            ("param.text.table", "a\nb", &FieldKind::Text),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!((drawn[4].hint.as_str(), drawn[4].is_required, drawn[5].is_required), ("how many", false, true));
+        for (schema, params) in
+            [(json!(true), json!({})), (json!({"type": "string"}), json!("x")), (schema(), json!([1]))]
+        {
+            assert_eq!(fields(&schema, &params), []);
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_put_together() {
+        let before = json!({"table": "t", "other": [1], "note": "", "rows": 3, "list": null});
+        let form = Fields::from([
+            ("params", "ignored"),
+            ("param.text.table", " a\r\nb"),
+            ("param.text.note", ""),
+            ("param.json.rows", ""),
+            ("param.json.list", " "),
+            ("param.json.flag", "true"),
+        ]);
+        let expected = json!({"table": " a\nb", "other": [1], "note": "", "list": null, "flag": true});
+        assert_eq!(sent(&form, &before).unwrap(), Some(expected));
+        assert_eq!(sent(&Fields::from([("params", "{}")]), &before).unwrap(), None);
+        assert_eq!(sent(&Fields::from([("param.text.table", "")]), &json!(null)).unwrap(), Some(json!(null)));
+        let bad = sent(&Fields::from([("param.json.rows", "many")]), &json!(null)).unwrap_err();
+        assert_eq!(bad.first_pointer(), Some("/params/rows"));
+    }
+
+    #[test]
+    fn a_reference_to_itself_ends() {
+        let schema = json!({"properties": {"a": {"$ref": "#/properties/a"}}});
+        assert_eq!(fields(&schema, &json!({}))[0].kind, FieldKind::Json);
+    }
+}

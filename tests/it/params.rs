@@ -1,0 +1,174 @@
+//! Parameters against what handlers say of them, with executors that come and go.
+
+use std::time::Duration;
+
+use rondel::{Builder, Executor, ExecutorError, Params};
+use rondel_tests::{Api, Backend, Server, rondel, scratch, wait_until};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const HANDLERS: &str = "/api/v1/apps/billing/handlers";
+
+#[derive(serde::Deserialize, rondel::schemars::JsonSchema)]
+#[schemars(crate = "rondel::schemars")]
+#[expect(dead_code, reason = "only its schema is looked at")]
+struct Import {
+    table: String,
+    #[serde(default)]
+    rows: u32,
+}
+
+/// What the next build takes.
+#[derive(serde::Deserialize, rondel::schemars::JsonSchema)]
+#[schemars(crate = "rondel::schemars")]
+#[expect(dead_code, reason = "only its schema is looked at")]
+struct ImportOf {
+    source: String,
+}
+
+/// An executor that runs until it is told to stop.
+struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinSet<Result<(), ExecutorError>>,
+}
+
+impl Running {
+    fn start(server: &Server, name: &str, build: impl FnOnce(Builder) -> Builder) -> Self {
+        let builder = Executor::builder("billing").server(server.url()).token_file(server.token_file()).name(name);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut task = JoinSet::new();
+        task.spawn(build(builder).run_until(stopped));
+        Self { stop, task }
+    }
+
+    async fn stop(mut self) {
+        drop(self.stop);
+        self.task.join_next().await.expect("one task").expect("no panic").expect("no error");
+    }
+}
+
+fn old(builder: Builder) -> Builder {
+    builder.handler("import", async |Params(_): Params<Import>| {}).handler("plain", async || {})
+}
+
+fn new(builder: Builder) -> Builder {
+    builder.handler("import", async |Params(_): Params<ImportOf>| {})
+}
+
+/// The handler `import`, once so many executors have it.
+async fn import(api: &Api, count: usize) -> Value {
+    wait_until(LIMIT, "executors are online", async || {
+        let items = api.get(HANDLERS).await.expect(200)["items"].clone();
+        let found = items.as_array().and_then(|all| all.iter().find(|one| one["name"] == "import")).cloned();
+        let has_all = |one: &Value| one["executors"].as_array().is_some_and(|all| all.len() == count);
+        if found.as_ref().is_some_and(has_all) { Ok(found.unwrap_or_default()) } else { Err(items) }
+    })
+    .await
+}
+
+fn job(name: &str, change: &Value) -> Value {
+    let mut job = json!({"name": name, "app": "billing", "handler": "import"});
+    job.as_object_mut().expect("an object").extend(change.as_object().expect("an object").clone());
+    job
+}
+
+/// Where a refusal points to, and what it says of the first place.
+fn complaint(problem: &Value) -> (Vec<&str>, &str) {
+    let errors = problem["errors"].as_array().expect("errors");
+    let pointers = errors.iter().filter_map(|error| error["pointer"].as_str()).collect();
+    (pointers, errors[0]["message"].as_str().expect("a sentence"))
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_before_it_runs() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start(&db).await;
+    let api = server.api();
+    // Nobody is there: saved, with a word of warning.
+    let early = api.post("/api/v1/jobs", job("early", &json!({"params": {"rows": "x"}}))).await.expect(201);
+    assert_eq!(early["warnings"], json!(["no executor of app billing that is online has a handler import"]));
+    assert_eq!(api.get(HANDLERS).await.expect(200)["items"], json!([]));
+    assert_eq!(api.get("/api/v1/apps/nowhere/handlers").await.expect(404)["code"], "app_not_found");
+
+    let one = Running::start(&server, "one", old);
+    let shown = import(&api, 1).await;
+    assert_eq!(shown["executors"], json!(["one"]));
+    assert_eq!(shown["params_schema"]["properties"]["table"]["type"], "string", "{shown:#}");
+
+    // A definition.
+    let hourly = json!({"every": "1h"});
+    for (change, pointers, words) in [
+        (json!({"params": {"table": "t", "rows": -1}}), vec!["/params/rows"], "-1 is less than the minimum of 0"),
+        (json!({"params": {"table": 7}}), vec!["/params/table"], "7 is not of type \"string\""),
+        (json!({"schedule": hourly}), vec!["/params/table"], "is missing"),
+        (json!({"params": []}), vec!["/params"], "[] is not of type \"object\""),
+    ] {
+        let refused = api.post("/api/v1/jobs", job("bad", &change)).await.expect(422);
+        let (found, message) = complaint(&refused);
+        assert!(found == pointers && message.contains(words), "{refused:#}");
+    }
+    assert_eq!(api.get("/api/v1/jobs/bad").await.status, 404, "something was saved");
+    for (name, change) in [
+        ("good", json!({"params": {"table": "t", "rows": 1}, "schedule": hourly})),
+        ("told-later", json!({})),
+        ("secret", json!({"params": {"table": "{{secret.table}}", "rows": "{{secret.rows}}"}})),
+        ("follower", json!({"params": {"table": "t", "parents": 1}, "schedule": {"after": ["good"]}})),
+        ("plain", json!({"handler": "plain", "params": 7})),
+    ] {
+        assert_eq!(api.post("/api/v1/jobs", job(name, &change)).await.expect(201)["warnings"], json!([]), "{name}");
+    }
+    let edit = api.patch("/api/v1/jobs/good", json!({"params": {"rows": []}})).await.expect(422);
+    assert_eq!(complaint(&edit).0, ["/params/rows"]);
+
+    // A run.
+    let refused = api.post("/api/v1/jobs/told-later/runs", json!({"params": {"rows": 1}})).await.expect(422);
+    assert_eq!(complaint(&refused).0, ["/params/table"]);
+    assert!(api.runs("told-later").await.is_empty());
+    api.post("/api/v1/jobs/told-later/runs", json!({"params": {"table": "t"}})).await.expect(201);
+
+    // What was saved once can be switched off and edited elsewhere.
+    api.post("/api/v1/jobs/early/pause", json!({})).await.expect(200);
+    api.patch("/api/v1/jobs/early", json!({"description": "d"})).await.expect(200);
+
+    // Two builds disagree: nothing is judged until one of them is gone.
+    let two = Running::start(&server, "two", new);
+    assert_eq!(import(&api, 2).await["params_schema"], json!(null));
+    api.post("/api/v1/jobs", job("between", &json!({"params": {"source": "s"}}))).await.expect(201);
+    one.stop().await;
+    assert!(import(&api, 1).await["params_schema"]["properties"]["source"].is_object());
+    let refused = api.post("/api/v1/jobs", job("late", &json!({"params": {"table": "t"}}))).await.expect(422);
+    assert_eq!(complaint(&refused).0, ["/params/source"]);
+    let warned = api.post("/api/v1/jobs", job("gone", &json!({"handler": "plain"}))).await.expect(201);
+    assert_eq!(warned["warnings"].as_array().map(Vec::len), Some(1), "{warned}");
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn the_command_line_shows_handlers_and_warns() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start(&db).await;
+    server.api().post("/api/v1/apps", json!({"name": "billing"})).await.expect(201);
+    let one = Running::start(&server, "one", old);
+    import(&server.api(), 1).await;
+    let token = server.token_file().display().to_string();
+    let run = async |args: &[&str]| {
+        let place = ["--server", server.url(), "--token-file", &token];
+        rondel(&[&args[..1], &place, &args[1..]].concat(), &[]).await
+    };
+    let shown = run(&["app", "handlers", "billing"]).await;
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<_> = shown.stdout.lines().map(words).collect();
+    assert_eq!(lines[1..], [words("import 1 table [rows]"), words("plain 1")], "{shown:?}");
+
+    let warned = run(&["job", "create", "--name", "j", "--app", "billing", "--handler", "nobodys"]).await;
+    let warning = "warning: no executor of app billing that is online has a handler nobodys";
+    assert!(warned.code == Some(0) && warned.stderr.contains(warning), "{warned:?}");
+    let refused =
+        ["job", "create", "--name", "k", "--app", "billing", "--handler", "import", "--params", "{\"table\":1}"];
+    let refused = run(&refused).await;
+    assert!(refused.code == Some(2) && refused.stderr.contains("/params/table: 1 is not of type"), "{refused:?}");
+    one.stop().await;
+}
