@@ -74,6 +74,19 @@ fn job(name: &str, change: &Value) -> Value {
     job
 }
 
+/// A page of the console, for somebody who signed in by a link.
+async fn page(server: &Server, path: &str) -> String {
+    let link = server.api().post("/api/v1/sign-in-links", json!({})).await.expect(201);
+    let token = link["path"].as_str().and_then(|path| path.split_once("token=")).expect("a link").1.to_owned();
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
+    let form = format!("token={token}&next=/jobs");
+    let request = client.post(format!("{}/sign-in", server.url())).header("origin", server.url()).body(form);
+    let answer = request.header("content-type", "application/x-www-form-urlencoded").send().await.expect("an answer");
+    let cookie = answer.headers()["set-cookie"].to_str().expect("text").split(';').next().expect("a cookie").to_owned();
+    let request = client.get(format!("{}{path}", server.url())).header("cookie", cookie).header("accept", "text/html");
+    request.send().await.expect("an answer").text().await.expect("a page")
+}
+
 /// Where a refusal points to, and what it says of the first place.
 fn complaint(problem: &Value) -> (Vec<&str>, &str) {
     let errors = problem["errors"].as_array().expect("errors");
@@ -121,6 +134,12 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
     }
     let edit = api.patch("/api/v1/jobs/good", json!({"params": {"rows": []}})).await.expect(422);
     assert_eq!(complaint(&edit).0, ["/params/rows"]);
+
+    // Its page draws the fields, which work without a script.
+    let page = page(&server, "/jobs/good").await;
+    for field in [r#"name="param.text.table""#, r#"<input type="number" step="1" name="param.json.rows" value="1">"#] {
+        assert!(page.contains(field), "{page}");
+    }
 
     // A run.
     let refused = api.post("/api/v1/jobs/told-later/runs", json!({"params": {"rows": 1}})).await.expect(422);

@@ -61,8 +61,8 @@ impl ParamsSchema {
         if params.is_null() && !validator.is_valid(&params) {
             params = Value::Object(Map::new());
         }
-        let is_known = |error: &ValidationError<'_>| !is_of_secrets(error) && !(is_follower && is_of_parents(error));
-        let errors = validator.iter_errors(&params).filter(is_known).take(COMPLAINT_COUNT_MAX);
+        let is_excused = |error: &ValidationError<'_>| is_of_secrets(error) || (is_follower && is_of_parents(error));
+        let errors = validator.iter_errors(&params).filter(|error| !is_excused(error)).take(COMPLAINT_COUNT_MAX);
         errors.flat_map(|error| self.complaint(&error)).take(COMPLAINT_COUNT_MAX).collect()
     }
 

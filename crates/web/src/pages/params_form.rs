@@ -72,7 +72,10 @@ fn holds(kind: &FieldKind, value: &Value) -> bool {
     match kind {
         FieldKind::Text => value.is_string(),
         FieldKind::Number(_) => value.is_number(),
-        FieldKind::Choice(choices) => choices.iter().any(|(choice, _)| *choice == value.to_string()),
+        FieldKind::Choice(choices) => {
+            let value = value.to_string();
+            choices.iter().any(|(choice, _)| *choice == value)
+        }
         FieldKind::Json => true,
     }
 }

@@ -5,6 +5,7 @@ use rondel_core::outcome::Outcome;
 use serde_json::{Value, json};
 
 use crate::harness::Server;
+use crate::visitor::{Visitor, location};
 
 #[tokio::test]
 async fn a_run_is_asked_for_and_shown() {
@@ -95,6 +96,22 @@ async fn params_of_the_job_are_repeated_as_they_were() {
     server.with_body("PATCH", "/api/v1/jobs/a", json!({"params": "new"})).await.expect(200);
     let again = server.bare("POST", &format!("/api/v1/runs/{id}/retry")).await.expect(201);
     assert_eq!(again["params"], "old");
+}
+
+/// Each field says itself how it is read: no executor is needed, and none of the job's other parameters is lost.
+#[tokio::test]
+async fn params_sent_in_fields_make_a_run() {
+    let server = Server::start().await;
+    let params = json!({"table": "old", "rows": 1, "other": [true]});
+    let body = json!({"name": "a", "app": "x", "handler": "h", "params": params});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let visitor = Visitor::signed_in(&server).await;
+    let sent = "param.text.table=a%0D%0Ab&param.json.rows=&param.json.flag=true";
+    let run = location(&visitor.post("/jobs/a/runs", sent).await);
+    let run = server.bare("GET", &format!("/api/v1{run}")).await.expect(200);
+    assert_eq!(run["params"], json!({"table": "a\nb", "other": [true], "flag": true}));
+    let refused = visitor.post("/jobs/a/runs", "param.json.rows=many").await;
+    assert!(refused.status == 422 && refused.text().contains("/params/rows"), "{}", refused.text());
 }
 
 #[tokio::test]
