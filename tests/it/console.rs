@@ -123,6 +123,9 @@ async fn furnish(api: &Api) {
         job["app"] = Value::from("demo");
         api.post("/api/v1/jobs", job).await.expect(201);
     }
+    let days = json!([{"date": "2027-01-01", "name": "New Year"}, {"date": "2027-02-05..2027-02-12", "name": "春节"}]);
+    let rule = json!({"any": [{"days": days}, {"weekdays": ["sat", "sun"]}]});
+    api.put("/api/v1/calendars/holidays", json!({ "rule": rule })).await.expect(201);
     // A history to look at.
     for round in 0..16 {
         let (pause, end) = (round * 7 % 5, if round % 6 == 2 { "false" } else { "true" });
@@ -155,6 +158,8 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
         ("job", "/jobs/cache.warm".to_owned()),
         ("fires", "/jobs/billing.close-month/fires".to_owned()),
         ("edit", "/jobs/billing.close-month/edit".to_owned()),
+        ("calendars", "/calendars".to_owned()),
+        ("calendar", "/calendars/holidays?year=2027".to_owned()),
         ("new", "/jobs/new".to_owned()),
         ("runs", "/runs".to_owned()),
         ("run", format!("/runs/{nightly}")),

@@ -2,7 +2,8 @@
 //!
 //! - [`spec`] is a job's definition as people write it, [`job`] the same checked and ready for the engine;
 //! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it;
-//! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead; [`words`] says things to people,
+//! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
+//!   day; [`words`] says things to people,
 //!   and [`diff`] what an edit changed;
 //! - [`declared`] says what becomes of the jobs that code declares;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
@@ -31,6 +32,7 @@ mod taken;
 pub mod time;
 pub mod timetable;
 pub mod words;
+pub mod year;
 
 pub use id::{AppId, CalendarId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, TokenId};
 pub use job::Job;

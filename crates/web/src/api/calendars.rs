@@ -26,7 +26,7 @@ use crate::query::{FromQuery, Reader};
 const NAMED_COUNT_MAX: usize = 10;
 
 /// The `{name}` of a path.
-pub(super) struct CalendarName(String);
+pub(crate) struct CalendarName(pub(crate) String);
 
 impl FromRequestParts<Web> for CalendarName {
     type Rejection = Problem;
@@ -81,7 +81,7 @@ impl FromQuery for ImportQuery {
 }
 
 /// `2026` or `2026..2030`.
-fn years(text: &str) -> Result<(i32, i32), String> {
+pub(crate) fn years(text: &str) -> Result<(i32, i32), String> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let year = |text: &str| text.parse().ok().filter(|year| (1970..=2199).contains(year));
     year(first)
@@ -224,7 +224,7 @@ pub(super) async fn users(call: Call<PageQuery>, CalendarName(name): CalendarNam
 }
 
 /// A document whose name may be left out, because the path has it, and is no other.
-fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Problem> {
+pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Problem> {
     let spec: CalendarSpec = match serde_json::from_slice(bytes) {
         Ok(Value::Object(mut map)) if !map.contains_key("name") => {
             map.insert("name".to_owned(), Value::from(name));
@@ -268,7 +268,8 @@ fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Res
     Ok(response)
 }
 
-async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
+/// The calendar with this name in the namespace of the call.
+pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
     let found = call.engine().find_calendar(call.namespace.id, wanted).await?;
     let detail = || format!("there is no calendar {} in namespace {}", quoted(wanted), call.namespace.name);
     found.ok_or_else(|| Problem::new(Code::CalendarNotFound, detail()))

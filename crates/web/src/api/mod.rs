@@ -1,7 +1,7 @@
 //! The endpoints: one file for each noun, one function for each verb.
 
 mod apps;
-mod calendars;
+pub(crate) mod calendars;
 mod cancels;
 pub(crate) mod executors;
 mod fires;

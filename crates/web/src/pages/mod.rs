@@ -2,11 +2,14 @@
 //!
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `assets` the files that pages load; `problem` what goes wrong, as a page;
-//! - `sign_in`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log` and `executors` are the pages;
+//! - `sign_in`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar` and `executors` are the pages;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
 
 mod ansi;
 mod assets;
+mod calendar;
+mod calendar_form;
+mod calendars;
 mod executors;
 mod fires;
 mod form;
@@ -59,6 +62,11 @@ pub(crate) fn routes() -> Routes {
         .form("/runs/{id}/retry", Operate, run::retry)
         .page("/runs/{id}/log", View, run_log::tail)
         .page("/runs/{id}/log.txt", View, run_log::text)
+        .page("/calendars", View, calendars::list)
+        .form("/calendars", Edit, calendars::create)
+        .page("/calendars/{name}", View, calendar::page)
+        .form("/calendars/{name}", Edit, calendar::save)
+        .form("/calendars/{name}/delete", Edit, calendar::delete)
         .page("/executors", View, executors::list)
         .open(OpenPath::SignIn, sign_in::page)
         .open_post(OpenPath::SignIn, sign_in::enter)

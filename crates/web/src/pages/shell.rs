@@ -26,6 +26,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 pub(crate) enum Nav {
     Jobs,
     Runs,
+    Calendars,
     Executors,
     None,
 }

@@ -4,6 +4,7 @@
 
 mod access;
 mod bad_input;
+mod calendar_pages;
 mod calendars;
 mod documents;
 mod edit_pages;

@@ -1,0 +1,138 @@
+//! A calendar: its year, who uses it, and the form that changes it.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::calendars::{CalendarError, CalendarUser};
+use rondel_core::calendar::Calendar;
+use rondel_store::calendars::CalendarRecord;
+
+use super::LIMIT;
+use super::calendar_form::{CalendarForm, Month, Trial, messages, months, this_year, trial};
+use super::form::Fields;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::calendars::{CalendarName, find};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::to;
+
+/// Which year is shown.
+#[derive(Debug)]
+pub(crate) struct ShownYear(Option<i32>);
+
+impl FromQuery for ShownYear {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.parsed("year", |text| match text.parse() {
+            Ok(year) if (1970..=2199).contains(&year) => Ok(year),
+            _ => Err(format!("{text:?} is not a year from 1970 to 2199")),
+        }))
+    }
+}
+
+/// What is shown beside the calendar.
+#[derive(Default)]
+struct Shown {
+    year: Option<i32>,
+    errors: Vec<String>,
+    trial: Option<Trial>,
+    conflict: Option<i64>,
+}
+
+#[derive(Template)]
+#[template(path = "calendar.html")]
+struct CalendarPage {
+    shell: Shell,
+    t: &'static Texts,
+    name: String,
+    description: String,
+    year: i32,
+    months: Vec<Month>,
+    /// Addresses and names.
+    users: Vec<(String, String)>,
+    has_more_users: bool,
+    form: CalendarForm,
+    errors: Vec<String>,
+    trial: Option<Trial>,
+    version: Option<i64>,
+    conflict: Option<i64>,
+    action: String,
+}
+
+pub(super) async fn page(page: Page<ShownYear>, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let form = CalendarForm::new(&record.spec.name, Some(&record.spec));
+    let shown = Shown { year: page.query().0, ..Shown::default() };
+    show(&page, StatusCode::OK, &record, form, shown).await
+}
+
+pub(super) async fn save(page: Page, CalendarName(name): CalendarName, fields: Fields) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let form = CalendarForm::sent(&name, &fields);
+    if fields.get("version").parse() != Ok(record.version) {
+        let shown = Shown { conflict: Some(record.version), ..Shown::default() };
+        return show(&page, StatusCode::CONFLICT, &record, form, shown).await;
+    }
+    match changed(&page, &record, &form).await {
+        Ok(None) => Ok(to(&format!("/calendars/{name}"))),
+        Ok(found) => show(&page, StatusCode::OK, &record, form, Shown { trial: found, ..Shown::default() }).await,
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
+        Err(problem) => {
+            let shown = Shown { errors: messages(&problem), ..Shown::default() };
+            show(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, shown).await
+        }
+    }
+}
+
+/// Saves what was typed, or tries it.
+async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+    let spec = form.spec(&record.spec.description)?;
+    if form.is_trial {
+        return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
+    }
+    let author = page.call.caller.name();
+    page.engine().save_calendar(record.namespace, &spec, Some(record.version), author).await?;
+    Ok(None)
+}
+
+pub(super) async fn delete(page: Page, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+    page.engine().delete_calendar(page.call.namespace.id, &name, None).await?;
+    Ok(to("/calendars"))
+}
+
+async fn show<Q>(
+    page: &Page<Q>,
+    status: StatusCode,
+    record: &CalendarRecord,
+    form: CalendarForm,
+    shown: Shown,
+) -> Result<Response, Problem> {
+    let name = record.spec.name.clone();
+    let calendar = Calendar::of_rule(&name, &record.expanded).map_err(CalendarError::Invalid)?;
+    let year = shown.year.unwrap_or_else(|| this_year(page.engine().now()));
+    let limit = LIMIT as usize;
+    let mut users = page.engine().calendar_users(record, None, limit + 1).await?;
+    let has_more_users = users.len() > limit;
+    users.truncate(limit);
+    let address = |user| match user {
+        CalendarUser::Calendar(name) => (format!("/calendars/{name}"), name),
+        CalendarUser::Job(name) => (format!("/jobs/{name}"), name),
+    };
+    let template = CalendarPage {
+        shell: page.shell(Nav::Calendars),
+        t: page.t,
+        description: record.spec.description.clone(),
+        year,
+        months: months(&calendar, year),
+        users: users.into_iter().map(address).collect(),
+        has_more_users,
+        form,
+        errors: shown.errors,
+        trial: shown.trial,
+        version: Some(shown.conflict.unwrap_or(record.version)),
+        conflict: shown.conflict,
+        action: format!("/calendars/{name}"),
+        name,
+    };
+    html(status, &template)
+}

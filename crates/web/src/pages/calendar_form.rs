@@ -1,0 +1,138 @@
+//! The form of a calendar: what was typed or pasted, the calendar that it makes, and its year.
+
+use rondel_admin::calendars::{CalendarError, ImportAs, ImportFormat, import};
+use rondel_core::calendar::{Calendar, CalendarSpec};
+use rondel_core::year::{Part, year};
+use rondel_core::{Timestamp, name};
+use serde_json::Value;
+
+use super::form::Fields;
+use super::job::pretty;
+use super::shell::Page;
+use crate::api::calendars::{parse_named, years};
+use crate::body::refuse_value;
+use crate::problem::Problem;
+
+/// What was typed.
+#[derive(Clone, Debug)]
+pub(super) struct CalendarForm {
+    pub(super) name: String,
+    /// `json`, `ics` or `csv`.
+    pub(super) format: String,
+    pub(super) text: String,
+    /// For a file: `days` or `workdays`.
+    pub(super) wanted: String,
+    pub(super) years: String,
+    pub(super) is_trial: bool,
+}
+
+impl CalendarForm {
+    pub(super) fn new(name: &str, spec: Option<&CalendarSpec>) -> Self {
+        let text = spec.map(|spec| pretty(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
+        let own = str::to_owned;
+        Self { name: own(name), format: own("json"), text, wanted: own("days"), years: String::new(), is_trial: false }
+    }
+
+    pub(super) fn sent(name: &str, fields: &Fields) -> Self {
+        let text = |field| fields.get(field).to_owned();
+        Self {
+            name: name.to_owned(),
+            format: text("format"),
+            text: text("text"),
+            wanted: text("as"),
+            years: text("years"),
+            is_trial: fields.get("do") == "try",
+        }
+    }
+
+    /// The calendar that it makes; a file keeps the description that there was.
+    pub(super) fn spec(&self, description: &str) -> Result<CalendarSpec, Problem> {
+        name::check(&self.name).map_err(|message| refuse_value("/name", message))?;
+        let format = match self.format.as_str() {
+            "ics" => ImportFormat::Ics,
+            "csv" => ImportFormat::Csv,
+            _ => return parse_named(self.text.as_bytes(), &self.name),
+        };
+        let wanted = if self.wanted == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
+        let span = match self.years.as_str() {
+            "" => None,
+            text => Some(years(text).map_err(|message| refuse_value("/years", message))?),
+        };
+        let rule = import(format, self.text.as_bytes(), wanted, span);
+        let rule = rule.map_err(|error| refuse_value("", error.to_string()))?;
+        Ok(CalendarSpec { name: self.name.clone(), description: description.to_owned(), rule })
+    }
+}
+
+/// What is wrong, each with its place.
+pub(super) fn messages(problem: &Problem) -> Vec<String> {
+    let told = |pointer: Option<&str>, message: &str| match pointer {
+        None | Some("") => message.to_owned(),
+        Some(pointer) => format!("{pointer}: {message}"),
+    };
+    let complaints = problem.complaints().iter();
+    let messages: Vec<String> = complaints.map(|one| told(one.pointer.as_deref(), &one.message)).collect();
+    if messages.is_empty() { vec![problem.detail().to_owned()] } else { messages }
+}
+
+/// The present year in UTC.
+pub(super) fn this_year(now: Timestamp) -> i32 {
+    now.to_string().get(..4).and_then(|year| year.parse().ok()).unwrap_or(1970)
+}
+
+/// What a trial found: the calendar as JSON, and its year.
+pub(super) struct Trial {
+    pub(super) text: String,
+    pub(super) months: Vec<Month>,
+}
+
+/// Checks a calendar as it is checked when it is saved, and shows it.
+pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
+    let namespace = page.call.namespace.id;
+    page.engine().check_calendar(namespace, spec).await?;
+    let mut parts = Vec::new();
+    for part in spec.parts() {
+        if let Some(record) = page.engine().find_calendar(namespace, part).await.map_err(CalendarError::from)? {
+            parts.push(CalendarSpec { rule: record.expanded, ..record.spec });
+        }
+    }
+    let find = |wanted: &str| parts.iter().find(|part| part.name == wanted).cloned();
+    let calendar = Calendar::compile(spec, find).map_err(CalendarError::Invalid)?;
+    let text = pretty(&serde_json::to_value(spec).unwrap_or(Value::Null));
+    Ok(Trial { text, months: months(&calendar, year) })
+}
+
+/// A month of a year.
+pub(super) struct Month {
+    pub(super) name: String,
+    /// Days from Monday on; before the first of the month there are none.
+    pub(super) weeks: Vec<Vec<Option<Cell>>>,
+}
+
+/// A day of a month.
+#[derive(Clone)]
+pub(super) struct Cell {
+    pub(super) day: u32,
+    pub(super) class: &'static str,
+    pub(super) name: Option<String>,
+}
+
+pub(super) fn months(calendar: &Calendar, wanted: i32) -> Vec<Month> {
+    let days = year(calendar, wanted);
+    let month = |month: u32| {
+        let mut cells: Vec<Option<Cell>> = Vec::new();
+        for day in days.iter().filter(|day| day.month == month) {
+            if cells.is_empty() {
+                cells.extend((0..day.weekday).map(|_| None));
+            }
+            let class = match day.part {
+                Part::Whole => "in",
+                Part::Some => "part",
+                Part::Nothing => "out",
+            };
+            cells.push(Some(Cell { day: day.day, class, name: day.name.clone() }));
+        }
+        Month { name: format!("{wanted}-{month:02}"), weeks: cells.chunks(7).map(<[_]>::to_vec).collect() }
+    };
+    (1..=12).map(month).collect()
+}

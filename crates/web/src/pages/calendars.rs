@@ -1,0 +1,117 @@
+//! The list of calendars, with the form for a new one.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::{Timestamp, name};
+use rondel_store::calendars::CalendarRecord;
+
+use super::LIMIT;
+use super::calendar_form::{CalendarForm, Trial, messages, this_year, trial};
+use super::form::Fields;
+use super::moment::Moment;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::cursor::{Listing, invalid};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{pair, to};
+
+/// Where the list goes on.
+#[derive(Debug)]
+pub(crate) struct CalendarsFrom(Option<String>);
+
+impl FromQuery for CalendarsFrom {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("cursor"))
+    }
+}
+
+struct Row {
+    name: String,
+    description: String,
+    version: i64,
+    updated_at: Moment,
+}
+
+#[derive(Template)]
+#[template(path = "calendars.html")]
+struct CalendarsPage {
+    shell: Shell,
+    t: &'static Texts,
+    rows: Vec<Row>,
+    next: Option<String>,
+    is_first: bool,
+    form: CalendarForm,
+    errors: Vec<String>,
+    trial: Option<Trial>,
+    version: Option<i64>,
+    action: String,
+}
+
+pub(super) async fn list(page: Page<CalendarsFrom>) -> Result<Response, Problem> {
+    let cursor = page.query().0.clone();
+    show(&page, StatusCode::OK, cursor.as_deref(), CalendarForm::new("", None), (Vec::new(), None)).await
+}
+
+pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let form = CalendarForm::sent(fields.get("name"), &fields);
+    match made(&page, &form).await {
+        Ok(None) => Ok(to(&format!("/calendars/{}", form.name))),
+        Ok(found) => show(&page, StatusCode::OK, None, form, (Vec::new(), found)).await,
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
+        Err(problem) => show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, (messages(&problem), None)).await,
+    }
+}
+
+/// Saves a calendar that was not there, or tries it.
+async fn made(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+    let namespace = page.call.namespace.id;
+    let spec = form.spec("")?;
+    if form.is_trial {
+        return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
+    }
+    if page.engine().find_calendar(namespace, &spec.name).await?.is_some() {
+        return Err(Problem::new(Code::EditConflict, page.t.calendar_exists));
+    }
+    page.engine().save_calendar(namespace, &spec, None, page.call.caller.name()).await?;
+    Ok(None)
+}
+
+async fn show<Q>(
+    page: &Page<Q>,
+    status: StatusCode,
+    cursor: Option<&str>,
+    form: CalendarForm,
+    (errors, trial): (Vec<String>, Option<Trial>),
+) -> Result<Response, Problem> {
+    let (namespace, now) = (page.call.namespace.id, page.engine().now());
+    let listing = Listing::new("calendars page", namespace);
+    let after = cursor.map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
+        return Err(invalid("does not hold a name"));
+    }
+    let mut records = page.engine().store().calendars(namespace, after.as_deref(), LIMIT + 1).await?;
+    let has_more = records.len() > LIMIT as usize;
+    records.truncate(LIMIT as usize);
+    let last = records.last().filter(|_| has_more);
+    let next = last.map(|last| format!("/calendars?{}", pair("cursor", &listing.cursor(&last.spec.name))));
+    let template = CalendarsPage {
+        shell: page.shell(Nav::Calendars),
+        t: page.t,
+        rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
+        next,
+        is_first: cursor.is_none(),
+        form,
+        errors,
+        trial,
+        version: None,
+        action: "/calendars".to_owned(),
+    };
+    html(status, &template)
+}
+
+fn row(record: CalendarRecord, now: Timestamp, t: &Texts) -> Row {
+    let CalendarRecord { spec, version, updated_at, .. } = record;
+    Row { name: spec.name, description: spec.description, version, updated_at: Moment::new(updated_at, now, t) }
+}
