@@ -2,7 +2,7 @@
 //!
 //! A router is a pure function over what is asked ([`Ask`]: the job, the executors online in the order of their stable
 //! names, a number drawn by the caller) and what it remembers of the job ([`Memory`]). Each is a file here and a line in
-//! [`router`]; `docs/ROUTERS.md` has the table for people, and the steps for adding one.
+//! `router`; `docs/ROUTERS.md` has the table for people, and the steps for adding one.
 
 mod answers;
 mod broadcast;
