@@ -4,6 +4,7 @@
 mod arrows;
 mod compose;
 mod documents;
+mod failpoints;
 mod licences;
 mod sources;
 

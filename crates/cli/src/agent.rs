@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, AgentConfig, AgentSettings, ConfigFileArgs};
 use crate::exit::{Exit, Failure};
+use crate::failpoints::Failpoints;
 use crate::{runtime, telemetry, token_file};
 
 /// Settings are read from flags, then the environment, then the config file.
@@ -17,6 +18,8 @@ pub(crate) struct AgentArgs {
     file: ConfigFileArgs,
     #[command(flatten)]
     settings: AgentSettings,
+    #[command(flatten)]
+    failpoints: Failpoints,
     #[command(subcommand)]
     command: Option<AgentCommand>,
 }
@@ -48,6 +51,7 @@ impl AgentArgs {
         if let Some(AgentCommand::CheckConfig) = self.command {
             return config::print_agent(settings).map(|()| Exit::Success);
         }
+        self.failpoints.arm()?;
         telemetry::start_with_runs(&config.log_level, config.log_format)?;
         runtime::serve(|stop| serve(config, stop))
     }

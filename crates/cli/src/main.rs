@@ -18,6 +18,7 @@ mod cron;
 mod dev;
 mod executor;
 mod exit;
+mod failpoints;
 mod format;
 mod job;
 mod lang;

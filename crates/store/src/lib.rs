@@ -17,7 +17,6 @@ pub mod cluster;
 pub mod conformance;
 pub mod declarations;
 mod error;
-pub mod failpoint;
 mod follow;
 pub mod ledger;
 mod log_codec;

@@ -8,16 +8,28 @@ use super::WORKSPACE;
 
 /// Each crate, and the crates of the workspace that it uses.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("rondel-admin", &["rondel-core", "rondel-proto", "rondel-store"]),
+    ("rondel-admin", &["rondel-core", "rondel-failpoint", "rondel-proto", "rondel-store"]),
     ("rondel-bench", &["rondel-admin", "rondel-core", "rondel-executor", "rondel-store", "rondel-web"]),
-    ("rondel-cli", &["rondel-admin", "rondel-bench", "rondel-core", "rondel-executor", "rondel-store", "rondel-web"]),
+    (
+        "rondel-cli",
+        &[
+            "rondel-admin",
+            "rondel-bench",
+            "rondel-core",
+            "rondel-executor",
+            "rondel-failpoint",
+            "rondel-store",
+            "rondel-web",
+        ],
+    ),
     ("rondel-core", &[]),
-    ("rondel-executor", &["rondel-core", "rondel-macros", "rondel-proto"]),
+    ("rondel-executor", &["rondel-core", "rondel-failpoint", "rondel-macros", "rondel-proto"]),
+    ("rondel-failpoint", &[]),
     ("rondel-macros", &["rondel-core"]),
     ("rondel-proto", &[]),
-    ("rondel-store", &["rondel-core"]),
-    // In tests: programs such as users write.
-    ("rondel-tests", &["rondel-executor"]),
+    ("rondel-store", &["rondel-core", "rondel-failpoint"]),
+    // In tests: programs such as users write, and the names of the places at which they die.
+    ("rondel-tests", &["rondel-executor", "rondel-failpoint"]),
     ("rondel-web", &["rondel-admin", "rondel-core", "rondel-store"]),
 ];
 

@@ -120,7 +120,10 @@ impl Sender<'_> {
                 continue;
             }
             match self.send(&webhook, &item).await {
-                Sent::Well => store.drop_outbox(&[item.id]).await?,
+                Sent::Well => {
+                    rondel_failpoint::pass("alert.sent");
+                    store.drop_outbox(&[item.id]).await?;
+                }
                 Sent::Interrupted => {
                     store.postpone_outbox(&item, item.attempt_count, self.shared.clock.now()).await?;
                 }

@@ -94,9 +94,11 @@ impl DispatchLoop {
                 let rest = batch.split_off(batch.len().min(TRIGGER_BATCH));
                 let runs: Vec<RunId> = batch.iter().map(|trigger| RunId::new(trigger.run_id)).collect();
                 let session = self.executors.get(executor).map(|online| online.session.clone());
+                rondel_failpoint::pass("send.checked");
                 if !session.is_some_and(|session| session.send(triggers(token, batch))) {
                     self.unsend(&runs, now);
                 }
+                rondel_failpoint::pass("send.written");
                 batch = rest;
             }
         }

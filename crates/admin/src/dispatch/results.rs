@@ -143,6 +143,7 @@ impl ResultLoop {
         for (session, acks) in acks.into_values() {
             send_acks(&session, acks);
         }
+        rondel_failpoint::pass("acknowledge.sent");
         let settled = finishes.into_iter().zip(finished);
         let settled = settled.map(|(finish, finished)| Settled { run: finish.run, attempt: finish.attempt, finished });
         drop(self.events.send(Event::Settled(settled.collect())).await);

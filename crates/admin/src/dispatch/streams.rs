@@ -100,6 +100,7 @@ impl DispatchLoop {
 
     pub(super) fn replied(&mut self, executor: ExecutorId, replies: Vec<(RunId, i32, Reply)>, now: Timestamp) {
         self.executors.heard(executor, now);
+        rondel_failpoint::pass("accept.received");
         for (run, attempt, reply) in replies {
             let is_its = |active: &&Active| active.executor == executor && active.ready.run.attempt == attempt;
             let Some(active) = self.active.get(&run).filter(is_its) else { continue };

@@ -18,6 +18,7 @@ impl DispatchLoop {
         else {
             return;
         };
+        rondel_failpoint::pass("result.received");
         let mut foreign = Vec::new();
         for result in results {
             match self.take_result(session, &name, result, now) {

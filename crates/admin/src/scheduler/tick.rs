@@ -79,6 +79,7 @@ impl TickLoop {
         while !self.unread.is_empty() {
             let batch: Vec<Run> = self.unread.iter().take(CHECK_BATCH).cloned().collect();
             let ready = self.check(batch).await?;
+            rondel_failpoint::pass("tick.checked");
             self.unread.drain(..CHECK_BATCH.min(self.unread.len()));
             if !ready.is_empty() && self.events.send(Event::Ready(ready)).await.is_err() {
                 return Ok(());
@@ -99,6 +100,7 @@ impl TickLoop {
                 Command::Put(runs) => {
                     let due = runs.into_iter().filter_map(|run| self.ring.put(run));
                     self.unread.extend(due);
+                    rondel_failpoint::pass("ring.put");
                 }
                 Command::Clear => {
                     let dropped = self.ring.clear().into_iter().chain(std::mem::take(&mut self.unread));

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::births::Births;
 use crate::config::{self, ConfigFileArgs, ServerConfig, ServerSettings};
 use crate::exit::{Exit, Failure};
+use crate::failpoints::Failpoints;
 use crate::{output, runtime, telemetry};
 pub(crate) use node::Node;
 
@@ -19,10 +20,8 @@ pub(crate) struct ServerArgs {
     file: ConfigFileArgs,
     #[command(flatten)]
     settings: ServerSettings,
-    /// Dies at this place: for tests, in debug builds alone
-    #[cfg(debug_assertions)]
-    #[arg(long, hide = true)]
-    failpoint: Option<String>,
+    #[command(flatten)]
+    failpoints: Failpoints,
     #[command(subcommand)]
     command: Option<ServerCommand>,
 }
@@ -42,10 +41,7 @@ impl ServerArgs {
             return config::print_server(settings).map(|()| Exit::Success);
         }
         telemetry::start(&config.log_level, config.log_format)?;
-        #[cfg(debug_assertions)]
-        if let Some(place) = &self.failpoint {
-            rondel_store::failpoint::arm(place);
-        }
+        self.failpoints.arm()?;
         runtime::serve(|stop| serve(config, stop))
     }
 }

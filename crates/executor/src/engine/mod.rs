@@ -127,8 +127,10 @@ impl Engine {
 
     async fn run(self: &Arc<Self>, run: RunContext) {
         let Some(handler) = self.setup.handlers.get(run.handler()).cloned() else { return };
+        rondel_failpoint::pass("executor.starting");
         let Ended { ending, started_at, finished_at } = attempt::execute(&run, handler).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
+        rondel_failpoint::pass("executor.finished");
         let startable = self.desk().finish(run.key(), result, Instant::now());
         self.start(startable);
         self.poke();
@@ -226,6 +228,7 @@ impl Engine {
 
     pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {
         let startable = self.desk().offer(link, triggers, Instant::now());
+        rondel_failpoint::pass("executor.accepted");
         self.start(startable);
     }
 
@@ -239,6 +242,7 @@ impl Engine {
     }
 
     pub(crate) fn acked(&self, acks: &[v1::ResultAck]) {
+        rondel_failpoint::pass("executor.acknowledged");
         self.desk().acked(acks, Instant::now());
         self.poke();
     }

@@ -41,6 +41,7 @@ impl JournalLoop {
                 move |journal| journal.append(&results)
             });
             let on_disk = written.await;
+            rondel_failpoint::pass("executor.journaled");
             self.engine.desk().journaled(&results, on_disk, Instant::now());
         }
         self.shrink().await;

@@ -228,8 +228,12 @@ fn closed() -> End {
 
 async fn write_round(link: &Link, sender: &mpsc::Sender<ExecutorMessage>) -> bool {
     for message in link.take() {
+        let reports = matches!(message.body, Some(FromExecutor::Results(_)));
         if sender.send(message).await.is_err() {
             return false;
+        }
+        if reports {
+            rondel_failpoint::pass("executor.reported");
         }
     }
     true

@@ -104,7 +104,9 @@ impl Cluster for SqlStore {
         // Read before it is written: the lease ends too early rather than too late.
         let now = self.now().await?;
         let query = Query::new(&RENEW_LEASE).at(now + lease).int(token.node.get()).int(token.epoch);
-        Ok((self.execute(query).await? == 1).then_some(now))
+        let is_renewed = self.execute(query).await? == 1;
+        rondel_failpoint::pass("renew.written");
+        Ok(is_renewed.then_some(now))
     }
 
     async fn release(&self, token: LeaseToken) -> Result<()> {

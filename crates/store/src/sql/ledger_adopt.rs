@@ -97,6 +97,7 @@ impl SqlStore {
                 return Ok(Vec::new());
             }
             let over = tx.fence(token, dead).await?;
+            rondel_failpoint::pass("adopt.fenced");
             tx.move_limits(token, over.keys().copied()).await?;
             let mut orphans = Vec::new();
             for (node, lease) in &over {

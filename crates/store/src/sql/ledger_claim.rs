@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
+use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
 use super::failure::{self, Failure};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
-use crate::failpoint;
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
 use crate::{LeaseToken, Result};
 
@@ -220,6 +220,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
             won.extend(wanted.get(&current.job).filter(|job| job.seen == current));
         }
     }
+    failpoint::pass("claim.locked");
     let mut claimed = Claimed::default();
     let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);
     for chunk in won.chunks(CHUNK_MAX) {

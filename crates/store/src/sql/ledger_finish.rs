@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use rondel_core::outcome::{After, Outcome, cancel_reason};
 use rondel_core::run::BROADCAST;
 use rondel_core::{ExecutorId, JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
+use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
 use super::failure::{self, Failure};
@@ -14,7 +15,6 @@ use super::ledger_follow::Followed;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, transact};
-use crate::failpoint;
 use crate::follow::EndedRun;
 use crate::ledger::{Ends, Finish, Finished, Finisher};
 use crate::outbox::is_failure;

@@ -36,7 +36,9 @@ pub(super) async fn run(
     if dialect == Dialect::MySql {
         lock_mysql(connection).await.map_err(OpenError::Migrate)?;
     }
+    rondel_failpoint::pass("migrate.begun");
     let migrated = migrator.run_direct(None, connection, false).await;
+    rondel_failpoint::pass("migrate.applied");
     if dialect == Dialect::MySql {
         connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
     }

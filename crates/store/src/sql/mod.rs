@@ -196,7 +196,9 @@ impl Tx<'_> {
         let operation = self.operation;
         match done {
             Ok(value) => {
+                rondel_failpoint::try_pass(operation, "written").map_err(|injected| gone(operation, injected))?;
                 self.inner.commit().await.map_err(|source| store_error(operation, source))?;
+                rondel_failpoint::try_pass(operation, "committed").map_err(|injected| gone(operation, injected))?;
                 Ok(value)
             }
             Err(error) => {
@@ -208,6 +210,11 @@ impl Tx<'_> {
             }
         }
     }
+}
+
+/// What a test has the caller of a transaction see: the connection broke before the database's answer came.
+fn gone(operation: &'static str, _: rondel_failpoint::Injected) -> StoreError {
+    store_error(operation, sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()))
 }
 
 /// 5 to 10 ms, doubled for each try before.

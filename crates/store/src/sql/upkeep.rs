@@ -214,6 +214,7 @@ impl SqlStore {
             for statement in [&DELETE_LOGS, &DELETE_ATTEMPTS, &rows::DELETE_CANCELS] {
                 tx.execute(Query::new(statement).list(locked.iter().copied())).await?;
             }
+            rondel_failpoint::pass("purge.deleted");
             let count = locked.len();
             tx.execute_all(Query::new(&DELETE_RUNS).list(locked.into_iter()), count).await?;
             Ok(u64::try_from(count).unwrap_or(u64::MAX))

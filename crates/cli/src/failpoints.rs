@@ -1,0 +1,23 @@
+//! Where a process under test is to die, stop, pause or fail.
+
+use clap::Args;
+
+use crate::exit::Failure;
+
+/// Hidden: for tests. A build without debug assertions refuses it.
+#[derive(Debug, Args)]
+pub(crate) struct Failpoints {
+    /// NAME[@N][=ACTION]; may be given several times
+    #[arg(long = "failpoint", hide = true, value_name = "PLACE")]
+    places: Vec<String>,
+}
+
+impl Failpoints {
+    /// Arms them all.
+    pub(crate) fn arm(&self) -> Result<(), Failure> {
+        for place in &self.places {
+            rondel_failpoint::arm(place).map_err(|refused| Failure::refused(format!("--failpoint: {refused}")))?;
+        }
+        Ok(())
+    }
+}

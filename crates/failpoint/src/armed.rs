@@ -1,0 +1,144 @@
+//! What debug builds have: the armed places, and what happens there.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{ArmError, Injected, points};
+
+/// Whether anything is armed: what every place looks at first.
+static ANY: AtomicBool = AtomicBool::new(false);
+static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Armed {
+    name: String,
+    /// How often the process comes there until it happens.
+    left: u32,
+    action: Action,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Abort,
+    Stop,
+    Pause(Duration),
+    Error,
+}
+
+pub(crate) fn arm(text: &str) -> Result<(), ArmError> {
+    let armed = parse(text)?;
+    ARMED.lock().unwrap_or_else(PoisonError::into_inner).push(armed);
+    ANY.store(true, Ordering::Release);
+    Ok(())
+}
+
+fn parse(text: &str) -> Result<Armed, ArmError> {
+    let (place, action) = text.split_once('=').unwrap_or((text, "abort"));
+    let (name, count) = place.split_once('@').unwrap_or((place, "1"));
+    if !points::server().chain(points::executor()).any(|point| point == name) {
+        return Err(ArmError::Unknown(name.to_owned()));
+    }
+    let left = count.parse().ok().filter(|count| *count > 0).ok_or_else(|| ArmError::Count(count.to_owned()))?;
+    let ends_transaction = || {
+        points::TRANSACTIONS.iter().any(|operation| name.split_once('.').map(|both| both.0) == Some(operation))
+            && (name.ends_with(".written") || name.ends_with(".committed"))
+    };
+    let refused = || ArmError::Action(action.to_owned());
+    let action = match action.split_once(':') {
+        None if action == "abort" => Action::Abort,
+        None if action == "stop" => Action::Stop,
+        None if action == "error" && ends_transaction() => Action::Error,
+        Some(("pause", millis)) => Action::Pause(Duration::from_millis(millis.parse().map_err(|_| refused())?)),
+        _ => return Err(refused()),
+    };
+    Ok(Armed { name: name.to_owned(), left, action })
+}
+
+pub(crate) fn pass(name: &str) {
+    if ANY.load(Ordering::Acquire)
+        && let Some(action) = take(|armed| armed == name)
+    {
+        // Only transactions can be told to fail, and they ask by the other function.
+        act(name, action).ok();
+    }
+}
+
+pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
+    if !ANY.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let is_it = |armed: &str| armed.split_once('.') == Some((operation, step));
+    take(is_it).map_or(Ok(()), |action| act(&format!("{operation}.{step}"), action))
+}
+
+/// What is to happen at this passing.
+fn take(is_it: impl Fn(&str) -> bool) -> Option<Action> {
+    let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut due = None;
+    armed.retain_mut(|armed| {
+        if !is_it(&armed.name) {
+            return true;
+        }
+        armed.left -= 1;
+        if armed.left == 0 {
+            due.get_or_insert(armed.action);
+        }
+        armed.left > 0
+    });
+    due
+}
+
+fn act(name: &str, action: Action) -> Result<(), Injected> {
+    // On stderr and not as an event: nothing may stand between the place and what happens there.
+    std::io::stderr().lock().write_all(format!("failpoint {name}: {action:?}\n").as_bytes()).ok();
+    match action {
+        Action::Abort => std::process::abort(),
+        Action::Stop => {
+            let id = std::process::id().to_string();
+            let kill = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
+            debug_assert!(kill.is_ok(), "kill is not installed");
+        }
+        #[expect(clippy::disallowed_methods, reason = "the thread itself is to be held up")]
+        Action::Pause(length) => std::thread::sleep(length),
+        Action::Error => return Err(Injected),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_armed_is_read_whole_or_refused() {
+        let armed = |name: &str, left, action| Ok(Armed { name: name.to_owned(), left, action });
+        for (text, expected) in [
+            ("claim.moved", armed("claim.moved", 1, Action::Abort)),
+            ("claim.moved@3", armed("claim.moved", 3, Action::Abort)),
+            ("send.checked=stop", armed("send.checked", 1, Action::Stop)),
+            ("finish.committed@7=error", armed("finish.committed", 7, Action::Error)),
+            ("executor.finished=pause:250", armed("executor.finished", 1, Action::Pause(Duration::from_millis(250)))),
+            ("claim.mooved", Err(ArmError::Unknown("claim.mooved".to_owned()))),
+            ("", Err(ArmError::Unknown(String::new()))),
+            ("claim.moved@0", Err(ArmError::Count("0".to_owned()))),
+            ("claim.moved@x=stop", Err(ArmError::Count("x".to_owned()))),
+            ("claim.moved=error", Err(ArmError::Action("error".to_owned()))),
+            ("claim.moved=explode", Err(ArmError::Action("explode".to_owned()))),
+            ("claim.moved=pause:soon", Err(ArmError::Action("pause:soon".to_owned()))),
+        ] {
+            assert_eq!(parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_said_once() {
+        let mut names: Vec<String> = points::server().chain(points::executor()).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,88 @@
+//! The table of all places: what is not here cannot be armed, and what is here stands somewhere in the sources (a test of
+//! `tests/it` compares).
+
+/// The names of the store's transactions. Each has two places: `NAME.written`, when all is written and COMMIT not yet
+/// sent, and `NAME.committed`, when COMMIT was answered and nobody has been told.
+pub const TRANSACTIONS: &[&str] = &[
+    "adopt",
+    "append_logs",
+    "ask_cancel",
+    "ask_cancels",
+    "change_job",
+    "claim",
+    "create_job",
+    "create_jobs",
+    "delete_calendar",
+    "delete_job",
+    "ensure_app",
+    "expand",
+    "finish",
+    "finish_unwritable",
+    "free_homeless",
+    "hand_over",
+    "heal_job",
+    "join",
+    "limit_homes",
+    "mark",
+    "note_running",
+    "open_session",
+    "purge",
+    "put_failure_webhook",
+    "remove_logs",
+    "request_run",
+    "save_calendar",
+    "take_outbox",
+    "take_waiting",
+    "unmark",
+];
+
+/// The other places of a server, in the order in which a run comes by.
+pub const SERVER: &[Point] = &[
+    Point { name: "migrate.begun", what: "the schema is locked, nothing of it has changed" },
+    Point { name: "migrate.applied", what: "the schema is up to date, its lock is still held" },
+    Point { name: "renew.written", what: "the lease is renewed in the database, and the node does not know it" },
+    Point { name: "claim.locked", what: "due jobs are locked, and not moved on" },
+    Point { name: "claim.moved", what: "due jobs are moved on, and their runs not inserted" },
+    Point { name: "ring.put", what: "claimed runs are in the ring" },
+    Point { name: "tick.checked", what: "due runs were read, and not handed to the dispatcher" },
+    Point { name: "send.checked", what: "the lease was checked, and the triggers are not on the stream" },
+    Point { name: "send.written", what: "the triggers are on the stream" },
+    Point { name: "accept.received", what: "an executor's word on its triggers is here, and not looked at" },
+    Point { name: "result.received", what: "results are here, and not on their way into the store" },
+    Point { name: "finish.settled", what: "the verdicts are written, and what follows from them is not" },
+    Point { name: "acknowledge.sent", what: "results are acknowledged, and the dispatcher does not know it" },
+    Point { name: "adopt.fenced", what: "the dead node is fenced, and its runs are not taken" },
+    Point { name: "alert.sent", what: "a message left, and is not struck off" },
+    Point { name: "purge.deleted", what: "old runs have lost their logs, and are still there" },
+];
+
+/// The places of an executor, in the order in which a run comes by.
+pub const EXECUTOR: &[Point] = &[
+    Point { name: "executor.accepted", what: "triggers are accepted, and nothing has begun" },
+    Point { name: "executor.starting", what: "a handler is about to begin" },
+    Point { name: "executor.finished", what: "a handler has ended, and its result is nowhere" },
+    Point { name: "executor.journaled", what: "results are on disk, and not sent" },
+    Point { name: "executor.reported", what: "results are on the stream" },
+    Point { name: "executor.acknowledged", what: "results are acknowledged, and not forgotten" },
+];
+
+/// A place with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// How it is armed.
+    pub name: &'static str,
+    /// What has happened when a process comes there, and what has not.
+    pub what: &'static str,
+}
+
+/// All places of a server.
+pub fn server() -> impl Iterator<Item = String> {
+    let written = TRANSACTIONS.iter().map(|operation| format!("{operation}.written"));
+    let committed = TRANSACTIONS.iter().map(|operation| format!("{operation}.committed"));
+    SERVER.iter().map(|point| point.name.to_owned()).chain(written).chain(committed)
+}
+
+/// All places of an executor.
+pub fn executor() -> impl Iterator<Item = String> {
+    EXECUTOR.iter().map(|point| point.name.to_owned())
+}
