@@ -45,6 +45,7 @@ impl ScanLoop {
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
                 () = self.shared.scan_poke.notified() => {}
