@@ -11,6 +11,7 @@ use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunI
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob, PinnedCalendar};
 
+pub use self::params::JobWarning;
 use crate::engine::Engine;
 use crate::jobs::checks::Checked;
 
