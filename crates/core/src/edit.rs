@@ -11,6 +11,11 @@ use crate::job::Job;
 use crate::run::{Reason, RunStatus};
 use crate::time::Timestamp;
 
+/// A row that may start within this time may be on its way already: the tick reads rows that much ahead. An edit leaves it
+/// as it is, so that the ledger never says of a run that began that it was passed over. No fire due later than this after
+/// an edit runs under the old definition.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
 /// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutureRow {
@@ -106,6 +111,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
         let moved = fire_at(row.fire_at).map(|fire| Moved { id: row.id, due_at: fire.due_at(standing.job) });
         match (row.status.is_terminal(), moved) {
             (false, Some(moved)) => plan.keep.push(moved),
+            (false, None) if is_on_its_way(row, now) => {}
             (false, None) => plan.settle.push(row.id),
             // Without the jitter that it was put off by, its start is over.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
@@ -121,12 +127,20 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
     plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
 }
 
+fn is_on_its_way(row: &FutureRow, now: Timestamp) -> bool {
+    row.status == RunStatus::Pending && row.due_at < now + ON_ITS_WAY
+}
+
 /// A delay has at most one fire ahead. An edit that leaves the delay as it was leaves that fire alone.
 fn plan_delay(plan: &mut EditPlan, job: &Job, standing: Standing<'_>) {
     let is_same =
         standing.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
     for row in standing.rows.iter().filter(|row| !row.status.is_terminal()) {
-        if is_same { plan.keep.push(Moved { id: row.id, due_at: row.due_at }) } else { plan.settle.push(row.id) }
+        if is_same {
+            plan.keep.push(Moved { id: row.id, due_at: row.due_at });
+        } else if !is_on_its_way(row, standing.now) {
+            plan.settle.push(row.id);
+        }
     }
     plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
     plan.next_fire_at = match (plan.follows, standing.next_fire_at) {
@@ -196,6 +210,24 @@ mod tests {
             let plan = plan_edit(job, standing(&ROWS()));
             assert_eq!((ids(&plan.settle), plan.reason, plan.next_fire_at), (vec![1, 2], reason, None));
         }
+    }
+
+    #[test]
+    fn a_row_that_may_be_on_its_way_is_left_alone() {
+        let soon = |millis, status| FutureRow { due_at: Timestamp::from_millis(millis), ..row(1, 101, status) };
+        let paused = job(&json!({"every": "1s"}), false);
+        for (row, settled) in [
+            (soon(100_999, RunStatus::Pending), vec![]),
+            (soon(101_000, RunStatus::Pending), vec![1]),
+            (soon(100_999, RunStatus::Waiting), vec![1]),
+        ] {
+            let plan = plan_edit(Some(&paused), standing(&[row]));
+            assert_eq!((ids(&plan.settle), moved(&plan.keep)), (settled, vec![]), "{row:?}");
+        }
+        let delayed = Standing { follows: Some(RunId::new(1)), ..standing(&[]) };
+        let rows = [soon(100_500, RunStatus::Pending)];
+        let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), Standing { rows: &rows, ..delayed });
+        assert_eq!((ids(&plan.settle), plan.next_fire_at, plan.follows), (vec![], None, Some(RunId::new(1))));
     }
 
     #[test]
