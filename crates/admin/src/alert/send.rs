@@ -45,7 +45,6 @@ impl AlertLoop {
         let mut complained = false;
         loop {
             tokio::select! {
-                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
             }

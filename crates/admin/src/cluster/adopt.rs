@@ -44,7 +44,6 @@ impl AdoptLoop {
         let mut complained = false;
         loop {
             tokio::select! {
-                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
                 () = self.shared.adopt_poke.notified() => {}

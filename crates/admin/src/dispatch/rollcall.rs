@@ -44,8 +44,10 @@ impl RollCall {
     ) {
         for called in runs {
             let run = &called.ready.run;
-            let may_have_it =
-                |session: &&Session| session.app == run.app && called.from.is_none_or(|from| session.token == from);
+            // Whoever had a stream to anybody: which lease the run was sent under is not known for certain, since those
+            // who adopted it before may have died over it, and a session's row is overwritten when its executor comes back
+            // to a later start of the node.
+            let may_have_it = |session: &&Session| session.app == run.app;
             let seen = |session: &Session| (session.executor, session.last_seen_at);
             let mut witnesses: Vec<_> = sessions.iter().filter(may_have_it).map(seen).collect();
             if let Some(id) = run.executor_id {
@@ -133,6 +135,19 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_secs(second)
+    }
+
+    #[test]
+    fn whoever_had_a_stream_to_anybody_is_asked() {
+        let [later, elsewhere] = [LeaseToken { epoch: 2, ..DEAD }, LeaseToken { node: NodeId::new(3), ..DEAD }];
+        for token in [DEAD, later, elsewhere] {
+            let executor = ExecutorId::new(1);
+            let session = Session { token, executor, app: AppId::new(1), last_seen_at: at(100), open: true };
+            let mut rollcall = RollCall::default();
+            let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+            rollcall.call(vec![run], &[session], |_| 1, at(101));
+            assert_eq!(rollcall.resolve(&Executors::default(), LOST_AFTER, at(102)).len(), 0, "{token:?}");
+        }
     }
 
     /// One run, which was with the dead node, and two executors that had a stream to it until second 100.

@@ -67,7 +67,6 @@ impl StepLoop {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             let step = tokio::select! {
-                biased;
                 () = stop.cancelled() => return,
                 step = self.steps.recv() => step,
             };

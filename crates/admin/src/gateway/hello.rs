@@ -7,8 +7,7 @@ use rondel_core::{AppId, ExecutorId, RunId, name};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
 use rondel_store::cluster::ExecutorRecord;
-use tokio_stream::{Stream, StreamExt as _};
-use tonic::Status;
+use tonic::{Status, Streaming};
 
 use crate::declared::Said;
 use crate::dispatch::Report;
@@ -30,13 +29,10 @@ pub(super) struct Greeted {
     pub(super) said: Said,
 }
 
-pub(super) async fn receive(
-    messages: &mut (impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin),
-) -> Result<v1::Hello, Status> {
-    let first = tokio::time::timeout(HELLO_TIMEOUT, messages.next())
+pub(super) async fn receive(messages: &mut Streaming<v1::ExecutorMessage>) -> Result<v1::Hello, Status> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, messages.message())
         .await
-        .map_err(|_| Status::deadline_exceeded("no hello came"))?
-        .transpose()?;
+        .map_err(|_| Status::deadline_exceeded("no hello came"))??;
     match first.and_then(|message| message.body) {
         Some(Body::Hello(hello)) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be a hello")),
