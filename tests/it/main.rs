@@ -17,6 +17,7 @@ mod misfire;
 mod overlap;
 mod params;
 mod parents;
+mod proof;
 mod purge;
 mod routers;
 mod tidy;

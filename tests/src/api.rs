@@ -1,11 +1,16 @@
 //! A REST client as thin as `curl`: a path, a JSON body, and what came back.
 
-use std::sync::Once;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
-use reqwest::{Client, Method, RequestBuilder, Url};
-use serde_json::Value;
+use reqwest::{Client, Method, Request, RequestBuilder, Url};
+use serde_json::{Value, json};
+
+use crate::instants::wall_clock_ms;
 
 /// What a server answered.
 #[derive(Debug, Clone)]
@@ -37,6 +42,8 @@ pub struct Api {
     base: String,
     token: Option<String>,
     client: Client,
+    /// Where calls are written down, for the checker.
+    history: Option<Arc<PathBuf>>,
 }
 
 impl Api {
@@ -53,7 +60,14 @@ impl Api {
             rustls::crypto::ring::default_provider().install_default().ok();
         });
         let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("make a client");
-        Self { base: base.to_owned(), token: None, client }
+        Self { base: base.to_owned(), token: None, client, history: None }
+    }
+
+    /// The same, and every call that changes something is written down in `history.json-lines` of a journal's folder, with
+    /// its answer. So are the runs that it reads.
+    #[must_use]
+    pub fn recording(self, journal: &Path) -> Self {
+        Self { history: Some(Arc::new(journal.join("history.json-lines"))), ..self }
     }
 
     /// GET.
@@ -86,20 +100,28 @@ impl Api {
     /// # Panics
     /// When a page is not answered by 200 with `items`.
     pub async fn runs(&self, job: &str) -> Vec<Value> {
-        let mut runs = Vec::new();
+        self.all("/api/v1/runs", &[("job", job)]).await
+    }
+
+    /// Every item of a list, whatever the number of pages.
+    ///
+    /// # Panics
+    /// When a page is not answered by 200 with `items`.
+    pub async fn all(&self, path: &str, filters: &[(&str, &str)]) -> Vec<Value> {
+        let mut items = Vec::new();
         let mut cursor = None::<String>;
         loop {
             let mut url = Url::parse(&self.base).expect("the base is a URL");
-            url.set_path("/api/v1/runs");
-            url.query_pairs_mut().append_pair("job", job);
+            url.set_path(path);
+            url.query_pairs_mut().append_pair("limit", "200").extend_pairs(filters);
             if let Some(cursor) = &cursor {
                 url.query_pairs_mut().append_pair("cursor", cursor);
             }
             let page = self.get(&format!("{}?{}", url.path(), url.query().unwrap_or_default())).await.expect(200);
-            runs.extend_from_slice(page["items"].as_array().expect("a page of runs has items"));
+            items.extend_from_slice(page["items"].as_array().expect("a page has items"));
             match &page["next_cursor"] {
                 Value::String(next) => cursor = Some(next.clone()),
-                _ => return runs,
+                _ => return items,
             }
         }
     }
@@ -118,16 +140,41 @@ impl Api {
     /// # Panics
     /// When no answer comes.
     pub async fn answer(&self, request: RequestBuilder) -> Answer {
+        self.try_answer(request).await.unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    /// Sends a request to a server that may be away; the error says what happened.
+    ///
+    /// # Errors
+    /// When no answer comes.
+    pub async fn try_answer(&self, request: RequestBuilder) -> Result<Answer, String> {
         let (client, request) = request.build_split();
         let request = request.expect("build a request");
-        let name = format!("{} {}", request.method(), request.url());
-        let response = client.execute(request).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let text = response.text().await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-        let body = match text.as_str() {
-            "" => Value::Null,
-            text => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
-        };
-        Answer { status, headers, body, request: name }
+        let (method, url) = (request.method().clone(), request.url().clone());
+        let name = format!("{method} {url}");
+        let sent = request.body().and_then(|body| serde_json::from_slice::<Value>(body.as_bytes()?).ok());
+        let sent_ms = wall_clock_ms();
+        let answered = exchange(&client, request, &name).await;
+        if let Some(path) = &self.history {
+            let line = json!({
+                "sent_ms": sent_ms, "done_ms": wall_clock_ms(), "method": method.as_str(), "path": url.path(), "body": sent,
+                "status": answered.as_ref().ok().map(|answer| answer.status),
+                "answer": answered.as_ref().ok().map(|answer| &answer.body),
+            });
+            let mut file = File::options().create(true).append(true).open(path.as_path()).expect("open the history");
+            file.write_all(format!("{line}\n").as_bytes()).expect("write the history");
+        }
+        answered
     }
+}
+
+async fn exchange(client: &Client, request: Request, name: &str) -> Result<Answer, String> {
+    let response = client.execute(request).await.map_err(|error| format!("{name}: {error:?}"))?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let text = response.text().await.map_err(|error| format!("{name}: {error:?}"))?;
+    let body = match text.as_str() {
+        "" => Value::Null,
+        text => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
+    };
+    Ok(Answer { status, headers, body, request: name.to_owned() })
 }

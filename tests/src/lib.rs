@@ -27,7 +27,9 @@
 
 mod api;
 mod binary;
+pub mod check;
 mod databases;
+mod instants;
 mod process;
 mod settings;
 mod system;
@@ -36,6 +38,7 @@ mod wait;
 pub use api::{Answer, Api};
 pub use binary::{Finished, binary, example, rondel};
 pub use databases::{Backend, ScratchDb, scratch, uncovered};
+pub use instants::{length_millis, millis, wall_clock_ms};
 pub use process::{Process, Signal};
 pub use reqwest::Method;
 pub use settings::variable;

@@ -39,6 +39,12 @@ impl Server {
         self.console.restart().await;
     }
 
+    /// Starts it again at the same address and in the same data folder, with these arguments beside those of its first
+    /// start; false if it ends before it listens.
+    pub async fn try_restart_with(&mut self, more: &[&str]) -> bool {
+        self.console.try_restart(more).await
+    }
+
     /// Another start after this server ended: the same database, address and data folder, other arguments.
     pub async fn start_with_data_of(mut before: Self, args: &[&str]) -> Self {
         let args = [&["server", "--database", before.database.as_str()], args].concat();
@@ -221,6 +227,19 @@ impl Console {
         (self.process, self.url) = listen(&self.name, &self.args, &address, self.folder.path()).await;
     }
 
+    async fn try_restart(&mut self, more: &[&str]) -> bool {
+        assert!(self.process.has_ended().is_some(), "{} still runs", self.name);
+        let address = self.url.trim_start_matches("http://").to_owned();
+        let args: Vec<String> = self.args.iter().cloned().chain(more.iter().map(|&arg| arg.to_owned())).collect();
+        self.process = launch(&self.name, &args, &address, self.folder.path());
+        let what = format!("{} listens or ends", self.name);
+        wait_until(START_LIMIT, &what, async || {
+            let listens = self.process.stdout().contains("listening on http://");
+            if listens || self.process.has_ended().is_some() { Ok(listens) } else { Err(self.process.last_words()) }
+        })
+        .await
+    }
+
     fn token_file(&self) -> PathBuf {
         self.folder.path().join("admin.token")
     }
@@ -232,10 +251,14 @@ impl Console {
 }
 
 async fn listen(name: &str, args: &[String], address: &str, folder: &Path) -> (Process, String) {
-    let mut command = Command::new(binary());
-    command.args(args).args(["--listen", address, "--data-dir"]).arg(folder);
-    let mut process = Process::start(name, command);
+    let mut process = launch(name, args, address, folder);
     let line = process.wait_for_line(START_LIMIT, "listening on http://").await;
     let url = line.split_whitespace().find(|word| word.starts_with("http://")).expect("the line has a URL");
     (process, url.trim_end_matches(['/', '.', ',']).to_owned())
+}
+
+fn launch(name: &str, args: &[String], address: &str, folder: &Path) -> Process {
+    let mut command = Command::new(binary());
+    command.args(args).args(["--listen", address, "--data-dir"]).arg(folder);
+    Process::start(name, command)
 }

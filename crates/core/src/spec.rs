@@ -3,24 +3,16 @@
 //! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each complaint names the field by
 //! a JSON pointer, the value, and what would be right.
 
-mod policies;
-mod schedules;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::policies::{
-    ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, Over, OverlapPolicy, OverlapScope, OverlapSpec,
-    RateSpec, RetrySpec, Route, SelectSpec,
-};
-pub use self::schedules::{
-    AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
-};
 use crate::calendar::Calendar;
+use crate::cron::{DstRule, Gap, Overlap as DstOverlap};
 use crate::job::{self, Job};
+use crate::run::words;
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 
 /// A job's definition. Every field that has a default may be left out.
@@ -113,6 +105,396 @@ const fn enabled() -> bool {
 
 const fn default_queue_timeout() -> Duration {
     Duration::from_secs(60)
+}
+
+/// One schedule, or several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMany {
+    /// `{"cron": …}`
+    One(Box<ScheduleSpec>),
+    /// `[{"cron": …}, {"every": …}]`
+    Many(Vec<ScheduleSpec>),
+}
+
+/// One schedule: exactly one of `cron`, `every`, `delay`, `at` and `after` is given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleSpec {
+    /// A cron expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// The zone that the expression is read in; UTC if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// What happens at the zone's clock changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dst: Option<DstSpec>,
+    /// A fixed rate: a duration in whole seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<String>,
+    /// A fixed delay after the end of the run before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<String>,
+    /// Once, at an instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// What is done about an `at` that lies in the past when the definition is saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_past: Option<IfPast>,
+    /// After these jobs: once all of them that belong to the same fire have ended as `on` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Vec<String>>,
+    /// How the jobs of `after` must have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<AfterWhat>,
+    /// Nothing fires before this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<String>,
+    /// Nothing fires after this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_at: Option<String>,
+    /// Runs start a little later than planned, so that many jobs of one instant do not start together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<JitterSpec>,
+}
+
+/// How much later than planned runs start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JitterSpec {
+    /// At most so much later.
+    #[serde(with = "duration_text")]
+    pub max: Duration,
+    /// What the length is drawn by.
+    #[serde(default)]
+    pub by: JitterBy,
+}
+
+words! {
+    /// What a jitter is drawn by.
+    JitterBy {
+        /// The job: the same for each of its fires, so that the period stays.
+        Job = "job",
+        /// The fire: another one for each.
+        Fire = "fire",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for JitterBy {
+    fn default() -> Self {
+        Self::Job
+    }
+}
+
+words! {
+    /// What is done about an `at` in the past.
+    IfPast {
+        /// The definition is refused.
+        Refuse = "refuse",
+        /// It runs at once.
+        Run = "run",
+    }
+}
+
+words! {
+    /// How a parent must have ended for its children to run.
+    AfterWhat {
+        /// It succeeded.
+        Success = "success",
+        /// It failed, timed out, or its outcome is unknown.
+        Failure = "failure",
+        /// Either.
+        Either = "either",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for AfterWhat {
+    fn default() -> Self {
+        Self::Success
+    }
+}
+
+words! {
+    /// When a run counts as over.
+    Over {
+        /// With its own end.
+        Run = "run",
+        /// When the runs that follow from it are over too: until then it is `running`, and its verdict is folded from
+        /// theirs.
+        Children = "children",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Over {
+    fn default() -> Self {
+        Self::Run
+    }
+}
+
+/// What a calendar does to a job's fires. Its days and times are read in the zone of the schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalendarUse {
+    /// The calendar, of the same namespace.
+    pub name: String,
+    /// What it does.
+    #[serde(default)]
+    pub rule: CalendarRule,
+}
+
+words! {
+    /// What a calendar does to a job's fires.
+    CalendarRule {
+        /// Only the fires that are in the calendar are kept.
+        Only = "only",
+        /// The fires that are in the calendar are removed.
+        Except = "except",
+        /// A fire on a day that is not in the calendar moves to the next one that is, at the same time of day.
+        Next = "next",
+        /// A fire on a day that is not in the calendar moves to the last one before that is, at the same time of day.
+        Previous = "previous",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for CalendarRule {
+    fn default() -> Self {
+        Self::Only
+    }
+}
+
+/// Which executors of the app may get a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SelectSpec {
+    /// Conditions on labels, all of which must hold: `zone=eu`, `gpu!=none`, `ssd` (it has the label), `!old` (it has not).
+    pub labels: Vec<String>,
+    /// Stable names; empty for any.
+    pub executors: Vec<String>,
+}
+
+impl SelectSpec {
+    fn is_any(&self) -> bool {
+        self.labels.is_empty() && self.executors.is_empty()
+    }
+}
+
+/// A limit that several jobs share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConcurrencySpec {
+    /// Jobs of a namespace with the same key share the limit.
+    pub key: String,
+    /// How many of their runs may be with executors at the same time.
+    pub max: u32,
+}
+
+/// A limit on starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateSpec {
+    /// Jobs of a namespace with the same key share the limit; nothing for this job alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How many runs may start …
+    pub max: u32,
+    /// … in any span of this length.
+    #[serde(with = "duration_text")]
+    pub per: Duration,
+}
+
+/// The DST rule of a cron schedule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DstSpec {
+    /// For times that the clock skips.
+    pub gap: Gap,
+    /// For times that the clock shows twice.
+    pub overlap: DstOverlap,
+}
+
+impl From<DstSpec> for DstRule {
+    fn from(spec: DstSpec) -> Self {
+        Self { gap: spec.gap, overlap: spec.overlap }
+    }
+}
+
+words! {
+    /// Which executor of the app gets a run.
+    Route {
+        /// The first by name.
+        First = "first",
+        /// The last by name.
+        Last = "last",
+        /// Each in turn.
+        Round = "round",
+        /// Any.
+        Random = "random",
+        /// The same for the same job, and few changes when executors come and go.
+        ConsistentHash = "consistent_hash",
+        /// The one that this job used least often.
+        Lfu = "lfu",
+        /// The one that this job used least recently.
+        Lru = "lru",
+        /// The first by name that answers.
+        Failover = "failover",
+        /// The first by name that is free for this job.
+        Busyover = "busyover",
+        /// By chance, in proportion to the weights that they declare.
+        Weight = "weight",
+        /// The one with the fewest runs in hand.
+        LeastActive = "least_active",
+        /// All of them, each with its index and the total.
+        Broadcast = "broadcast",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Route {
+    fn default() -> Self {
+        Self::Round
+    }
+}
+
+/// What happens to fires that are later than the tolerance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MisfireSpec {
+    /// What to do.
+    pub policy: MisfirePolicy,
+    /// For `all`: how many of the missed fires run.
+    pub max: u32,
+    /// For `all`: which of them.
+    pub keep: MisfireKeep,
+    /// A fire that is later than this was missed.
+    #[serde(with = "duration_text")]
+    pub tolerance: Duration,
+}
+
+impl Default for MisfireSpec {
+    fn default() -> Self {
+        Self { policy: MisfirePolicy::Skip, max: 100, keep: MisfireKeep::Newest, tolerance: Duration::from_secs(5) }
+    }
+}
+
+words! {
+    /// What to do about missed fires.
+    MisfirePolicy {
+        /// Pass them over, with a verdict.
+        Skip = "skip",
+        /// Run the newest of them, pass over the others.
+        Once = "once",
+        /// Run up to `max` of them in order, pass over the others.
+        All = "all",
+    }
+}
+
+words! {
+    /// Which of the missed fires run, where not all of them do.
+    MisfireKeep {
+        /// The newest.
+        Newest = "newest",
+        /// The oldest.
+        Oldest = "oldest",
+    }
+}
+
+/// What happens when a run is due and an earlier one is not over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OverlapSpec {
+    /// What to do.
+    pub policy: OverlapPolicy,
+    /// Where runs count as overlapping.
+    pub scope: OverlapScope,
+    /// For `allow`: how many at once; 0 for any number. For `serial`: how many may wait.
+    pub max: u32,
+}
+
+impl Default for OverlapSpec {
+    fn default() -> Self {
+        Self { policy: OverlapPolicy::Serial, scope: OverlapScope::Cluster, max: 0 }
+    }
+}
+
+words! {
+    /// What to do with a run that comes due while an earlier one is not over.
+    OverlapPolicy {
+        /// It waits for its turn.
+        Serial = "serial",
+        /// It is skipped.
+        Discard = "discard",
+        /// The earlier one is cancelled.
+        Cover = "cover",
+        /// They run at the same time.
+        Allow = "allow",
+    }
+}
+
+words! {
+    /// Where runs of one job count as overlapping.
+    OverlapScope {
+        /// Anywhere.
+        Cluster = "cluster",
+        /// On the same executor.
+        Executor = "executor",
+    }
+}
+
+words! {
+    /// What happens to a run whose executor is lost.
+    Delivery {
+        /// It is sent again.
+        AtLeastOnce = "at_least_once",
+        /// Its verdict is `unknown`.
+        AtMostOnce = "at_most_once",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Delivery {
+    fn default() -> Self {
+        Self::AtLeastOnce
+    }
+}
+
+/// What happens after a failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetrySpec {
+    /// Attempts beyond the first.
+    pub max: u32,
+    /// The wait before the second attempt, doubled for each further one up to an hour; or `"5s..5m"` for another cap.
+    pub backoff: String,
+}
+
+impl Default for RetrySpec {
+    fn default() -> Self {
+        Self { max: 0, backoff: "10s".to_owned() }
+    }
+}
+
+impl RetrySpec {
+    /// First wait and cap.
+    pub(crate) fn waits(&self) -> Result<(Duration, Duration), String> {
+        let hour = Duration::from_secs(3600);
+        let (first, cap) = match self.backoff.split_once("..") {
+            Some((first, cap)) => (parse_duration(first), parse_duration(cap)),
+            None => (parse_duration(&self.backoff), Ok(hour)),
+        };
+        match (first, cap) {
+            (Ok(first), Ok(cap)) if first <= cap => Ok((first, cap)),
+            (Ok(first), Ok(_)) if !self.backoff.contains("..") => Ok((first, first)),
+            (Ok(first), Ok(cap)) => {
+                Err(format!("begins at {} and ends at {}", format_duration(first), format_duration(cap)))
+            }
+            (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
+        }
+    }
 }
 
 /// A job that another one follows from, as its definition names it.

@@ -15,7 +15,6 @@ mod jobs;
 mod logs;
 mod pages;
 mod port;
-mod run_tree;
 mod runs;
 mod schedules;
 mod visitor;

@@ -1,0 +1,292 @@
+//! The kill matrix: at each failpoint a process dies under load, again and again, and the checker finds nothing wrong.
+//!
+//! One system marches through several deaths: a server that died is started again with the next place armed, or, where
+//! there are two of them, the other one takes over meanwhile. Every [`LEG`] deaths the march ends, and the checker judges.
+//! `tests/matrix` runs the long form, with the results as a table.
+
+use std::time::Duration;
+
+use rondel_failpoint::points;
+use rondel_tests::check::Rules;
+use rondel_tests::{Api, Backend, Method, ScratchDb, Server, scratch, variable};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::stage::{Chance, Journal, Worker, job, judged, say, server};
+
+/// Deaths of one system, one after another.
+const LEG: usize = 12;
+/// How long a place may take to be come by.
+const REACH: Duration = Duration::from_secs(25);
+
+/// Places that a march does not come by, and why.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("create_jobs", "only the benchmark makes jobs in bulk"),
+    ("finish_unwritable", "only a result that the database refuses"),
+    ("free_homeless", "only a home that is no node any more"),
+    ("heal_job", "only a job whose next fire is missing"),
+    ("purge", "old_runs_go_whatever_dies, below: what is purged cannot be judged"),
+    ("remove_logs", "the same"),
+    ("unmark", "only an executor that refuses an at-most-once run"),
+];
+/// Places that only a cluster comes by.
+const IN_CLUSTERS: &[&str] = &["hand_over", "limit_homes"];
+
+fn server_places(backend: Backend) -> Vec<String> {
+    let operation = |place: &str| place.split('.').next().unwrap_or_default().to_owned();
+    let is_elsewhere = |place: &String| ELSEWHERE.iter().any(|(name, _)| *name == operation(place));
+    let is_clusters = |place: &String| backend == Backend::Sqlite && IN_CLUSTERS.contains(&operation(place).as_str());
+    points::server().filter(|place| !is_elsewhere(place) && !is_clusters(place)).collect()
+}
+
+/// A system under load, parts of which die.
+struct March {
+    journal: Journal,
+    api: Api,
+    mortal: Server,
+    /// Takes over, where the database is for several servers.
+    other: Option<Server>,
+    worker: Worker,
+    chance: Chance,
+    clicks: u64,
+    last_run: String,
+}
+
+impl March {
+    async fn begin(db: &ScratchDb) -> Self {
+        let chance = Chance::new();
+        let journal = Journal::new();
+        let mortal = server(db, &[]).await;
+        let other = if db.backend() == Backend::Sqlite { None } else { Some(server(db, &[]).await) };
+        let api = mortal.api().recording(journal.folder());
+        load(&api).await;
+        let servers: Vec<&Server> = [&mortal].into_iter().chain(&other).collect();
+        let data = journal.folder().join("worker-data");
+        let worker = Worker::start(&servers, "worker", &journal, Some(&data), &[]).await;
+        journal.grows(150).await;
+        Self { journal, api, mortal, other, worker, chance, clicks: 0, last_run: String::new() }
+    }
+
+    /// A server dies at a place; false if it never came there. Then it dies anyhow.
+    async fn server_dies_at(&mut self, place: &str) -> bool {
+        if self.mortal.process().has_ended().is_none() {
+            self.mortal.kill().await;
+        }
+        let armed = format!("{place}@{}", 1 + self.chance.below(2));
+        // What only happens at a start happens once.
+        let at_start = ["migrate.", "join."].iter().any(|start| place.starts_with(start));
+        let armed = if at_start { place } else { armed.as_str() };
+        if !self.mortal.try_restart_with(&["--failpoint", armed]).await {
+            return true;
+        }
+        let end = tokio::time::Instant::now() + REACH;
+        while tokio::time::Instant::now() < end {
+            if self.mortal.process().has_ended().is_some() {
+                return true;
+            }
+            self.click().await;
+            tokio::time::sleep(Duration::from_millis(60)).await;
+        }
+        false
+    }
+
+    async fn worker_dies_at(&mut self, place: &str) -> bool {
+        if self.worker.process.has_ended().is_none() {
+            self.worker.kill(&self.journal).await;
+        }
+        let armed = format!("{place}@{}", 1 + self.chance.below(40));
+        self.worker.restart(&["--failpoint", &armed]);
+        let end = tokio::time::Instant::now() + REACH;
+        while tokio::time::Instant::now() < end {
+            if self.worker.process.has_ended().is_some() {
+                self.journal.died(self.worker.process.id());
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        false
+    }
+
+    /// Something that a user does, so that every transaction has its turn. Whether it is answered does not matter here.
+    async fn click(&mut self) {
+        let number = self.clicks;
+        self.clicks += 1;
+        let job = format!("/api/v1/jobs/job-{}", number % 7);
+        let (method, path, body) = match number % 10 {
+            9 => (Method::POST, "/api/v1/apps".to_owned(), json!({"name": format!("app-{number}")})),
+            0 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
+            1 => (Method::PATCH, job, json!({"description": format!("edit {number}")})),
+            2 => (Method::POST, format!("/api/v1/runs/{}/cancel", self.last_run), json!({})),
+            3 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
+            4 => (Method::POST, "/api/v1/jobs/slow/cancel".to_owned(), json!({})),
+            5 => (Method::POST, "/api/v1/jobs".to_owned(), unscheduled(&format!("passing-{number}"))),
+            6 => (Method::DELETE, format!("/api/v1/jobs/passing-{}", number - 1), Value::Null),
+            7 => (Method::PUT, "/api/v1/calendars/passing".to_owned(), json!({"rule": {"days": ["2030-01-01"]}})),
+            _ => (Method::DELETE, "/api/v1/calendars/passing".to_owned(), Value::Null),
+        };
+        let mut request = self.api.request(method, &path);
+        if !body.is_null() {
+            request = request.json(&body);
+        }
+        let Ok(answer) = self.api.try_answer(request.timeout(Duration::from_secs(5))).await else { return };
+        if path.ends_with("/slow/runs") && answer.status == 201 {
+            self.last_run = answer.body["id"].as_str().unwrap_or_default().to_owned();
+        }
+        if number.is_multiple_of(27) {
+            self.put_webhook().await;
+        }
+    }
+
+    async fn put_webhook(&self) {
+        let path = "/api/v1/namespaces/default/failure-webhook";
+        let request = self.api.request(Method::PUT, path).json(&json!({"url": listener().await}));
+        drop(self.api.try_answer(request.timeout(Duration::from_secs(5))).await);
+    }
+
+    /// Everybody lives again, everything gets its verdict, and the checker judges.
+    async fn judge(mut self, what: &str) {
+        if self.mortal.process().has_ended().is_none() {
+            self.mortal.kill().await;
+        }
+        self.mortal.restart().await;
+        if self.worker.process.has_ended().is_none() {
+            self.worker.kill(&self.journal).await;
+        }
+        self.worker.restart(&[]);
+        self.journal.grows(300).await;
+        let api = self.other.as_ref().map_or_else(|| self.api.clone(), Server::api).recording(self.journal.folder());
+        let report = judged(&api, &self.journal, Rules::default()).await;
+        say(&format!("{what}: {report}"));
+        report.assert_clean();
+    }
+}
+
+/// A hundred one-second jobs of all kinds.
+async fn load(api: &Api) {
+    let mut jobs = vec![
+        unscheduled("slow"),
+        job("fails", json!({"fail": true}), json!({"retry": {"max": 1, "backoff": "500ms"}})),
+        job("long", json!({"sleep_ms": 1300}), json!({"schedule": {"every": "2s"}})),
+        job("everywhere", json!({}), json!({"route": "broadcast"})),
+        job("shards", json!({}), json!({"shards": 2})),
+        job("limited", json!({}), json!({"concurrency": {"key": "k", "max": 1}})),
+        job("logs", json!({"log": true}), json!({})),
+    ];
+    jobs.extend((0..93).map(|number| {
+        let delivery = if number % 3 == 0 { "at_most_once" } else { "at_least_once" };
+        job(&format!("job-{number}"), json!({"sleep_ms": (number % 5) * 40}), json!({"delivery": delivery}))
+    }));
+    for job in jobs {
+        api.post("/api/v1/jobs", job).await.expect(201);
+    }
+}
+
+fn unscheduled(name: &str) -> Value {
+    job(name, json!({"sleep_ms": 1500}), json!({"schedule": null, "overlap": {"policy": "allow"}}))
+}
+
+/// The URL of somebody who says yes to everything, for one minute.
+async fn listener() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let serve = async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 16_384];
+            // Whoever sent it may be dead by now.
+            stream.read(&mut request).await.ok();
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.ok();
+        }
+    };
+    #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+    drop(tokio::spawn(tokio::time::timeout(Duration::from_secs(60), serve)));
+    url
+}
+
+/// How often each place kills, of the long form; none for the short form.
+fn rounds() -> Option<usize> {
+    variable("TEST_MATRIX_ROUNDS").and_then(|text| text.parse().ok())
+}
+
+/// Adds a line to the table of the long form.
+fn tell(backend: Backend, place: &str, came: bool) {
+    let Some(path) = variable("TEST_MATRIX_OUT") else { return };
+    let line = format!("{backend} {place} {}\n", if came { "died" } else { "missed" });
+    let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open the results");
+    std::io::Write::write_all(&mut file, line.as_bytes()).expect("write the results");
+}
+
+async fn servers_die(backend: Backend, places: &[String]) {
+    for leg in places.chunks(LEG) {
+        let Some(db) = scratch(backend).await else { return };
+        let mut march = March::begin(&db).await;
+        let mut missed = Vec::new();
+        for place in leg {
+            let came = march.server_dies_at(place).await;
+            tell(backend, place, came);
+            if !came {
+                missed.push(place);
+            }
+        }
+        march.judge(&format!("{backend}: {}", leg.join(", "))).await;
+        assert!(missed.is_empty(), "on {backend} no server came by {missed:?}");
+    }
+}
+
+/// Each place once on `SQLite`, or as often as the long form says.
+fn part(backend: Backend, part: usize, of: usize) -> Vec<String> {
+    let all: Vec<String> = server_places(backend).into_iter().skip(part).step_by(of).collect();
+    (0..rounds().unwrap_or(1)).flat_map(|_| all.clone()).collect()
+}
+
+#[tokio::test]
+async fn servers_die_at_each_place_one_half_on_sqlite() {
+    servers_die(Backend::Sqlite, &part(Backend::Sqlite, 0, 2)).await;
+}
+
+#[tokio::test]
+async fn servers_die_at_each_place_other_half_on_sqlite() {
+    servers_die(Backend::Sqlite, &part(Backend::Sqlite, 1, 2)).await;
+}
+
+/// Some places of a cluster, others in each run; all of them in the long form.
+async fn cluster_nodes_die(backend: Backend) {
+    let mut places = part(backend, 0, 1);
+    if rounds().is_none() {
+        let mut chance = Chance::new();
+        let always = ["claim.written", "claim.committed", "send.checked", "finish.committed", "mark.committed"];
+        let others: Vec<String> = (0..3)
+            .filter_map(|_| {
+                let index = usize::try_from(chance.below(places.len() as u64)).ok()?;
+                Some(places.swap_remove(index))
+            })
+            .collect();
+        places = always.into_iter().map(str::to_owned).chain(others).collect();
+    }
+    servers_die(backend, &places).await;
+}
+
+#[tokio::test]
+async fn nodes_die_at_places_and_others_take_over_on_postgres() {
+    cluster_nodes_die(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn nodes_die_at_places_and_others_take_over_on_mysql() {
+    cluster_nodes_die(Backend::Mysql).await;
+}
+
+#[tokio::test]
+async fn executors_die_at_each_place() {
+    for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
+        let Some(db) = scratch(*backend).await else { return };
+        let mut march = March::begin(&db).await;
+        for _ in 0..rounds().unwrap_or(2) {
+            for place in points::executor() {
+                let came = march.worker_dies_at(&place).await;
+                tell(*backend, &place, came);
+                assert!(came, "no executor came by {place}");
+            }
+        }
+        march.judge(&format!("{backend}: executors")).await;
+    }
+}

@@ -1,0 +1,226 @@
+//! What the stories of this folder have in common: a database, servers and workers on it, a journal, and jobs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rondel_tests::check::{self, Report, Rules};
+use rondel_tests::{Api, Process, ScratchDb, Server, Signal, example, wait_until, wall_clock_ms};
+use serde_json::{Value, json};
+
+pub(super) const APP: &str = "proof";
+/// Leases of the tests: short, so that they need not wait long for one to end.
+pub(super) const LEASE: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The folder of a journal, with what the tests themselves do to processes.
+#[derive(Debug)]
+pub(super) struct Journal {
+    folder: tempfile::TempDir,
+}
+
+impl Journal {
+    pub(super) fn new() -> Self {
+        let mut folder = tempfile::Builder::new().prefix("rondel-journal-").tempdir().expect("make a folder");
+        folder.disable_cleanup(rondel_tests::variable("RONDEL_TEST_KEEP").is_some());
+        Self { folder }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn note(&self, line: &Value) {
+        let path = self.folder.path().join("test.jsonl");
+        let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open the journal");
+        std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).expect("write the journal");
+    }
+
+    pub(super) fn died(&self, pid: u32) {
+        self.note(&json!({"event": "died", "pid": pid, "at_ms": wall_clock_ms()}));
+    }
+
+    pub(super) fn stopped(&self, pid: u32, from_ms: i64) {
+        self.note(&json!({"event": "stopped", "pid": pid, "from_ms": from_ms, "to_ms": wall_clock_ms()}));
+    }
+
+    /// What handlers wrote so far.
+    pub(super) fn starts(&self) -> Vec<check::Start> {
+        check::read_journal(self.folder()).expect("read the journal").starts
+    }
+
+    /// Waits until so many more handlers have begun.
+    pub(super) async fn grows(&self, count: usize) {
+        let before = self.starts().len();
+        wait_until(LIMIT, "handlers begin", async || {
+            let seen = self.starts().len() - before;
+            if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
+        })
+        .await;
+    }
+}
+
+/// A process of the example `worker`.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) process: Process,
+    name: String,
+    urls: Vec<String>,
+    token: PathBuf,
+    journal: PathBuf,
+    data: Option<PathBuf>,
+}
+
+impl Worker {
+    /// Starts one that dials these servers, and waits until each lists it.
+    pub(super) async fn start(
+        servers: &[&Server],
+        name: &str,
+        journal: &Journal,
+        data: Option<&Path>,
+        args: &[&str],
+    ) -> Self {
+        let urls = servers.iter().map(|server| server.url().to_owned()).collect();
+        Self::start_at(servers[0], urls, name, journal, data, args).await
+    }
+
+    /// The same at URLs of which some may lead elsewhere; the server is one that will list it.
+    pub(super) async fn start_at(
+        server: &Server,
+        urls: Vec<String>,
+        name: &str,
+        journal: &Journal,
+        data: Option<&Path>,
+        args: &[&str],
+    ) -> Self {
+        let (token, path) = (server.token_file(), journal.folder().join(format!("{name}.jsonl")));
+        let data = data.map(Path::to_owned);
+        let process = launch(name, &urls, &token, &path, data.as_deref(), args);
+        let worker = Self { process, name: name.to_owned(), urls, token, journal: path, data };
+        worker.is_listed(&server.api()).await;
+        worker
+    }
+
+    /// Waits until a server lists it as online.
+    pub(super) async fn is_listed(&self, api: &Api) {
+        let what = format!("{} is online", self.name);
+        wait_until(LIMIT, &what, async || {
+            let answer = api.try_answer(api.request(rondel_tests::Method::GET, "/api/v1/executors")).await;
+            let Ok(answer) = answer else { return Err(format!("{answer:?}")) };
+            let items = answer.body["items"].as_array().cloned().unwrap_or_default();
+            let is_it = |one: &Value| one["name"] == self.name.as_str() && one["status"] == "online";
+            if items.iter().any(is_it) { Ok(()) } else { Err(format!("{items:?}; {}", self.process.last_words())) }
+        })
+        .await;
+    }
+
+    /// Starts it again, as the same one if it has a data folder.
+    pub(super) fn restart(&mut self, args: &[&str]) {
+        self.process = launch(&self.name, &self.urls, &self.token, &self.journal, self.data.as_deref(), args);
+    }
+
+    pub(super) async fn kill(&mut self, journal: &Journal) {
+        let pid = self.process.id();
+        self.process.kill().await;
+        journal.died(pid);
+    }
+
+    /// Stops the process for so long.
+    pub(super) async fn sleeps(&mut self, length: Duration, journal: &Journal) {
+        let from = wall_clock_ms();
+        self.process.signal(Signal::STOP);
+        tokio::time::sleep(length).await;
+        self.process.signal(Signal::CONT);
+        journal.stopped(self.process.id(), from);
+    }
+}
+
+fn launch(name: &str, urls: &[String], token: &Path, journal: &Path, data: Option<&Path>, args: &[&str]) -> Process {
+    let mut command = Command::new(example("worker"));
+    command.args(["--app", APP, "--name", name, "--token-file"]).arg(token).arg("--journal").arg(journal);
+    for url in urls {
+        command.args(["--server", url]);
+    }
+    if let Some(data) = data {
+        command.arg("--data-dir").arg(data);
+    }
+    Process::start(&format!("worker {name}"), {
+        command.args(args);
+        command
+    })
+}
+
+/// Servers with short leases and, in a cluster, names of their own.
+pub(super) async fn server(db: &ScratchDb, args: &[&str]) -> Server {
+    Server::start_with(db, &[&["--lease", "2s", "--beat", "500ms"], args].concat()).await
+}
+
+/// A job with a fire each second, the parameters of which are for the handler `journal`; `more` over what everyone has.
+pub(super) fn job(name: &str, work: Value, more: Value) -> Value {
+    let mut job = json!({
+        "name": name, "app": APP, "handler": "journal", "params": work, "schedule": {"every": "1s"},
+        "misfire": {"policy": "all", "max": 1000},
+    });
+    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job
+}
+
+/// One-second jobs, half of them at least once and half at most once, serial, of up to 160 ms.
+pub(super) async fn mixed_jobs(api: &Api, count: usize) {
+    for number in 0..count {
+        let delivery = if number % 2 == 0 { "at_least_once" } else { "at_most_once" };
+        let work = json!({"sleep_ms": (number % 5) * 40});
+        api.post("/api/v1/jobs", job(&format!("job-{number}"), work, json!({"delivery": delivery}))).await.expect(201);
+    }
+}
+
+/// Pauses every job, waits until everything has its verdict, and judges.
+pub(super) async fn judged(api: &Api, journal: &Journal, rules: Rules) -> Report {
+    for job in api.all("/api/v1/jobs", &[]).await {
+        let path = format!("/api/v1/jobs/{}/pause", job["name"].as_str().expect("a name"));
+        api.post(&path, json!({})).await.expect(200);
+    }
+    settled(api).await;
+    check::check(&check::collect(api, journal.folder()).await, rules)
+}
+
+/// Waits until nothing is open.
+pub(super) async fn settled(api: &Api) {
+    wait_until(Duration::from_secs(90), "every run has a verdict", async || {
+        let open = api.all("/api/v1/runs", &[("status", "pending,waiting,running")]).await;
+        if open.is_empty() { Ok(()) } else { Err(format!("{} open: {:#?}", open.len(), &open[..open.len().min(3)])) }
+    })
+    .await;
+}
+
+/// A number below `bound` that differs from run to run; `RONDEL_TEST_SEED` fixes all of them.
+#[derive(Debug)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    pub(super) fn new() -> Self {
+        use std::hash::{BuildHasher as _, RandomState};
+        let seed = rondel_tests::variable("RONDEL_TEST_SEED").and_then(|text| text.parse().ok());
+        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(()) % 1_000_000);
+        say(&format!("RONDEL_TEST_SEED={seed}"));
+        Self(seed)
+    }
+
+    /// The next number: splitmix64.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound.max(1)
+    }
+
+    pub(super) fn millis(&mut self, bound: u64) -> Duration {
+        Duration::from_millis(self.below(bound))
+    }
+}
+
+/// Shown where the test fails, or with `--nocapture`.
+pub(super) fn say(text: &str) {
+    std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("say so");
+}

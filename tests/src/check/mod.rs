@@ -1,0 +1,61 @@
+//! The checker: what a system promised, held against what its handlers saw.
+//!
+//! Ground truth is the journal, files that handlers append to outside of Rondel. Against it stand the ledger, as the REST
+//! API tells it, and the history of the API calls that were made meanwhile. [`check`] is pure: it judges [`Evidence`] and
+//! answers a [`Report`], whatever run the evidence is of. `cargo run -p rondel-tests --bin check` does the same by hand.
+//!
+//! | invariant | what must hold |
+//! |---|---|
+//! | I1 complete | each planned instant of each job has exactly one row, or lies in exactly one recorded span of skips |
+//! | I2 not early | no handler begins before its fire's instant |
+//! | I3 no duplicate | one start per run and attempt; a further attempt has a reason; at most once means one start |
+//! | I4 no overlap | the starts and ends of a serial job's runs do not overlap |
+//! | I5 fencing | a serial job's fencing tokens rise from start to start |
+//! | I6 durable | what a handler ended with is the ledger's verdict, and a verdict that was seen once stays |
+//! | I7 liveness | nothing is open that should have ended, and each job goes on |
+//! | I8 conservation | every row has one status of those that exist, and what a verdict needs beside it |
+//! | I11 API | what was acknowledged is there, and a paused or deleted job fires no more |
+
+mod calls;
+mod collect;
+mod evidence;
+mod fires;
+mod journal;
+mod report;
+mod results;
+mod starts;
+#[cfg(test)]
+mod tests;
+
+pub use collect::collect;
+pub use evidence::{Attempt, Call, Died, Evidence, JobFacts, RunRow, Start, Stopped};
+pub use journal::read_journal;
+pub use report::{Invariant, Lateness, Report, Violation};
+
+/// How strictly to judge.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Fires of so many milliseconds before the reading may still be on their way.
+    pub settle_ms: i64,
+    /// A start so many milliseconds before its instant is not early: what instants are rounded by.
+    pub early_ms: i64,
+    /// Runs may be open: the system was read while it worked.
+    pub may_be_open: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { settle_ms: 5_000, early_ms: 0, may_be_open: false }
+    }
+}
+
+/// Judges.
+#[must_use]
+pub fn check(evidence: &Evidence, rules: Rules) -> Report {
+    let mut report = Report::new(evidence);
+    fires::check(evidence, rules, &mut report);
+    starts::check(evidence, rules, &mut report);
+    results::check(evidence, rules, &mut report);
+    calls::check(evidence, rules, &mut report);
+    report
+}

@@ -1,0 +1,71 @@
+//! I6 and I7: what ended is remembered as it ended, and nothing stays open.
+
+use std::collections::HashMap;
+
+use super::Rules;
+use super::evidence::{Evidence, RunRow, Start};
+use super::fires::show;
+use super::report::{Invariant, Report};
+
+pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
+    let starts: HashMap<(&str, i64), &Start> =
+        evidence.starts.iter().map(|start| ((start.run.as_str(), start.attempt), start)).collect();
+    for run in &evidence.runs {
+        durable(evidence, run, &starts, report);
+        if run.is_open() && !rules.may_be_open {
+            let is_due = run.fire_at_ms <= evidence.read_at_ms - rules.settle_ms;
+            if is_due {
+                report.add(Invariant::Liveness, "a run has no verdict", show(&[run]));
+            }
+        }
+    }
+    for job in evidence.jobs.iter().filter(|job| job.enabled && job.is_scheduled) {
+        let goes_on = job.next_fire_ms.is_some_and(|next| next > evidence.read_at_ms - rules.settle_ms);
+        if !goes_on && job.period_ms.is_some() {
+            report.add(
+                Invariant::Liveness,
+                format!("{} has stopped: its next fire is {:?}", job.name, job.next_fire_ms),
+                Vec::new(),
+            );
+        }
+    }
+}
+
+/// A handler that ended is in the ledger as it ended, unless its process died before anybody could know; and a success in
+/// the ledger was one.
+fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Start>, report: &mut Report) {
+    let present =
+        super::evidence::Attempt { number: run.attempt, status: run.status.clone(), reason: run.reason.clone() };
+    let before = run.attempts.iter().filter(|attempt| attempt.number < run.attempt);
+    for attempt in before.chain([&present]) {
+        let start = starts.get(&(run.id.as_str(), attempt.number));
+        let ended = start.and_then(|start| start.end).and_then(|(at, ok)| Some((at, ok?)));
+        let wrong = match (ended, attempt.status.as_str()) {
+            (None, "succeeded") if !evidence.starts.is_empty() && start.is_some_and(|start| start.end.is_none()) => {
+                "the ledger has a success, and the handler has no end"
+            }
+            (Some((_, false)), "succeeded") => "the handler failed, and the ledger has a success",
+            (Some((_, true)), "failed") => "the handler succeeded, and the ledger has a failure",
+            (Some((at, true)), "unknown" | "pending" | "waiting" | "running" | "skipped") => {
+                // Another attempt, or a reading in between, and a death that took the result along.
+                let died = evidence
+                    .died
+                    .iter()
+                    .any(|died| start.is_some_and(|start| start.pid == died.pid) && died.at_ms >= at);
+                let is_young = at > evidence.read_at_ms - 1_000;
+                if died || is_young || start.is_some_and(|start| was_away(evidence, start)) {
+                    continue;
+                }
+                "the handler succeeded, and the ledger does not know it"
+            }
+            _ => continue,
+        };
+        let rows = [show(&[run]), start.map(|start| super::starts::show(start)).into_iter().collect()].concat();
+        report.add(Invariant::Durable, wrong, rows);
+    }
+}
+
+/// Whether the process was stopped while the run was in its hands: its word may have come too late.
+fn was_away(evidence: &Evidence, start: &Start) -> bool {
+    evidence.stopped.iter().any(|stop| stop.pid == start.pid && stop.to_ms >= start.begin_ms)
+}
