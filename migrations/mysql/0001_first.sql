@@ -284,7 +284,8 @@ CREATE TABLE IF NOT EXISTS run (
     CONSTRAINT run_key UNIQUE (job_id, fire_at_ms, cause, shard_index),
     KEY run_open (node_id, node_epoch, status, due_at_ms),
     KEY run_list (namespace_id, id),
-    KEY run_trouble (namespace_id, status, id)
+    KEY run_trouble (namespace_id, status, id),
+    KEY run_parent (parent_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Attempts that are over because another one followed; the newest attempt is in run.

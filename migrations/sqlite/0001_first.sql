@@ -292,6 +292,9 @@ CREATE INDEX run_open ON run (node_id, node_epoch, status, due_at_ms)
 
 CREATE INDEX run_list ON run (namespace_id, id);
 
+CREATE INDEX run_parent ON run (parent_id)
+    WHERE parent_id IS NOT NULL;
+
 CREATE INDEX run_trouble ON run (namespace_id, id)
     WHERE status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped');
 

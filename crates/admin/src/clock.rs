@@ -5,8 +5,9 @@
 //! decides nothing.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use rondel_core::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
@@ -23,9 +24,40 @@ pub fn boot_micros() -> i64 {
     now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1_000)
 }
 
+/// Where a node's time since boot comes from: leases are judged by it, and the database's time is carried on by it.
+#[derive(Clone, Default)]
+pub enum Boot {
+    /// The host's boot-time clock.
+    #[default]
+    Host,
+    /// Another clock, in microseconds: the simulation's, where each node's runs at its own pace.
+    Given(Arc<dyn Fn() -> i64 + Send + Sync>),
+}
+
+impl Boot {
+    /// Microseconds since this node's host booted.
+    #[must_use]
+    pub fn micros(&self) -> i64 {
+        match self {
+            Self::Host => boot_micros(),
+            Self::Given(clock) => clock(),
+        }
+    }
+}
+
+impl fmt::Debug for Boot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "Host",
+            Self::Given(_) => "Given",
+        })
+    }
+}
+
 /// The engine's idea of the database's time.
 #[derive(Debug, Default)]
 pub struct Clock {
+    boot: Boot,
     offset_micros: AtomicI64,
     readings: Mutex<VecDeque<i64>>,
 }
@@ -33,17 +65,23 @@ pub struct Clock {
 impl Clock {
     /// A clock that has seen one reading of the database's clock, which arrived just now.
     #[must_use]
-    pub fn starting_at(database_now: Timestamp) -> Self {
-        let clock = Self::default();
-        let now = boot_micros();
+    pub fn starting_at(database_now: Timestamp, boot: Boot) -> Self {
+        let clock = Self { boot, ..Self::default() };
+        let now = clock.boot_micros();
         clock.observe(database_now, now, now);
         clock
+    }
+
+    /// Microseconds since this node's host booted.
+    #[must_use]
+    pub fn boot_micros(&self) -> i64 {
+        self.boot.micros()
     }
 
     /// The present.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        let micros = boot_micros().saturating_add(self.offset_micros.load(Ordering::Relaxed));
+        let micros = self.boot_micros().saturating_add(self.offset_micros.load(Ordering::Relaxed));
         Timestamp::from_millis(micros.div_euclid(1000))
     }
 

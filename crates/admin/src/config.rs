@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::clock::Boot;
+
 /// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -39,6 +41,8 @@ pub struct EngineConfig {
     pub log_size_max: u64,
     /// Version that is shown and stored.
     pub server_version: String,
+    /// The clock that the node's lease is judged by.
+    pub boot: Boot,
 }
 
 impl Default for EngineConfig {
@@ -61,6 +65,7 @@ impl Default for EngineConfig {
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
+            boot: Boot::Host,
         }
     }
 }

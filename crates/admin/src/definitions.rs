@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rondel_core::calendar::{Calendar, Rule};
+use rondel_core::run::RunOf;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::catalog::Definition;
 use rondel_store::{Store, StoreError};
@@ -24,6 +25,13 @@ pub(crate) struct Compiled {
     pub(crate) app: AppId,
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
+}
+
+impl Compiled {
+    /// What its runs have in common.
+    pub(crate) const fn run_of(&self) -> RunOf {
+        RunOf { namespace: self.namespace, job: self.id, job_version: self.version, app: self.app }
+    }
 }
 
 /// A bounded cache in two halves: what is used moves to the young half, and when that is full the old one goes.

@@ -8,9 +8,12 @@ use std::time::Duration;
 use rondel_core::calendar::Rule;
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobSpec, NodeId, Run, RunId, Timestamp};
+use rondel_proto::v1;
 use rondel_store::ledger::RunQuery;
 use rondel_store::{LeaseToken, Store, StoreError};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_stream::Stream;
+use tonic::Status;
 
 use crate::alert::AlertLoop;
 use crate::clock::Clock;
@@ -20,7 +23,7 @@ use crate::declared::{Board, DeclarationProblem, DeclareLoop};
 use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
-use crate::dispatch::{DispatchLoop, Event};
+use crate::dispatch::{self, DispatchLoop, Event};
 use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
@@ -114,6 +117,13 @@ impl Shared {
         Ok(shards)
     }
 
+    /// When a loop first looks: nodes that start together do so at different moments of the period.
+    pub(crate) fn first_look(&self, period: Duration) -> Duration {
+        let token = self.membership.token();
+        let epoch = i32::try_from(token.epoch).unwrap_or(i32::MAX);
+        period.mul_f64(0.1 + 0.9 * dispatch::jitter(RunId::new(token.node.get()), epoch))
+    }
+
     pub(crate) fn lane_count(&self) -> usize {
         if self.store.is_single_server() { 1 } else { self.config.lanes.max(1) }
     }
@@ -152,7 +162,7 @@ impl Engine {
     /// [`StartError`].
     pub async fn start(store: Arc<dyn Store>, config: EngineConfig, lifecycle: &Lifecycle) -> Result<Self, StartError> {
         let membership = join(store.as_ref(), &config).await?;
-        let clock = Clock::starting_at(store.now().await?);
+        let clock = Clock::starting_at(store.now().await?, config.boot.clone());
         let (events, event_queue) = mpsc::channel(EVENT_CAPACITY);
         let (tick, commands) = mpsc::channel(COMMAND_CAPACITY);
         let (steps, step_queue) = mpsc::channel(STEP_CAPACITY);
@@ -299,6 +309,19 @@ impl Engine {
     #[must_use]
     pub fn gateway(&self) -> Service {
         self.gateway.clone().into_service()
+    }
+
+    /// Takes an executor's stream that came by another way than gRPC, from one whose token was checked: its messages in
+    /// order, the hello first. Answers what is said to it, the welcome first; the end of that is the end of the stream.
+    ///
+    /// # Errors
+    /// A status that says why the executor is not let in.
+    pub async fn open_session(
+        &self,
+        messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
+        peer: &str,
+    ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
+        self.gateway.open(messages, peer).await
     }
 
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.

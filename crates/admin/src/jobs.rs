@@ -6,11 +6,12 @@ mod params;
 use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
-use rondel_core::run::BROADCAST;
-use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::run::RunOf;
+use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp, Trigger};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob, PinnedCalendar};
 
+pub use self::params::JobWarning;
 use crate::engine::Engine;
 use crate::jobs::checks::Checked;
 
@@ -231,42 +232,16 @@ impl Engine {
     pub async fn request_run(&self, record: &JobRecord, request: RunRequest) -> Result<Run, StoreError> {
         let now = self.now();
         let id = self.new_id();
-        let sharded = record.spec.is_sharded();
         let token = self.token();
+        let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+        let owner = (token.node, token.epoch);
         let run = Run {
-            id: RunId::new(id),
-            namespace: record.namespace,
-            job: record.id,
-            job_version: record.version,
-            app: record.app,
-            fire_at: now,
             cause: id,
-            shard_index: if sharded { BROADCAST } else { 0 },
-            shard_total: if sharded { None } else { Some(1) },
-            trigger: request.trigger,
-            status: RunStatus::Pending,
-            reason: None,
-            attempt: 1,
-            due_at: now,
-            node: token.node,
-            node_epoch: token.epoch,
             params: request.params,
-            executor: None,
-            executor_id: None,
-            marked_at: None,
-            started_at: None,
-            finished_at: None,
-            message: None,
-            result: None,
-            lost_count: 0,
-            open_shards: None,
             parent: request.parent,
-            open_children: None,
-            trace: None,
-            cancel_by: None,
-            span_end_at: None,
-            span_count: 1,
+            ..Run::new(RunId::new(id), of, now, request.trigger, owner)
         };
+        let run = if record.spec.is_sharded() { run.for_all_shards() } else { run };
         let run = self.store().request_run(token, run, now).await?;
         self.inject(vec![run.clone()]);
         Ok(run)

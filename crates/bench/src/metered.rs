@@ -201,6 +201,7 @@ pass_on!(Ledger {
     fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
     fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
     fn attempts(run: RunId) -> Vec<Attempt>;
+    fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
     fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
 } also {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::run::RunOf;
+use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{ClaimJob, DueJob, Finish, Finisher};
 use rondel_store::{Cluster, LeaseToken, Ledger, SqlStore};
@@ -152,40 +153,8 @@ impl Lane {
 }
 
 fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token: LeaseToken) -> Run {
-    Run {
-        id: RunId::new(0),
-        namespace,
-        job: rondel_core::JobId::new(0),
-        job_version: 1,
-        app,
-        fire_at: Timestamp::EPOCH,
-        cause: 0,
-        shard_index: 0,
-        shard_total: Some(1),
-        trigger: Trigger::Once,
-        status: RunStatus::Pending,
-        reason: None,
-        attempt: 1,
-        due_at: Timestamp::EPOCH,
-        node: token.node,
-        node_epoch: token.epoch,
-        params: None,
-        executor: None,
-        executor_id: None,
-        marked_at: None,
-        started_at: None,
-        finished_at: None,
-        message: None,
-        result: None,
-        lost_count: 0,
-        open_shards: None,
-        parent: None,
-        open_children: None,
-        trace: None,
-        cancel_by: None,
-        span_end_at: None,
-        span_count: 1,
-    }
+    let of = RunOf { namespace, job: rondel_core::JobId::new(0), job_version: 1, app };
+    Run::new(RunId::new(0), of, Timestamp::EPOCH, Trigger::Once, (token.node, token.epoch))
 }
 
 fn finish(run: &Run) -> Finish {

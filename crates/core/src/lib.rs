@@ -7,6 +7,7 @@
 //!   and [`diff`] what an edit changed;
 //! - [`declared`] says what becomes of the jobs that code declares;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
+//! - [`tree`] shows which run of a fire follows from which;
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
 pub mod calendar;
@@ -31,6 +32,7 @@ pub mod spec;
 mod taken;
 pub mod time;
 pub mod timetable;
+pub mod tree;
 pub mod words;
 pub mod year;
 

@@ -208,7 +208,77 @@ pub struct Run {
     pub span_count: i64,
 }
 
+/// Whose run it is, and under which definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOf {
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// The job.
+    pub job: JobId,
+    /// The definition that it runs under.
+    pub job_version: i64,
+    /// Where its executors are.
+    pub app: AppId,
+}
+
 impl Run {
+    /// The first attempt at a fire of the job's own schedule: pending, due as planned, unsharded, owned by this node under
+    /// this epoch. What is otherwise, such as the cause of a run that somebody asked for, the caller puts in its place.
+    ///
+    /// ```
+    /// use rondel_core::run::RunOf;
+    /// use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp, Trigger};
+    ///
+    /// let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+    /// let fire = Run::new(RunId::new(9), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
+    /// assert_eq!((fire.due_at, fire.attempt, fire.shard_total), (Timestamp::from_secs(60), 1, Some(1)));
+    /// let asked_for = Run { cause: 9, trigger: Trigger::Api, ..fire };
+    /// assert!(asked_for.for_all_shards().is_root());
+    /// ```
+    #[must_use]
+    pub const fn new(id: RunId, of: RunOf, fire_at: Timestamp, trigger: Trigger, owner: (NodeId, i64)) -> Self {
+        Self {
+            id,
+            namespace: of.namespace,
+            job: of.job,
+            job_version: of.job_version,
+            app: of.app,
+            fire_at,
+            cause: 0,
+            shard_index: 0,
+            shard_total: Some(1),
+            trigger,
+            status: RunStatus::Pending,
+            reason: None,
+            attempt: 1,
+            due_at: fire_at,
+            node: owner.0,
+            node_epoch: owner.1,
+            params: None,
+            executor: None,
+            executor_id: None,
+            marked_at: None,
+            started_at: None,
+            finished_at: None,
+            message: None,
+            result: None,
+            lost_count: 0,
+            open_shards: None,
+            open_children: None,
+            parent: None,
+            trace: None,
+            cancel_by: None,
+            span_end_at: None,
+            span_count: 1,
+        }
+    }
+
+    /// The same as the row that stands for all shards of the fire, which nobody has dealt yet.
+    #[must_use]
+    pub fn for_all_shards(self) -> Self {
+        Self { shard_index: BROADCAST, shard_total: None, ..self }
+    }
+
     /// Whether its own work is done and it is over only with the runs that follow from it: nobody has it in hand.
     #[must_use]
     pub fn awaits_children(&self) -> bool {

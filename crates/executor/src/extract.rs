@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::job_error::JobError;
 use crate::log::RunLog;
-use crate::run::RunContext;
+use crate::run::{RunContext, parents};
 use crate::shard::Shard;
 
 /// Something that a handler can take as an argument, made from the run.
@@ -110,21 +110,20 @@ impl<T: DeserializeOwned> FromRun for RawParams<T> {
 }
 
 fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
-    read(run.params(), run.trigger() == "parent").map_err(|error| JobError::terminal(format_args!("params: {error}")))
+    read(run.params()).map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
 /// A run that follows from others is told of them under `parents`; a type that has no place for that goes without.
-fn read<T: DeserializeOwned>(text: &str, is_follower: bool) -> serde_json::Result<T> {
+fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let read = match text {
         "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),
         _ => serde_json::from_str(text),
     };
-    if !is_follower || read.is_ok() {
+    if read.is_ok() {
         return read;
     }
-    let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else { return read };
-    fields.remove("parents");
-    serde_json::from_value(Value::Object(fields))
+    let Ok(mut params) = serde_json::from_str::<Value>(text) else { return read };
+    if parents::take(&mut params).is_some() { serde_json::from_value(params) } else { read }
 }
 
 /// A value that the builder was given with [`state`](crate::Builder::state): a pool, a client. It is cloned.
@@ -319,15 +318,17 @@ mod tests {
         parents: Value,
     }
 
-    const FOLLOWER: &str = r#"{"table": "orders", "parents": {"b": {"result": 3}}}"#;
+    const FOLLOWER: &str =
+        r#"{"table": "orders", "parents": {"b": {"run_id": "7", "status": "succeeded", "result": 3}}}"#;
 
     #[test]
     fn parents_are_told_to_those_who_ask() {
-        let joined: Joined = read(FOLLOWER, true).unwrap();
+        let joined: Joined = read(FOLLOWER).unwrap();
         assert_eq!(joined.parents["b"]["result"], 3);
-        assert_eq!(read::<Strict>(FOLLOWER, true).unwrap(), Strict { table: "orders".to_owned() });
-        assert!(read::<Strict>(FOLLOWER, false).is_err(), "a field of the job's own that does not fit is told");
-        let wrong = read::<Strict>(r#"{"tabel": "orders", "parents": {}}"#, true).unwrap_err();
+        assert_eq!(read::<Strict>(FOLLOWER).unwrap(), Strict { table: "orders".to_owned() });
+        let own = read::<Strict>(r#"{"table": "orders", "parents": {"b": 1}}"#);
+        assert!(own.is_err(), "a field of the job's own that does not fit is told");
+        let wrong = read::<Strict>(&FOLLOWER.replace("table", "tabel")).unwrap_err();
         assert!(wrong.to_string().contains("tabel"), "{wrong}");
     }
 }

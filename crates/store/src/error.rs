@@ -36,6 +36,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// As of a database that does not answer: for what stands in for one.
+    #[must_use]
+    pub const fn no_answer(operation: &'static str) -> Self {
+        Self::Unavailable { operation, source: sqlx::Error::PoolTimedOut }
+    }
+
     /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {

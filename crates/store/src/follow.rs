@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::graph::{Fire, Graph, Stand, Turn};
-use rondel_core::run::BROADCAST;
+use rondel_core::run::RunOf;
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use serde_json::{Map, Value, json};
 
@@ -191,41 +191,14 @@ impl FireFacts<'_> {
     }
 
     fn run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
-        let (shard_index, shard_total) = if child.spec.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) };
-        Run {
-            id,
-            namespace: child.namespace,
-            job,
-            job_version: child.version,
-            app: child.app,
-            fire_at: self.root.fire_at,
+        let of = RunOf { namespace: child.namespace, job, job_version: child.version, app: child.app };
+        let owner = (child.owner.node, child.owner.epoch);
+        let run = Run {
             cause: self.root.run.get(),
-            shard_index,
-            shard_total,
-            trigger: Trigger::Parent,
-            status: RunStatus::Pending,
-            reason: None,
-            attempt: 1,
             due_at: now,
-            node: child.owner.node,
-            node_epoch: child.owner.epoch,
-            params: None,
-            executor: None,
-            executor_id: None,
-            marked_at: None,
-            started_at: None,
-            finished_at: None,
-            message: None,
-            result: None,
-            lost_count: 0,
-            open_shards: None,
-            open_children: None,
-            parent: None,
-            trace: None,
-            cancel_by: None,
-            span_end_at: None,
-            span_count: 1,
-        }
+            ..Run::new(id, of, self.root.fire_at, Trigger::Parent, owner)
+        };
+        if child.spec.is_sharded() { run.for_all_shards() } else { run }
     }
 
     /// Counts the open children of the runs that await theirs. One that is over may end another.

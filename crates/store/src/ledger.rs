@@ -294,6 +294,10 @@ pub trait Ledger {
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
 
+    /// The runs that name one of these (a few hundred) as the run that they follow from: shards, children, runs retried by
+    /// hand. In the order of their ids, at most `limit`.
+    async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>>;
+
     /// The rows of a job's own schedule (cause 0; not its shards) whose planned instants lie from `from` to `to`, in order,
     /// at most `limit`; before them the last row with an earlier instant, where it stands for a span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;

@@ -90,19 +90,34 @@ pub(crate) fn attempt_status(outcome: Outcome) -> RunStatus {
     true_verdict(outcome).map_or(RunStatus::Unknown, |(status, _)| status)
 }
 
-/// The verdict of a broadcast over its shards, with a line for people where not all went well.
-pub(crate) fn fold(shards: &[RunStatus]) -> (RunStatus, Option<String>) {
-    let verdict = fold_shards(shards.iter().copied());
-    let count = shards.iter().filter(|status| **status == verdict).count();
-    let what = match verdict {
+/// The verdict of a whole broadcast.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Whole {
+    pub(crate) status: RunStatus,
+    /// That of its shards, where those with this verdict have the same one.
+    pub(crate) reason: Option<Reason>,
+    /// A line for people, where not all went well.
+    pub(crate) message: Option<String>,
+}
+
+/// The verdict of a broadcast over its shards, of which somebody may have asked that it be cancelled.
+pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> Whole {
+    let status = fold_shards(shards.iter().map(|(status, _)| *status));
+    let mut alike = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);
+    let count = alike.clone().count();
+    let reason = alike.next().flatten().filter(|first| alike.all(|reason| reason == Some(*first)));
+    let what = match status {
         RunStatus::Failed => "failed",
         RunStatus::TimedOut => "timed out",
         RunStatus::Cancelled => "were cancelled",
         RunStatus::Unknown => "have an unknown outcome",
         RunStatus::Skipped => "were skipped",
-        RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => return (verdict, None),
+        RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
+            return Whole { status, reason: None, message: None };
+        }
     };
-    (verdict, Some(format!("{count} of {} shards {what}", shards.len())))
+    let by = cancel_by.filter(|_| status == RunStatus::Cancelled).map(|by| format!(" by {by}")).unwrap_or_default();
+    Whole { status, reason, message: Some(format!("{count} of {} shards {what}{by}", shards.len())) }
 }
 
 /// The shard of a row that has not been sent, under this definition, and the total.
@@ -193,9 +208,36 @@ mod tests {
 
     #[test]
     fn a_fold_says_what_went_wrong() {
-        use RunStatus::{Failed, Succeeded, TimedOut};
-        assert_eq!(fold(&[Succeeded, Succeeded]), (Succeeded, None));
-        let (verdict, message) = fold(&[Failed, Succeeded, Failed, TimedOut]);
-        assert_eq!((verdict, message.as_deref()), (Failed, Some("2 of 4 shards failed")));
+        use RunStatus::{Cancelled, Failed, Skipped, Succeeded, TimedOut};
+        let (covered, asked) = (Some(Reason::Covered), Some(Reason::Requested));
+        let (later, none) = (Some("a later run"), None);
+        for (shards, cancel_by, status, reason, message) in [
+            (vec![(Succeeded, None), (Succeeded, None)], later, Succeeded, none, None),
+            (
+                vec![(Failed, None), (Succeeded, None), (Failed, None), (TimedOut, None)],
+                later,
+                Failed,
+                none,
+                Some("2 of 4 shards failed"),
+            ),
+            (
+                vec![(Cancelled, covered), (Succeeded, None), (Cancelled, covered)],
+                later,
+                Cancelled,
+                covered,
+                Some("2 of 3 shards were cancelled by a later run"),
+            ),
+            (
+                vec![(Cancelled, covered), (Cancelled, asked)],
+                None,
+                Cancelled,
+                none,
+                Some("2 of 2 shards were cancelled"),
+            ),
+            (vec![(Skipped, covered)], later, Skipped, covered, Some("1 of 1 shards were skipped")),
+        ] {
+            let expected = Whole { status, reason, message: message.map(str::to_owned) };
+            assert_eq!(fold(&shards, cancel_by), expected, "{shards:?}");
+        }
     }
 }

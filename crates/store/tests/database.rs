@@ -7,6 +7,7 @@ mod support;
 use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::run::RunOf;
 use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
@@ -228,39 +229,11 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         now,
     };
     assert!(matches!(store.create_job(new).await.unwrap(), Created::Saved(_)));
+    let of = RunOf { namespace, job: id, job_version: 1, app };
+    let fire_at = |number: i64| now + Duration::from_secs(u64::try_from(number).unwrap());
     let run = |number: i64| Run {
-        id: RunId::new(100 + number),
-        namespace,
-        job: id,
-        job_version: 1,
-        app,
-        fire_at: now + Duration::from_secs(u64::try_from(number).unwrap()),
-        cause: 0,
-        shard_index: 0,
-        shard_total: Some(1),
-        trigger: Trigger::Cron,
-        status: RunStatus::Pending,
-        reason: None,
-        attempt: 1,
         due_at: now,
-        node: token.node,
-        node_epoch: token.epoch,
-        params: None,
-        executor: None,
-        executor_id: None,
-        marked_at: None,
-        started_at: None,
-        finished_at: None,
-        message: None,
-        result: None,
-        lost_count: 0,
-        open_shards: None,
-        parent: None,
-        open_children: None,
-        trace: None,
-        cancel_by: None,
-        span_end_at: None,
-        span_count: 1,
+        ..Run::new(RunId::new(100 + number), of, fire_at(number), Trigger::Cron, (token.node, token.epoch))
     };
     let runs: Vec<Run> = (0..count).map(run).collect();
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };

@@ -45,6 +45,7 @@ impl AlertLoop {
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
             }

@@ -44,6 +44,7 @@ impl AdoptLoop {
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
                 () = self.shared.adopt_poke.notified() => {}

@@ -9,7 +9,6 @@ use rondel_store::{Store, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::boot_micros;
 use crate::cluster::Membership;
 use crate::config::EngineConfig;
 use crate::dispatch::Event;
@@ -31,6 +30,7 @@ impl BeatLoop {
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
             }
@@ -53,7 +53,7 @@ impl BeatLoop {
 
     async fn tick(&mut self) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let sent = boot_micros();
+        let sent = shared.clock.boot_micros();
         match shared.store.renew(shared.membership.token(), shared.config.lease).await? {
             Some(now) => {
                 self.observe(now, sent);
@@ -68,7 +68,7 @@ impl BeatLoop {
     }
 
     fn observe(&self, database_now: Timestamp, sent: i64) {
-        if let Some(back_ms) = self.shared.clock.observe(database_now, sent, boot_micros()) {
+        if let Some(back_ms) = self.shared.clock.observe(database_now, sent, self.shared.clock.boot_micros()) {
             tracing::warn!(back_ms, "the database's clock stepped back; jobs are quiet until it is where it was");
         }
     }
@@ -80,7 +80,7 @@ impl BeatLoop {
         tracing::warn!(epoch = shared.membership.token().epoch, "the lease ran out; joining under a new epoch");
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
-        let sent = boot_micros();
+        let sent = shared.clock.boot_micros();
         if let Join::Joined { token, ordinal } =
             shared.store.join(&request(&shared.config, shared.store.as_ref())).await?
         {
@@ -108,9 +108,11 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
     let request = request(config, store);
     let mut seen: Option<(i64, Timestamp)> = None;
     loop {
-        let sent = boot_micros();
+        let sent = config.boot.micros();
         match store.join(&request).await? {
-            Join::Joined { token, ordinal } => return Ok(Membership::new(token, ordinal, sent, config.lease)),
+            Join::Joined { token, ordinal } => {
+                return Ok(Membership::new(token, ordinal, sent, config.lease, config.boot.clone()));
+            }
             Join::Living { lease_until, epoch } => {
                 if seen.is_some_and(|before| before != (epoch, lease_until)) {
                     return Err(StartError::NameTaken { name: config.node_name.clone() });

@@ -8,7 +8,7 @@ use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Node;
 
-use crate::clock::boot_micros;
+use crate::clock::Boot;
 
 /// A lease that holds right now.
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct Held {
 
 #[derive(Debug)]
 pub(crate) struct Membership {
+    boot: Boot,
     current: RwLock<Held>,
     /// By the boot-time clock, in microseconds.
     until: AtomicI64,
@@ -30,8 +31,9 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) -> Self {
+    pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: Boot) -> Self {
         let membership = Self {
+            boot,
             current: RwLock::new(Held { token, ids: Arc::new(IdGen::new(ordinal)) }),
             until: AtomicI64::new(0),
             nodes: RwLock::default(),
@@ -61,7 +63,7 @@ impl Membership {
     }
 
     pub(crate) fn holds(&self) -> bool {
-        boot_micros() < self.until.load(Ordering::Acquire)
+        self.boot.micros() < self.until.load(Ordering::Acquire)
     }
 
     /// What to act under, where the lease holds.
@@ -154,8 +156,8 @@ mod tests {
     #[test]
     fn a_lease_ends_by_itself() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let long_ago = boot_micros() - 4_600_000;
-        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5)).holds());
-        assert!(Membership::new(token, 1, boot_micros(), Duration::from_secs(5)).holds());
+        let long_ago = Boot::Host.micros() - 4_600_000;
+        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), Boot::Host).holds());
+        assert!(Membership::new(token, 1, Boot::Host.micros(), Duration::from_secs(5), Boot::Host).holds());
     }
 }

@@ -38,11 +38,12 @@ impl DeclareLoop {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut period = interval_at(Instant::now() + PERIOD.mul_f64(rand::random_range(0.1..1.0)), PERIOD);
+        let mut period = interval_at(Instant::now() + self.engine.shared().first_look(PERIOD), PERIOD);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
                 () = self.engine.declared().poke.notified() => tokio::time::sleep(PAUSE).await,

@@ -52,7 +52,7 @@ impl Online {
 
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
-    online: HashMap<ExecutorId, Online>,
+    online: BTreeMap<ExecutorId, Online>,
     /// By stable name, which routers order by; the incarnation tells two of one name apart.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
     /// Who left, and when.

@@ -29,7 +29,7 @@ pub(crate) enum LimitKey {
 
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
-    limits: HashMap<LimitKey, Limit>,
+    limits: BTreeMap<LimitKey, Limit>,
     /// The concurrency key under which a run is open.
     held: HashMap<RunId, LimitKey>,
     waiting: HashMap<RunId, (LimitKey, Turn)>,

@@ -88,7 +88,6 @@ impl DispatchLoop {
             }
         }
         let token = self.shared.membership.token();
-        #[expect(clippy::iter_over_hash_type, reason = "each executor gets its own message, in any order")]
         for (executor, mut batch) in std::mem::take(&mut self.outgoing) {
             while !batch.is_empty() {
                 let rest = batch.split_off(batch.len().min(TRIGGER_BATCH));

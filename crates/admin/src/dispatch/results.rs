@@ -1,7 +1,7 @@
 //! Results become durable here, in batches and in lanes by job, together with what follows from them; then they are
 //! acknowledged. While the database does not answer they wait here, in bounded memory, and on the executors.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +103,7 @@ impl ResultLoop {
         loop {
             let mut batch = Vec::with_capacity(BATCH);
             let count = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 count = self.items.recv_many(&mut batch, BATCH) => count,
             };
@@ -133,7 +134,7 @@ impl ResultLoop {
             // Before they leave their gates: they keep their place there.
             drop(self.events.send(Event::Awaiting(awaiting)).await);
         }
-        let mut acks: HashMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = HashMap::new();
+        let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
         for ((finish, reply), finished) in finishes.iter().zip(replies).zip(&finished) {
             if let Some(session) = reply {
                 let (_, acks) = acks.entry(session.number).or_insert_with(|| (session, Vec::new()));
@@ -167,6 +168,7 @@ impl ResultLoop {
                 }
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return None,
                 () = tokio::time::sleep(delay) => {}
             }

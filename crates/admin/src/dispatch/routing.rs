@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rand::RngExt as _;
 use rondel_core::route::trace::{self, Waited};
 use rondel_core::route::{Answer, Ask, Candidate, Choice, Question, Refusal, question};
 use rondel_core::{ExecutorId, Job, JobId, Route, Run, RunId, Timestamp};
@@ -163,11 +162,11 @@ fn ask<'a>(run: &'a Run, candidates: &'a [Candidate<'a>], is_over: bool, now: Ti
     }
 }
 
-/// A random number: the same for all shards of a fire.
+/// As good as a random number, without a source of chance: the same for all shards of a fire.
 fn draw(run: &Run) -> u32 {
     match run.parent.filter(|_| run.shard_total.is_some_and(|total| total > 1)) {
         Some(fire) => spread(fire),
-        None => rand::rng().random(),
+        None => spread(run.id).wrapping_add(run.attempt.unsigned_abs().wrapping_mul(0x9E37_79B9)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The loop that owns the open runs of this node.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub(crate) struct DispatchLoop {
     /// Runs that wait for answers of executors.
     pub(super) probes: Probes,
     /// Triggers of this turn of the loop, by executor.
-    pub(super) outgoing: HashMap<ExecutorId, Vec<v1::Trigger>>,
+    pub(super) outgoing: BTreeMap<ExecutorId, Vec<v1::Trigger>>,
     /// At-most-once runs of this turn.
     pub(super) to_mark: Vec<InHand>,
     pub(super) next_session: u64,
@@ -133,7 +133,7 @@ impl DispatchLoop {
             executors: Executors::default(),
             memories: Memories::default(),
             probes: Probes::default(),
-            outgoing: HashMap::new(),
+            outgoing: BTreeMap::new(),
             to_mark: Vec::new(),
             next_session: 0,
             next_round_at,
@@ -147,6 +147,7 @@ impl DispatchLoop {
             let due_at = next.map_or(Timestamp::MAX, |next| next.0.0.run.due_at);
             let wake = due_at.min(self.next_round_at).min(self.limits.wake_at()).min(self.probes.wake_at());
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 event = self.events.recv() => match event {
                     Some(event) => self.handle_burst(event),

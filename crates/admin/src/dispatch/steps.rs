@@ -67,6 +67,7 @@ impl StepLoop {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             let step = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 step = self.steps.recv() => step,
             };

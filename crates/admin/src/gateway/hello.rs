@@ -7,7 +7,8 @@ use rondel_core::{AppId, ExecutorId, RunId, name};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
 use rondel_store::cluster::ExecutorRecord;
-use tonic::{Status, Streaming};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Status;
 
 use crate::declared::Said;
 use crate::dispatch::Report;
@@ -29,10 +30,13 @@ pub(super) struct Greeted {
     pub(super) said: Said,
 }
 
-pub(super) async fn receive(messages: &mut Streaming<v1::ExecutorMessage>) -> Result<v1::Hello, Status> {
-    let first = tokio::time::timeout(HELLO_TIMEOUT, messages.message())
+pub(super) async fn receive(
+    messages: &mut (impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin),
+) -> Result<v1::Hello, Status> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, messages.next())
         .await
-        .map_err(|_| Status::deadline_exceeded("no hello came"))??;
+        .map_err(|_| Status::deadline_exceeded("no hello came"))?
+        .transpose()?;
     match first.and_then(|message| message.body) {
         Some(Body::Hello(hello)) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be a hello")),

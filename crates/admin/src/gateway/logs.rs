@@ -122,6 +122,7 @@ impl LogLoop {
         loop {
             let mut batch = Vec::with_capacity(BATCH);
             let count = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 count = self.items.recv_many(&mut batch, BATCH) => count,
             };

@@ -78,6 +78,26 @@ impl GatewayService {
     }
 }
 
+impl GatewayService {
+    /// Takes an executor's stream, however it came, once its token was checked: reads its hello, and gives what is said to
+    /// it from then on, the welcome first.
+    pub(crate) async fn open(
+        &self,
+        mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
+        peer: &str,
+    ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
+        let inner = &self.inner;
+        let hello = hello::receive(&mut messages).await?;
+        let who = format!("{}/{}/{} at {peer}", hello.namespace, hello.app, hello.name);
+        let greeted = hello::check(&inner.shared, hello).await.map_err(|status| inner.refuse(&who, status))?;
+        let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
+        let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = session::Session::open(inner, greeted, sender, number).await?;
+        inner.lifecycle.spawn("session", Until::Done, session.run(messages, inner.lifecycle.hard.clone()));
+        Ok(outgoing)
+    }
+}
+
 impl Inner {
     /// A refusal is logged the first time that it is made to the same executor for the same reason.
     fn refuse(&self, who: &str, status: Status) -> Status {
@@ -111,14 +131,7 @@ impl Gateway for GatewayService {
         if token.is_none() {
             return Err(inner.refuse(&peer, Status::unauthenticated("no token, or an unknown or expired one")));
         }
-        let mut messages = request.into_inner();
-        let hello = hello::receive(&mut messages).await?;
-        let who = format!("{}/{}/{} at {peer}", hello.namespace, hello.app, hello.name);
-        let greeted = hello::check(&inner.shared, hello).await.map_err(|status| inner.refuse(&who, status))?;
-        let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
-        let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
-        let session = session::Session::open(inner, greeted, sender, number).await?;
-        inner.lifecycle.spawn("session", Until::Done, session.run(messages, inner.lifecycle.hard.clone()));
+        let outgoing = self.open(request.into_inner(), &peer).await?;
         Ok(Response::new(Box::pin(tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), Ok))))
     }
 }

@@ -9,8 +9,9 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message;
 use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::mpsc;
+use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::hello::Greeted;
 use super::{Inner, LogItem};
@@ -76,24 +77,29 @@ impl Session {
         })
     }
 
-    pub(super) async fn run(self, mut messages: Streaming<v1::ExecutorMessage>, stop: CancellationToken) {
+    pub(super) async fn run(
+        self,
+        mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin,
+        stop: CancellationToken,
+    ) {
         let silence = self.shared.config.heartbeat.saturating_mul(SILENT_HEARTBEATS);
         loop {
             let next = tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 () = self.handle.sender.closed() => break,
                 // The dispatcher wants a new stream.
                 () = self.handle.end.cancelled() => break,
-                next = tokio::time::timeout(silence, messages.message()) => next,
+                next = tokio::time::timeout(silence, messages.next()) => next,
             };
             match next {
-                Ok(Ok(Some(message))) => {
+                Ok(Some(Ok(message))) => {
                     if let Some(body) = message.body {
                         self.take(body).await;
                     }
                 }
-                Ok(Ok(None)) => break,
-                Ok(Err(status)) => {
+                Ok(None) => break,
+                Ok(Some(Err(status))) => {
                     tracing::debug!(executor_id = %self.handle.executor, %status, "an executor's stream broke");
                     break;
                 }

@@ -43,13 +43,13 @@ impl HousekeepingLoop {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        // Nodes that start together look at different moments.
-        let first = self.period.mul_f64(rand::random_range(0.1..1.0));
+        let first = self.shared.first_look(self.period);
         let mut period = interval_at(Instant::now() + first, self.period);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
             }
@@ -128,6 +128,7 @@ fn period(retention: Duration) -> Duration {
 /// Twice what the batch took: two thirds of the time belong to the others.
 async fn pause(batch_took: Duration, stop: &CancellationToken) {
     tokio::select! {
+        biased;
         () = stop.cancelled() => {}
         () = tokio::time::sleep((batch_took * 2).max(PAUSE_MIN)) => {}
     }

@@ -9,6 +9,25 @@ use serde_json::Value;
 use crate::engine::Engine;
 use crate::registry::{Handler, ParamsSchema};
 
+/// What the author of a definition should know although it is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobWarning {
+    /// Its runs wait, and are skipped after its `queue_timeout`.
+    NoHandler {
+        /// The app.
+        app: String,
+        /// The handler.
+        handler: String,
+    },
+}
+
+impl std::fmt::Display for JobWarning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self::NoHandler { app, handler } = self;
+        write!(f, "no executor of app {app} that is online has a handler {handler}")
+    }
+}
+
 impl Engine {
     /// The handlers that executors online have in an app, by name.
     #[must_use]
@@ -31,11 +50,11 @@ impl Engine {
 
     /// What the author of a definition should know although it is right.
     #[must_use]
-    pub fn warnings(&self, namespace: NamespaceId, spec: &JobSpec) -> Vec<String> {
+    pub fn warnings(&self, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobWarning> {
         let (app, handler) = (&spec.app, &spec.handler);
         match self.shared().registry.params_schema(namespace, app, handler) {
             Some(_) => Vec::new(),
-            None => vec![format!("no executor of app {app} that is online has a handler {handler}")],
+            None => vec![JobWarning::NoHandler { app: app.clone(), handler: handler.clone() }],
         }
     }
 

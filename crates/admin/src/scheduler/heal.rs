@@ -49,13 +49,13 @@ impl HealLoop {
     }
 
     pub(crate) async fn run(self, stop: CancellationToken) {
-        // Nodes that start together look at different moments.
-        let first = PERIOD.mul_f64(rand::random_range(0.1..1.0));
+        let first = self.engine.shared().first_look(PERIOD);
         let mut period = interval_at(Instant::now() + first, PERIOD);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
             }

@@ -1,6 +1,6 @@
 //! Which open runs this process has in memory, so that the standing query for strays never takes one up twice.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use rondel_core::{JobId, Run, RunId};
@@ -11,7 +11,7 @@ pub(crate) struct InMemory(Mutex<HashSet<RunId>>);
 /// Open runs of this node that await their children. They are in nobody's hands; their place in the gate of their job is
 /// all that is theirs here.
 #[derive(Debug, Default)]
-pub(crate) struct Awaiting(Mutex<HashMap<RunId, JobId>>);
+pub(crate) struct Awaiting(Mutex<BTreeMap<RunId, JobId>>);
 
 impl Awaiting {
     pub(crate) fn admit(&self, runs: impl IntoIterator<Item = (JobId, RunId)>) {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use rondel_core::plan::{MissedSpan, Plan, PlannedFire, Window, plan};
-use rondel_core::run::BROADCAST;
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
@@ -45,6 +44,7 @@ impl ScanLoop {
         let mut complained = false;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
                 () = self.shared.scan_poke.notified() => {}
@@ -179,42 +179,14 @@ fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, w
 }
 
 fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {
-    let sharded = definition.job.is_sharded();
-    Run {
-        id: RunId::new(held.ids.next(window.now)),
-        namespace: definition.namespace,
-        job: definition.id,
-        job_version: definition.version,
-        app: definition.app,
-        fire_at: fire.fire_at,
-        cause: 0,
-        shard_index: if sharded { BROADCAST } else { 0 },
-        shard_total: if sharded { None } else { Some(1) },
-        trigger: fire.trigger,
+    let owner = (held.token.node, held.token.epoch);
+    let run = Run {
         // The ring reaches as far as the look-ahead; what starts later (jitter) waits in the store.
         status: if fire.due_at > window.end { RunStatus::Waiting } else { RunStatus::Pending },
-        reason: None,
-        attempt: 1,
         due_at: fire.due_at,
-        node: held.token.node,
-        node_epoch: held.token.epoch,
-        params: None,
-        executor: None,
-        executor_id: None,
-        marked_at: None,
-        started_at: None,
-        finished_at: None,
-        message: None,
-        result: None,
-        lost_count: 0,
-        open_shards: None,
-        parent: None,
-        open_children: None,
-        trace: None,
-        cancel_by: None,
-        span_end_at: None,
-        span_count: 1,
-    }
+        ..Run::new(RunId::new(held.ids.next(window.now)), definition.run_of(), fire.fire_at, fire.trigger, owner)
+    };
+    if definition.job.is_sharded() { run.for_all_shards() } else { run }
 }
 
 /// One row of the ledger for all missed fires that the policy passes over.

@@ -53,6 +53,7 @@ impl TickLoop {
         loop {
             let wake = self.next_wake();
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 command = self.commands.recv() => match command {
                     Some(command) => self.take_commands(command),

@@ -1,6 +1,7 @@
 //! `rondel run`: what became of fires.
 
 mod logs;
+mod tree;
 mod wait;
 
 use std::time::Duration;
@@ -103,7 +104,10 @@ impl RunArgs {
                 let query: Vec<_> = job.into_iter().chain(status).collect();
                 VIEW.list(&list::read(&client, "runs", &query, &args.bounds).await?, format)
             }
-            RunCommand::Get(args) => VIEW.whole_in_words(&client.get(&["runs", &args.id], &[]).await?, format, trace),
+            RunCommand::Get(args) => {
+                VIEW.whole_in_words(&client.get(&["runs", &args.id], &[]).await?, format, in_words)?;
+                tree::print(&client, &args.id, format, clock::now()).await
+            }
             RunCommand::Logs(args) => logs::print(&client, &args, format).await,
             RunCommand::Cancel(args) => {
                 let body = serde_json::json!({ "reason": args.reason }).to_string();
@@ -118,10 +122,14 @@ impl RunArgs {
     }
 }
 
-/// How a run came to its executor, in words.
-fn trace(key: &str, value: &Value) -> Option<String> {
-    (key == "trace").then_some(())?;
-    Trace::deserialize(value).ok().map(|trace| trace.to_string())
+/// The values that have words of their own: how the run came to its executor, and how many follow from it, which the tree
+/// shows.
+fn in_words(key: &str, value: &Value) -> Option<String> {
+    match key {
+        "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
+        "children" | "shards" => value.as_array().map(|all| all.len().to_string()),
+        _ => None,
+    }
 }
 
 fn row(run: &Value, now: Timestamp) -> Vec<String> {
@@ -189,8 +197,9 @@ mod tests {
         assert_eq!(took(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
         assert_eq!(shard(&run), "1 of 3");
         assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
-        assert_eq!(trace("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru, of a alone"));
-        assert_eq!(trace("trace", &Value::Null), None);
+        assert_eq!(in_words("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru, of a alone"));
+        assert_eq!(in_words("trace", &Value::Null), None);
+        assert_eq!(in_words("children", &json!([{"id": "1"}])).as_deref(), Some("1"));
         assert_eq!(message(&run).chars().count(), MESSAGE_LEN_MAX + 1);
     }
 }

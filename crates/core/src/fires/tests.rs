@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::calendar::{Calendar, CalendarSpec};
 use crate::id::{AppId, JobId, NamespaceId, NodeId};
-use crate::run::Trigger;
+use crate::run::{RunOf, Trigger};
 use crate::words::Lang;
 
 fn at(text: &str) -> Timestamp {
@@ -40,40 +40,8 @@ fn workdays() -> Arc<Calendar> {
 }
 
 fn row(id: i64, fire_at: Timestamp, status: RunStatus, reason: Option<Reason>) -> Run {
-    Run {
-        id: RunId::new(id),
-        namespace: NamespaceId::new(1),
-        job: JobId::new(1),
-        job_version: 1,
-        app: AppId::new(1),
-        fire_at,
-        cause: 0,
-        shard_index: 0,
-        shard_total: None,
-        trigger: Trigger::Cron,
-        status,
-        reason,
-        attempt: 1,
-        due_at: fire_at,
-        node: NodeId::new(1),
-        node_epoch: 1,
-        params: None,
-        executor: None,
-        executor_id: None,
-        marked_at: None,
-        started_at: None,
-        finished_at: None,
-        message: None,
-        result: None,
-        lost_count: 0,
-        open_shards: None,
-        open_children: None,
-        parent: None,
-        trace: None,
-        cancel_by: None,
-        span_end_at: None,
-        span_count: 1,
-    }
+    let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+    Run { status, reason, ..Run::new(RunId::new(id), of, fire_at, Trigger::Cron, (NodeId::new(1), 1)) }
 }
 
 fn done(id: i64, fire_at: Timestamp) -> Run {

@@ -17,7 +17,7 @@ use super::output::pump;
 use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;
 use crate::lifecycle::lock;
-use crate::run::RunContext;
+use crate::run::{RunContext, parents};
 
 /// Names that belong to the agent: its own settings and secrets stay with it.
 const OWN_PREFIX: &str = "RONDEL_";
@@ -93,7 +93,7 @@ impl Program {
                 command.env_remove(name);
             }
         }
-        command.envs(&self.env).envs(run_env(run)).env(WORK_DIR, self.folder.path());
+        command.envs(&self.env).envs(run_env(run)).envs(parents_env(run)).env(WORK_DIR, self.folder.path());
         command.current_dir(self.cwd.as_deref().unwrap_or_else(|| self.folder.path()));
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
@@ -120,6 +120,12 @@ fn run_env(run: &RunContext) -> [(&'static str, String); 10] {
         ("RONDEL_FENCE_TERM", token.term.to_string()),
         ("RONDEL_FENCE_N", token.n.to_string()),
     ]
+}
+
+/// What the run was told of the runs that it follows from. Servers keep it far below what a variable can hold.
+fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
+    let told = serde_json::from_str(run.params()).ok().and_then(|mut params| parents::take(&mut params))?;
+    Some(("RONDEL_PARENTS", serde_json::Value::Object(told).to_string()))
 }
 
 /// Feeds it, reads it, and waits for its end.

@@ -1,6 +1,7 @@
 //! The run that some code runs in: what the handler is given, and what code far from it reads.
 
 mod context;
+pub(crate) mod parents;
 mod stop;
 
 use std::sync::Arc;

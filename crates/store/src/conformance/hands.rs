@@ -5,6 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::{LATER_RUN, Outcome};
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
+use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_one, job, join, next_id, pending, read, run};
 use crate::ledger::{CancelAsked, InHand, LimitName, RunCheck};
 use crate::{LeaseToken, Store};
@@ -127,6 +128,14 @@ pub async fn who_is_covered_says_so(store: &dyn Store) {
         let ended = read(store, run.id).await;
         assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(Reason::Covered)));
     }
+    let (whole, shards) = expanded(store, token, 2).await;
+    store.ask_cancels(&[whole.id, shards[0].id, shards[1].id], LATER_RUN, now).await.unwrap();
+    finish_one(store, finish(&shards[0], Outcome::Cancelled)).await;
+    assert_eq!(read(store, whole.id).await.reason, None);
+    finish_one(store, finish(&shards[1], Outcome::Cancelled)).await;
+    let ended = read(store, whole.id).await;
+    assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(Reason::Covered)));
+    assert_eq!(ended.message, Some(format!("2 of 2 shards were cancelled by {LATER_RUN}")));
     assert_eq!(store.cancels(token).await.unwrap(), []);
 }
 

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::run::RunOf;
 use rondel_core::{
     AppId, ExecutorId, IdGen, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
@@ -124,6 +125,7 @@ macro_rules! for_each_conformance_check {
             a_fenced_node_cannot_renew,
             pages_of_runs_have_no_gaps,
             pages_keep_to_their_filters,
+            runs_that_follow_are_found_by_their_parents,
             logs_are_kept_once,
             old_logs_go_by_size_and_leave_a_word,
             a_failed_run_is_told_once,
@@ -227,40 +229,8 @@ fn created(created: Created) -> JobRecord {
 
 /// A run that its home has claimed.
 fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
-    Run {
-        id: RunId::new(next_id()),
-        namespace: job.namespace,
-        job: job.id,
-        job_version: job.version,
-        app: job.app,
-        fire_at,
-        cause: 0,
-        shard_index: 0,
-        shard_total: Some(1),
-        trigger: Trigger::Interval,
-        status: RunStatus::Pending,
-        reason: None,
-        attempt: 1,
-        due_at: fire_at,
-        node: token.node,
-        node_epoch: token.epoch,
-        params: None,
-        executor: None,
-        executor_id: None,
-        marked_at: None,
-        started_at: None,
-        finished_at: None,
-        message: None,
-        result: None,
-        lost_count: 0,
-        open_shards: None,
-        parent: None,
-        open_children: None,
-        trace: None,
-        cancel_by: None,
-        span_end_at: None,
-        span_count: 1,
-    }
+    let of = RunOf { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
+    Run::new(RunId::new(next_id()), of, fire_at, Trigger::Interval, (token.node, token.epoch))
 }
 
 fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {

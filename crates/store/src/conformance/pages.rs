@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{NamespaceId, Run, RunId, RunStatus};
 
-use super::{FAILED, claim, finish, finish_all, job, join, run};
+use super::{FAILED, claim, finish, finish_all, job, join, requested, run};
 use crate::Store;
 use crate::catalog::JobRecord;
 use crate::ledger::RunQuery;
@@ -77,4 +77,25 @@ pub async fn pages_keep_to_their_filters(store: &dyn Store) {
         let open = own(all_pages(store, job.namespace, page(&[Pending, Waiting, Running], of_job)).await);
         assert_eq!(open.len(), 23);
     }
+}
+
+/// Shards, children and repetitions, of several runs at once.
+pub async fn runs_that_follow_are_found_by_their_parents(store: &dyn Store) {
+    let (job, rows) = runs(store).await;
+    let token = join(store).await;
+    let below = |parents: Vec<RunId>, limit| async move {
+        let found = store.runs_below(&parents, limit).await.unwrap();
+        found.into_iter().map(|run| run.id).collect::<Vec<_>>()
+    };
+    assert_eq!(below(rows.iter().map(|run| run.id).collect(), 100).await, []);
+    let mut made = Vec::new();
+    for parent in [&rows[1], &rows[2], &rows[1]] {
+        let run = Run { parent: Some(parent.id), ..requested(&job, token, parent.fire_at) };
+        made.push(store.request_run(token, run, parent.fire_at).await.unwrap().id);
+    }
+    assert_eq!(below(vec![rows[1].id, rows[2].id, rows[3].id], 100).await, made);
+    assert_eq!(below(vec![rows[1].id, rows[2].id], 2).await, made[..2]);
+    assert_eq!(below(vec![rows[1].id], 100).await, [made[0], made[2]]);
+    assert_eq!(below(vec![made[0]], 100).await, []);
+    assert_eq!(below(Vec::new(), 100).await, []);
 }

@@ -255,6 +255,11 @@ impl Ledger for MemStore {
         Ok(self.state().page(namespace, query))
     }
 
+    async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
+        let follows = |run: &&Run| run.parent.is_some_and(|parent| parents.contains(&parent));
+        Ok(self.state().runs.values().filter(follows).take(size(limit)).cloned().collect())
+    }
+
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
         let state = self.state();
         let is_planned = |run: &&Run| run.job == job && run.cause == 0 && run.parent.is_none() && run.fire_at <= to;

@@ -106,8 +106,8 @@ impl State {
         };
         let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
         let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != BROADCAST);
-        let (statuses, ends): (Vec<RunStatus>, Vec<Option<Timestamp>>) =
-            shards.map(|run| (run.status, run.finished_at)).unzip();
+        let (shards, ends): (Vec<_>, Vec<Option<Timestamp>>) =
+            shards.map(|run| ((run.status, run.reason), run.finished_at)).unzip();
         let parent = shard.parent.and_then(|parent| self.runs.get_mut(&parent));
         let is_broadcast = |run: &&mut Run| run.shard_index == BROADCAST && is_sibling(&&**run);
         let Some(broadcast) = parent.filter(is_broadcast) else { return };
@@ -119,7 +119,8 @@ impl State {
             && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown)
         {
             let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
-            (broadcast.status, broadcast.message) = settle::fold(&statuses);
+            let whole = settle::fold(&shards, broadcast.cancel_by.as_deref());
+            (broadcast.status, broadcast.reason, broadcast.message) = (whole.status, whole.reason, whole.message);
             broadcast.finished_at = ends.into_iter().flatten().max();
             self.cancels.remove(&id);
             if is_first {

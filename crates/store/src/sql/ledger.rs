@@ -97,6 +97,10 @@ impl Ledger for SqlStore {
         self.read_page(namespace, query).await
     }
 
+    async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
+        self.read_below(parents, limit).await
+    }
+
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
         self.read_planned(job, (from, to), limit).await
     }

@@ -64,19 +64,19 @@ const CORRECT_ATTEMPTS: Statement = Statement {
 };
 const LOCK_BROADCASTS: Statement = Statement {
     name: "lock_broadcasts",
-    text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, message, cancel_by, open_children FROM run \
-           WHERE id {in_list} AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
+    text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, reason, message, cancel_by, \
+           open_children FROM run WHERE id {in_list} AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
 };
 pub(super) const READ_SHARDS: Statement = Statement {
     name: "read_shards",
-    text: "SELECT parent.id, shard.status, shard.finished_at_ms FROM run parent JOIN run shard \
+    text: "SELECT parent.id, shard.status, shard.reason, shard.finished_at_ms FROM run parent JOIN run shard \
            ON shard.job_id = parent.job_id AND shard.fire_at_ms = parent.fire_at_ms AND shard.cause = parent.cause \
            AND shard.shard_index >= 0 WHERE parent.id {in_list}",
 };
 const COUNT_SHARDS: Statement = Statement {
     name: "count_shards",
-    text: "UPDATE run {join:iitit} SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
-           message = v.column5 {from:iitit} WHERE run.id = v.column1 AND run.shard_index = -1",
+    text: "UPDATE run {join:iititt} SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
+           message = v.column5, reason = v.column6 {from:iititt} WHERE run.id = v.column1 AND run.shard_index = -1",
 };
 
 impl SqlStore {
@@ -405,7 +405,7 @@ impl<'f> Batch<'f> {
                 let mut shards = tx.read_shards(&over).await?;
                 for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
                     let is_first = !broadcast.status.is_terminal();
-                    broadcast.fold(shards.remove(&broadcast.id).unwrap_or_default());
+                    broadcast.fold(&shards.remove(&broadcast.id).unwrap_or_default());
                     if is_first {
                         self.over.push((broadcast.ended(), None));
                     }
@@ -414,7 +414,7 @@ impl<'f> Batch<'f> {
                     }
                     let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
                     self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
-                    if broadcast.is_cancel_asked {
+                    if broadcast.cancel_by.is_some() {
                         self.cancels.push(broadcast.id.get());
                     }
                 }
@@ -429,6 +429,7 @@ impl<'f> Batch<'f> {
                     .text(row.status.as_str())
                     .opt_at(row.finished_at)
                     .opt_text(row.message.as_deref())
+                    .opt_text(row.reason.map(Reason::as_str))
             });
             tx.execute_all(query, broadcasts.len()).await?;
             for broadcast in &broadcasts {
@@ -441,6 +442,9 @@ impl<'f> Batch<'f> {
     }
 }
 
+/// The verdict of a shard, and when it was made.
+type ShardEnd = ((RunStatus, Option<Reason>), Option<Timestamp>);
+
 /// The row of a broadcast whose shards have changed.
 struct Broadcast {
     id: RunId,
@@ -448,8 +452,9 @@ struct Broadcast {
     status: RunStatus,
     open_shards: i32,
     finished_at: Option<Timestamp>,
+    reason: Option<Reason>,
     message: Option<String>,
-    is_cancel_asked: bool,
+    cancel_by: Option<String>,
     /// It awaits its children: its shards are folded already.
     is_awaiting: bool,
     trigger: Trigger,
@@ -472,10 +477,11 @@ impl Broadcast {
         }
     }
 
-    fn fold(&mut self, shards: Vec<(RunStatus, Option<Timestamp>)>) {
+    fn fold(&mut self, shards: &[ShardEnd]) {
         self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
-        let statuses: Vec<RunStatus> = shards.into_iter().map(|(status, _)| status).collect();
-        (self.status, self.message) = settle::fold(&statuses);
+        let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
+        let whole = settle::fold(&verdicts, self.cancel_by.as_deref());
+        (self.status, self.reason, self.message) = (whole.status, whole.reason, whole.message);
     }
 }
 
@@ -496,8 +502,9 @@ impl Tx<'_> {
                 status: columns.word("status")?,
                 open_shards: columns.small("open_shards")?,
                 finished_at: columns.opt_at("finished_at_ms")?,
+                reason: columns.opt_word("reason")?,
                 message: columns.opt_text("message")?,
-                is_cancel_asked: columns.opt_text("cancel_by")?.is_some(),
+                cancel_by: columns.opt_text("cancel_by")?,
                 is_awaiting: columns.opt_int("open_children")?.is_some(),
                 trigger: Trigger::Parent,
                 awaits_children: false,
@@ -512,12 +519,13 @@ impl Tx<'_> {
         Ok(broadcasts)
     }
 
-    async fn read_shards(&mut self, ids: &[i64]) -> Result<HashMap<RunId, Vec<(RunStatus, Option<Timestamp>)>>> {
+    async fn read_shards(&mut self, ids: &[i64]) -> Result<HashMap<RunId, Vec<ShardEnd>>> {
         let mut shards: HashMap<RunId, Vec<_>> = HashMap::with_capacity(ids.len());
         for row in self.rows(Query::new(&READ_SHARDS).list(ids.iter().copied())).await? {
             let mut columns = Reader::new(&row, "run");
             let parent = RunId::new(columns.int("id")?);
-            shards.entry(parent).or_default().push((columns.word("status")?, columns.opt_at("finished_at_ms")?));
+            let verdict = (columns.word("status")?, columns.opt_word("reason")?);
+            shards.entry(parent).or_default().push((verdict, columns.opt_at("finished_at_ms")?));
         }
         Ok(shards)
     }

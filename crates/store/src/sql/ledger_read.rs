@@ -82,6 +82,15 @@ pub(super) const LIST_SHARDS: Statement = Statement {
     ),
 };
 
+pub(super) const LIST_BELOW: Statement = Statement {
+    name: "list_below",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE parent_id IS NOT NULL AND parent_id {in_list} ORDER BY id LIMIT ?"
+    ),
+};
+
 /// A shard has its broadcast as its parent.
 pub(super) const LIST_PLANNED: Statement = Statement {
     name: "list_planned",
@@ -127,6 +136,17 @@ impl SqlStore {
             let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|id| id.get()))).await?;
             found.append(&mut rows::runs(&rows)?);
         }
+        Ok(found)
+    }
+
+    pub(super) async fn read_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
+        let mut found = Vec::new();
+        for chunk in parents.chunks(CHUNK_MAX) {
+            let query = Query::new(&LIST_BELOW).list(chunk.iter().map(|id| id.get())).int(limit.into());
+            found.append(&mut rows::runs(&self.rows(query).await?)?);
+        }
+        found.sort_by_key(|run| run.id);
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(found)
     }
 

@@ -55,6 +55,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_read::LIST_OF_JOB, "(job_id=? AND fire_at_ms<?)"),
         (&ledger_read::LIST_OF_JOB_BY_STATUS, "(job_id=? AND fire_at_ms<?)"),
         (&ledger_read::LIST_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
+        (&ledger_read::LIST_BELOW, "run_parent (parent_id=?)"),
         (&declarations::READ_MARKS, "declared_set_seen"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),
         (&logs::READ_LOGGED_RUNS, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),

@@ -40,6 +40,15 @@ struct HandlerJson<'a> {
     params_schema: Option<&'a Value>,
 }
 
+#[derive(Serialize)]
+struct ProblemJson<'a> {
+    /// The name that the declaration has, as far as it could be read.
+    job: &'a str,
+    /// Where in its definition.
+    pointer: &'a str,
+    message: &'a str,
+}
+
 /// The `{app}` of a path.
 pub(super) struct AppName(String);
 
@@ -80,6 +89,18 @@ pub(super) async fn handlers(call: Call, AppName(app): AppName) -> Result<Respon
         name: &handler.name,
         executors: &handler.executors,
         params_schema: handler.params_schema.as_ref().map(|schema| schema.document()),
+    });
+    json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
+}
+
+/// What is wrong with the jobs that the code of an app's executors declares, as far as they are online here.
+pub(super) async fn declaration_problems(call: Call, AppName(app): AppName) -> Result<Response, Problem> {
+    let app = jobs::find_app(&call, &app).await?;
+    let found = call.engine().declaration_problems(app);
+    let items = found.iter().map(|problem| ProblemJson {
+        job: &problem.job,
+        pointer: &problem.pointer,
+        message: &problem.message,
     });
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }

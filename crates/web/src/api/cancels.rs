@@ -15,7 +15,7 @@ use crate::frame::json;
 use crate::problem::{Code, Problem};
 
 /// The longest reason, in characters: it has to fit beside the name into one column.
-const REASON_LEN_MAX: usize = 150;
+pub(crate) const REASON_LEN_MAX: usize = 150;
 
 /// The body of a request to cancel a run.
 #[derive(Debug, Default, Deserialize)]
@@ -77,7 +77,7 @@ pub(super) async fn job(
 }
 
 /// Who asks, and why: what the verdict's message says.
-fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Problem> {
+pub(crate) fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(name.to_owned()) };
     let len = reason.chars().count();
     if len > REASON_LEN_MAX {

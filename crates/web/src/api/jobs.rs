@@ -298,7 +298,8 @@ async fn answer(
     let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
     let children = Some(call.engine().store().child_names(record.id).await?);
-    let warnings = last_run.is_none().then(|| call.engine().warnings(record.namespace, &record.spec));
+    let warnings = || call.engine().warnings(record.namespace, &record.spec).iter().map(ToString::to_string).collect();
+    let warnings = last_run.is_none().then(warnings);
     let body = JobJson { parents, children, last_run, warnings, ..JobJson::new(record, &call.namespace.name, next) };
     let mut response = json(status, &body)?;
     response.headers_mut().insert(ETAG, tag(record.version));

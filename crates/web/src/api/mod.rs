@@ -2,7 +2,7 @@
 
 mod apps;
 pub(crate) mod calendars;
-mod cancels;
+pub(crate) mod cancels;
 pub(crate) mod executors;
 mod fires;
 mod follow;
@@ -12,6 +12,7 @@ pub(crate) mod lines;
 pub(crate) mod logs;
 mod nodes;
 pub(crate) mod run_json;
+pub(crate) mod run_tree;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 mod sign_in_links;
@@ -61,12 +62,14 @@ pub(crate) fn routes() -> Routes {
         .post("/api/v1/schedules/preview", View, schedules::post)
         .get("/api/v1/runs", View, runs::list)
         .get("/api/v1/runs/{id}", View, runs::get)
+        .get("/api/v1/runs/{id}/tree", View, run_tree::get)
         .post("/api/v1/runs/{id}/cancel", Operate, cancels::run)
         .post("/api/v1/runs/{id}/retry", Operate, runs::retry)
         .get("/api/v1/runs/{id}/logs", View, logs::get)
         .get("/api/v1/apps", View, apps::list)
         .post("/api/v1/apps", Edit, apps::create)
         .get("/api/v1/apps/{app}/handlers", View, apps::handlers)
+        .get("/api/v1/apps/{app}/declaration-problems", View, apps::declaration_problems)
         .get("/api/v1/executors", View, executors::list)
         .get("/api/v1/nodes", View, nodes::list)
         .get("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::get)

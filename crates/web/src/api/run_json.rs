@@ -8,7 +8,8 @@ use rondel_store::ledger::RunQuery;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::LIMIT_MAX;
+use super::run_tree::ChildJson;
+use super::{LIMIT_MAX, run_tree};
 use crate::call::Call;
 use crate::problem::Problem;
 
@@ -51,8 +52,13 @@ struct RunJson {
     params: Option<Box<RawValue>>,
     result: Option<Box<RawValue>>,
     parent: Option<RunId>,
-    /// The run that its fire began with; itself, unless it follows from others.
+    /// The run that its fire began with; itself, unless it is a shard or follows from others.
     root: RunId,
+    /// What follows from it: shards, runs of other jobs, the same asked for again by hand.
+    children: Vec<ChildJson>,
+    /// Whether there are more of them than are shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    has_more_children: bool,
     cancel_requested_by: Option<String>,
     /// How far it is, while it is open and its handler has told.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,7 +164,8 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
     let shards = if run.shard_index == BROADCAST { Some(shards(call, &run).await?) } else { None };
     let params = params(call, &run).await?;
     let (job_version, due_at, parent) = (run.job_version, run.due_at, run.parent);
-    let root = if run.trigger == Trigger::Parent { RunId::new(run.cause) } else { run.id };
+    let root = run.fire_root();
+    let (children, has_more_children) = run_tree::children(call, &run).await?;
     let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let trace = run.trace.clone();
@@ -173,6 +180,8 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize 
         result: result.and_then(raw),
         parent,
         root,
+        children,
+        has_more_children,
         cancel_requested_by,
         progress,
         trace: trace.and_then(raw),

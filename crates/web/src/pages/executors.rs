@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::DeclarationProblem;
 
 use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
@@ -17,6 +18,8 @@ struct ExecutorsPage {
     t: &'static Texts,
     here: String,
     rows: Vec<ExecutorRow>,
+    /// What is wrong with the jobs that code declares, by app.
+    problems: Vec<(String, Vec<DeclarationProblem>)>,
 }
 
 struct ExecutorRow {
@@ -51,6 +54,13 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         last_seen: Moment::new(one.last_seen_at, now, t),
     };
     let rows = all(&page.call).await?.into_iter().map(row).collect();
-    let template = ExecutorsPage { shell: page.shell(Nav::Executors), t, here: page.here().to_owned(), rows };
+    let (shell, here, problems) = (page.shell(Nav::Executors), page.here().to_owned(), problems(&page).await?);
+    let template = ExecutorsPage { shell, t, here, rows, problems };
     html(StatusCode::OK, &template)
+}
+
+async fn problems(page: &Page) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
+    let apps = page.engine().store().apps(page.call.namespace.id).await?;
+    let told = apps.into_iter().map(|app| (app.name, page.engine().declaration_problems(app.id)));
+    Ok(told.filter(|(_, problems)| !problems.is_empty()).collect())
 }

@@ -60,6 +60,8 @@ struct JobPage {
     params: String,
     /// The same as fields, where its handler says what it takes.
     param_fields: Vec<ParamField>,
+    /// What its author should know.
+    warnings: Vec<String>,
     declared: Option<DeclaredNote>,
     updated_at: Moment,
     version: i64,
@@ -104,6 +106,7 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
             .params_schema(record.namespace, &spec.app, &spec.handler)
             .map(|schema| params_form::fields(schema.document(), &spec.params))
             .unwrap_or_default(),
+        warnings: page.engine().warnings(record.namespace, spec).iter().map(|warning| t.warning(warning)).collect(),
         declared: record.declared.as_ref().map(|declared| DeclaredNote {
             at: Moment::new(declared.declared_at, now, t),
             drift: drift(spec, &declared.spec).join(", "),

@@ -11,6 +11,8 @@ use super::form::Fields;
 use super::job::pretty;
 use super::job_form::{Errors, JobForm};
 use super::job_new::Offers;
+use super::job_params;
+use super::params_form::{FieldKind, ParamField};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::job_body::parse_named;
@@ -25,6 +27,7 @@ struct EditPage {
     t: &'static Texts,
     name: String,
     form: JobForm,
+    param_fields: Vec<ParamField>,
     errors: Errors,
     offers: Offers,
     is_new: bool,
@@ -41,6 +44,7 @@ struct EditPage {
 /// What was typed, and what is wrong with it.
 struct Typed {
     form: JobForm,
+    sent: Option<Fields>,
     errors: Errors,
     whole: Option<String>,
     whole_errors: Vec<String>,
@@ -50,7 +54,7 @@ struct Typed {
 impl Typed {
     fn nothing(record: &JobRecord) -> Self {
         let form = JobForm::of(&record.spec);
-        Self { form, errors: Errors::default(), whole: None, whole_errors: Vec::new(), conflict: None }
+        Self { form, sent: None, errors: Errors::default(), whole: None, whole_errors: Vec::new(), conflict: None }
     }
 
     /// The definition that was typed, if it is one.
@@ -100,7 +104,10 @@ pub(super) async fn save(page: Page, JobName(name): JobName, fields: Fields) -> 
     let record = find(&page.call, &name).await?;
     let mut typed = Typed::nothing(&record);
     match fields.get("definition") {
-        "" => typed.form = JobForm::from(&fields),
+        "" => {
+            typed.form = JobForm::from(&fields);
+            typed.sent = Some(fields.clone());
+        }
         whole => typed.whole = Some(whole.to_owned()),
     }
     // A form without a version was made upon nothing that is known.
@@ -128,6 +135,7 @@ async fn show(page: &Page, status: StatusCode, record: &JobRecord, typed: Typed)
         shell: page.shell(Nav::Jobs),
         t: page.t,
         name: record.spec.name.clone(),
+        param_fields: job_params::drawn(page, &typed.form, typed.sent.as_ref()),
         form: typed.form,
         errors: typed.errors,
         offers: Offers::read(page).await?,

@@ -10,9 +10,13 @@ use serde_json::{Map, Value, json};
 
 use super::form::Fields;
 use super::job::pretty;
+use super::params_form;
 use super::texts::Texts;
 use crate::api::job_body::from_value;
 use crate::problem::{Code, Problem};
+
+/// The word for parameters that were given in fields.
+const BY_FIELDS: &str = "fields";
 
 /// The fields, as texts.
 #[derive(Clone, Debug)]
@@ -22,6 +26,10 @@ pub(super) struct JobForm {
     pub(super) app: String,
     pub(super) handler: String,
     pub(super) params: String,
+    /// How the parameters were given: `fields`, where there are some, or `json`.
+    pub(super) params_by: String,
+    /// What is wrong with the fields that they were given in.
+    pub(super) params_fault: Option<String>,
     /// `cron`, `every`, `at`, `json` or `none`.
     pub(super) kind: String,
     pub(super) cron: String,
@@ -76,6 +84,8 @@ impl Default for JobForm {
             app: String::new(),
             handler: String::new(),
             params: String::new(),
+            params_by: text(BY_FIELDS),
+            params_fault: None,
             kind: text("cron"),
             cron: text("0 */5 * * * ?"),
             time_zone: text("UTC"),
@@ -101,12 +111,15 @@ impl Default for JobForm {
 impl From<&Fields> for JobForm {
     fn from(fields: &Fields) -> Self {
         let text = |name| fields.get(name).to_owned();
+        let (params, params_fault) = sent_params(fields);
         Self {
             name: text("name"),
             description: text("description"),
             app: text("app"),
             handler: text("handler"),
-            params: text("params"),
+            params,
+            params_by: text("params_by"),
+            params_fault,
             kind: text("kind"),
             cron: text("cron"),
             time_zone: text("time_zone"),
@@ -201,6 +214,9 @@ impl JobForm {
         if !self.priority.is_empty() {
             document["priority"] = Value::from(number("priority", &self.priority));
         }
+        if let Some(fault) = &self.params_fault {
+            errors.add("params", fault.as_str());
+        }
         document["params"] = json_text("params", &self.params, errors, t);
         document["schedule"] = match self.kind.as_str() {
             "json" => json_text("schedule_json", &self.schedule_json, errors, t),
@@ -285,6 +301,25 @@ impl JobForm {
     }
 }
 
+/// The parameters as JSON text: put together where they were given in fields, else as they were typed; and what is wrong with
+/// the fields.
+fn sent_params(fields: &Fields) -> (String, Option<String>) {
+    let typed = fields.get("params").to_owned();
+    if fields.get("params_by") != BY_FIELDS {
+        return (typed, None);
+    }
+    let before = serde_json::from_str(&typed).unwrap_or_default();
+    match params_form::sent(fields, &before) {
+        Ok(None) => (typed, None),
+        Ok(Some(Value::Null)) => (String::new(), None),
+        Ok(Some(params)) => (pretty(&params), None),
+        Err(problem) => {
+            let complaint = problem.complaints().first().map(|one| one.message.clone());
+            (typed, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
+        }
+    }
+}
+
 /// What a field that holds JSON holds.
 fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) -> Value {
     if text.is_empty() {
@@ -360,6 +395,29 @@ mod tests {
         assert_eq!(made.once_instants()[0].1.to_string(), "2030-01-01T00:00:00Z");
         assert_eq!((made.retry.max, made.enabled), (2, true));
         assert_eq!(made.params, json!({"x": 1}));
+    }
+
+    #[test]
+    fn parameters_come_in_fields_or_as_json() {
+        let made = |by, rows| {
+            let fields = Fields::from([
+                ("name", "a"),
+                ("app", "b"),
+                ("handler", "c"),
+                ("kind", "none"),
+                ("retry_max", "0"),
+                ("retry_backoff", "1s"),
+                ("params", r#"{"kept": 1, "rows": 2}"#),
+                ("params_by", by),
+                ("param.json.rows", rows),
+            ]);
+            spec(&fields)
+        };
+        assert_eq!(made("fields", "3").unwrap().params, json!({"kept": 1, "rows": 3}));
+        assert_eq!(made("fields", "").unwrap().params, json!({"kept": 1}));
+        assert_eq!(made("json", "3").unwrap().params, json!({"kept": 1, "rows": 2}));
+        let errors = made("fields", "many").unwrap_err();
+        assert!(errors.of("params").is_some_and(|message| message.contains("many")), "{errors:?}");
     }
 
     #[test]

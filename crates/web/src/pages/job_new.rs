@@ -11,7 +11,9 @@ use serde_json::json;
 
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
+use super::job_params;
 use super::moment::Moment;
+use super::params_form::{FieldKind, ParamField};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::executors;
@@ -43,6 +45,7 @@ struct NewJobPage {
     shell: Shell,
     t: &'static Texts,
     form: JobForm,
+    param_fields: Vec<ParamField>,
     errors: Errors,
     offers: Offers,
     is_new: bool,
@@ -74,14 +77,16 @@ impl Offers {
 }
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
-    form(&page, StatusCode::OK, JobForm::default(), Errors::default()).await
+    form(&page, StatusCode::OK, (JobForm::default(), None), Errors::default()).await
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
     let sent = JobForm::from(&fields);
     let spec = match sent.spec(json!({}), page.t) {
         Ok(spec) => spec,
-        Err(errors) => return form(&page, StatusCode::UNPROCESSABLE_ENTITY, sent, errors).await,
+        Err(errors) => {
+            return form(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await;
+        }
     };
     match page.engine().create_job(page.call.namespace.id, spec, page.call.caller.name()).await {
         Ok(record) => Ok(to(&format!("/jobs/{}", record.spec.name))),
@@ -89,14 +94,21 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Err(refused) => {
             let mut errors = Errors::default();
             sent.add_problem(&mut errors, &refused.into(), page.t);
-            form(&page, StatusCode::UNPROCESSABLE_ENTITY, sent, errors).await
+            form(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await
         }
     }
 }
 
-async fn form(page: &Page, status: StatusCode, form: JobForm, errors: Errors) -> Result<Response, Problem> {
+async fn form(
+    page: &Page,
+    status: StatusCode,
+    (form, sent): (JobForm, Option<&Fields>),
+    errors: Errors,
+) -> Result<Response, Problem> {
     let offers = Offers::read(page).await?;
-    let template = NewJobPage { shell: page.shell(Nav::Jobs), t: page.t, form, errors, offers, is_new: true };
+    let param_fields = job_params::drawn(page, &form, sent);
+    let shell = page.shell(Nav::Jobs);
+    let template = NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true };
     html(status, &template)
 }
 

@@ -17,6 +17,7 @@ mod job;
 mod job_edit;
 mod job_form;
 mod job_new;
+mod job_params;
 mod jobs;
 mod moment;
 mod params_form;
@@ -24,6 +25,7 @@ mod prefs;
 pub(crate) mod problem;
 mod run;
 mod run_log;
+mod run_tree;
 mod runs;
 mod schedule_text;
 mod shell;
@@ -55,6 +57,7 @@ pub(crate) fn routes() -> Routes {
         .form("/jobs/{name}/reset", Edit, job::reset)
         .form("/jobs/{name}/resume", Operate, job::resume)
         .form("/jobs/{name}/runs", Operate, job::trigger)
+        .form("/job-params", Edit, job_params::part)
         .page("/schedule-preview", View, job_new::preview)
         .page("/runs", View, runs::list)
         .page("/runs/{id}", View, run::page)

@@ -12,29 +12,35 @@ use rondel_core::{Run, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::CancelAsked;
 use serde_json::Value;
 
+use super::form::Fields;
 use super::job::pretty;
 use super::moment::{Moment, length};
-use super::run_log::{LogPart, first_part};
+use super::run_log::{LogPart, Search, first_part};
+use super::run_tree::RunTree;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status};
+use crate::api::cancels::{REASON_LEN_MAX, asked_by};
 use crate::api::run_json::{names, params, shard_runs};
 use crate::api::runs::{RunPath, find, repetition};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// The query of the page: which attempt's log is shown.
+/// The query of the page: which attempt's log is shown, and what is searched for in it.
 #[derive(Debug)]
-pub(crate) struct ShownAttempt(pub(super) Option<i32>);
+pub(crate) struct ShownLog {
+    pub(super) attempt: Option<i32>,
+    pub(super) search: Search,
+}
 
-impl FromQuery for ShownAttempt {
+impl FromQuery for ShownLog {
     fn from_query(reader: &mut Reader) -> Self {
         let attempt = |text: &str| match text.parse::<i32>() {
             Ok(attempt) if attempt >= 1 => Ok(attempt),
             _ => Err(format!("{text:?} is not the number of an attempt")),
         };
-        Self(reader.parsed("attempt", attempt))
+        Self { attempt: reader.parsed("attempt", attempt), search: Search::from_query(reader) }
     }
 }
 
@@ -47,6 +53,7 @@ struct RunPage {
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
     shards: Vec<RunRow>,
+    tree: Option<RunTree>,
     is_broadcast: bool,
     parent: Option<String>,
     cancel_by: Option<String>,
@@ -57,6 +64,8 @@ struct RunPage {
     result: Option<String>,
     version: i64,
     shown_attempt: i32,
+    search: String,
+    cancel_reason_max: usize,
     here: String,
     log: LogPart,
 }
@@ -110,10 +119,10 @@ struct AttemptRow {
     message: Option<String>,
 }
 
-pub(super) async fn page(page: Page<ShownAttempt>, path: RunPath) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<ShownLog>, path: RunPath) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (now, t) = (page.engine().now(), page.t);
-    let shown_attempt = page.query().0.unwrap_or(run.attempt);
+    let shown_attempt = page.query().attempt.unwrap_or(run.attempt);
     if shown_attempt > run.attempt {
         let message = format!("the run has {} attempt(s)", run.attempt);
         let complaint = Complaint::query("attempt", "invalid_value", message);
@@ -131,6 +140,7 @@ pub(super) async fn page(page: Page<ShownAttempt>, path: RunPath) -> Result<Resp
         steps: steps(&run, now, t),
         attempts: attempts(past, &run, now, t),
         shards: shards.into_iter().map(|shard| RunRow::new(shard, job.clone(), now, t)).collect(),
+        tree: RunTree::read(&page, &run).await?,
         is_broadcast,
         parent: run.parent.map(|parent| parent.to_string()),
         cancel_by: run.cancel_by.clone(),
@@ -141,6 +151,8 @@ pub(super) async fn page(page: Page<ShownAttempt>, path: RunPath) -> Result<Resp
         result: run.result.clone().map(readable),
         version: run.job_version,
         shown_attempt,
+        search: page.query().search.text().to_owned(),
+        cancel_reason_max: REASON_LEN_MAX,
         here: page.here().to_owned(),
         log: first_part(&page, &run, shown_attempt).await?,
         row: RunRow::new(run, job, now, t),
@@ -200,9 +212,10 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
     past.into_iter().chain([present]).rev().map(row).collect()
 }
 
-pub(super) async fn cancel(page: Page, path: RunPath) -> Result<Response, Problem> {
+pub(super) async fn cancel(page: Page, path: RunPath, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    match page.engine().cancel_run(run.id, page.call.caller.name()).await? {
+    let by = asked_by(page.call.caller.name(), Some(fields.get("reason")))?;
+    match page.engine().cancel_run(run.id, &by).await? {
         CancelAsked::Noted(_) | CancelAsked::Over(RunStatus::Cancelled) => Ok(to(&format!("/runs/{}", run.id))),
         CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
         CancelAsked::NotFound => Err(Problem::new(Code::RunNotFound, "the run is gone")),

@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode};
 use rondel_core::Run;
 
 use super::ansi;
-use super::run::ShownAttempt;
+use super::run::ShownLog;
 use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::api::lines::{self, Part, Position, Wanted};
@@ -16,17 +16,46 @@ use crate::api::runs::{RunPath, find};
 use crate::cursor::{Listing, invalid};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
 
 /// How many lines a part has.
 const LINE_COUNT: usize = 500;
 
-/// The query of a part: after which place it begins.
+/// The query of a part: after which place it begins, and what is searched for.
 #[derive(Debug)]
-pub(crate) struct LogAfter(Option<String>);
+pub(crate) struct LogAfter {
+    after: Option<String>,
+    search: Search,
+}
 
 impl FromQuery for LogAfter {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("after"))
+        Self { after: reader.one("after"), search: Search::from_query(reader) }
+    }
+}
+
+/// A text that the shown lines contain, whatever its case; empty for all lines.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    text: String,
+    wanted: Wanted,
+}
+
+impl Search {
+    pub(super) fn from_query(reader: &mut Reader) -> Self {
+        let read = |text: &str| match text.trim() {
+            "" => Ok(Self::default()),
+            text => {
+                let contains = Some(Wanted::parse_contains(text)?);
+                Ok(Self { text: text.to_owned(), wanted: Wanted { contains, ..Wanted::default() } })
+            }
+        };
+        reader.parsed("contains", read).unwrap_or_default()
+    }
+
+    /// As it was typed.
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 }
 
@@ -41,6 +70,7 @@ pub(super) struct LogPart {
     /// Whether more is there already.
     is_more: bool,
     is_empty: bool,
+    is_search: bool,
 }
 
 #[derive(Debug)]
@@ -53,27 +83,27 @@ struct LogLine {
 }
 
 /// The first part of an attempt's log.
-pub(super) async fn first_part<Q>(page: &Page<Q>, run: &Run, attempt: i32) -> Result<LogPart, Problem> {
-    part(page, run, Position::start(attempt)).await
+pub(super) async fn first_part(page: &Page<ShownLog>, run: &Run, attempt: i32) -> Result<LogPart, Problem> {
+    part(page, run, Position::start(attempt), &page.query().search).await
 }
 
 /// The part after a place.
 pub(super) async fn tail(page: Page<LogAfter>, path: RunPath) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    let position = match &page.query().0 {
+    let position = match &page.query().after {
         None => Position::start(run.attempt),
         Some(cursor) => listing(&run).position::<Position>(cursor)?,
     };
     if !position.is_plausible(run.attempt) {
         return Err(invalid("belongs to another attempt"));
     }
-    html(StatusCode::OK, &part(&page, &run, position).await?)
+    html(StatusCode::OK, &part(&page, &run, position, &page.query().search).await?)
 }
 
 /// The log of an attempt as a file.
-pub(super) async fn text(page: Page<ShownAttempt>, path: RunPath) -> Result<Response, Problem> {
+pub(super) async fn text(page: Page<ShownLog>, path: RunPath) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    let attempt = page.query().0.unwrap_or(run.attempt).min(run.attempt);
+    let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
     let name = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);
     let mut response = logs::text(&page.call.web, run, attempt)?;
     if let Ok(name) = HeaderValue::from_str(&name) {
@@ -86,15 +116,15 @@ fn listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
-async fn part<Q>(page: &Page<Q>, run: &Run, from: Position) -> Result<LogPart, Problem> {
+async fn part<Q>(page: &Page<Q>, run: &Run, from: Position, search: &Search) -> Result<LogPart, Problem> {
     let now = page.engine().now();
     // Asked before the lines are read: what comes in between is in the next part.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let found =
-        lines::read(page.engine().store(), run, Part { from, wanted: &Wanted::default(), limit: LINE_COUNT }, now)
-            .await?;
+    let wanted = Part { from, wanted: &search.wanted, limit: LINE_COUNT };
+    let found = lines::read(page.engine().store(), run, wanted, now).await?;
     let is_over = is_settled && found.is_drained;
-    let next = format!("/runs/{}/log?after={}", run.id, listing(run).cursor(found.position));
+    let searched = if search.text.is_empty() { String::new() } else { format!("&{}", pair("contains", &search.text)) };
+    let next = format!("/runs/{}/log?after={}{searched}", run.id, listing(run).cursor(found.position));
     let is_empty = is_over && found.lines.is_empty() && from == Position::start(from.attempt);
     let lines = found.lines.into_iter().map(|line| LogLine {
         seq: line.seq,
@@ -108,6 +138,7 @@ async fn part<Q>(page: &Page<Q>, run: &Run, from: Position) -> Result<LogPart, P
         next: (!is_over).then_some(next),
         is_more: !found.is_drained,
         is_empty,
+        is_search: !search.text.is_empty(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! What the console says, in each of its languages. `build.rs` makes `Texts` out of `web/locales`.
 
+use rondel_admin::jobs::JobWarning;
 use rondel_core::spec::{Delivery, MisfirePolicy, OverlapPolicy};
+use rondel_core::tree::Link;
 use rondel_core::{Reason, Route, RunStatus, Trigger};
 
 use crate::problem::Code;
@@ -145,6 +147,14 @@ impl Texts {
         }
     }
 
+    pub(crate) const fn link(&self, link: Link) -> &'static str {
+        match link {
+            Link::Shard => self.link_shard,
+            Link::Child => self.link_child,
+            Link::Retry => self.link_retry,
+        }
+    }
+
     /// The routes that can be chosen, and what they mean.
     pub(crate) const fn routes(&self) -> [(Route, &'static str); 12] {
         [
@@ -166,6 +176,13 @@ impl Texts {
     pub(crate) fn route(&self, route: Route) -> &'static str {
         let words = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, words)| words);
         words.unwrap_or(route.as_str())
+    }
+
+    /// What the author of a job should know.
+    pub(crate) fn warning(&self, warning: &JobWarning) -> String {
+        match warning {
+            JobWarning::NoHandler { app, handler } => self.warning_no_handler(app, handler),
+        }
     }
 
     /// Why an executor did not get a run, from the word in a trace.

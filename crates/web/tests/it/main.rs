@@ -15,6 +15,7 @@ mod jobs;
 mod logs;
 mod pages;
 mod port;
+mod run_tree;
 mod runs;
 mod schedules;
 mod visitor;

@@ -58,6 +58,16 @@ async fn it_knows_its_run_and_nothing_of_the_agent() {
 }
 
 #[tokio::test]
+async fn it_knows_the_runs_that_it_follows_from() {
+    let text = "printf '%s' \"${RONDEL_PARENTS-none}\"";
+    assert_eq!(script(text).await.lines("stdout").collect::<Vec<_>>(), ["none"]);
+    let parents = json!({"b": {"run_id": "7", "status": "succeeded", "params": null, "result": {"rows": "3 'x'"}}});
+    let outcome = shell(json!({"script": text, "parents": parents})).run().await;
+    let line = outcome.lines("stdout").next().map(str::to_owned).unwrap_or_default();
+    assert_eq!(serde_json::from_str::<Value>(&line).ok(), Some(parents), "{outcome:?}");
+}
+
+#[tokio::test]
 async fn argv_env_cwd_and_stdin_are_passed_on() {
     let params = json!({"argv": ["sh", "-c", "cat; echo \" $GREETING\"; pwd"], "env": {"GREETING": "hi"},
         "cwd": "/", "stdin": "from stdin"});

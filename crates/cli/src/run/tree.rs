@@ -1,0 +1,117 @@
+//! The tree of a fire, drawn.
+
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use super::{shard, status, took};
+use crate::client::{Body, Client, text_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::output;
+use crate::terminal::harmless;
+
+/// Prints the tree that a run belongs to, where it does not stand alone; only for people.
+pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: Timestamp) -> Result<(), Failure> {
+    if format.format != Format::Table {
+        return Ok(());
+    }
+    let tree: Body = client.get(&["runs", run, "tree"], &[]).await?;
+    let tree = tree.value()?;
+    let items = tree["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if items.len() < 2 {
+        return Ok(());
+    }
+    let mut drawn = vec![String::new()];
+    drawn.append(&mut lines(items, run, now));
+    if tree["has_more"] == true {
+        drawn.push("… and more".to_owned());
+    }
+    output::data(&drawn.join("\n"))
+}
+
+/// A line for each run, with branches in front; the one that was asked for has a mark.
+fn lines(items: &[Value], shown: &str, now: Timestamp) -> Vec<String> {
+    let depths: Vec<usize> = items.iter().map(depth).collect();
+    let line = |(place, item): (usize, &Value)| {
+        let cells =
+            [text_of(&item["id"]), text_of(&item["job"]), said(item), took(item, now), text_of(&item["executor"])];
+        let cells: Vec<String> =
+            cells.iter().filter(|cell| !cell.is_empty()).map(|cell| harmless(cell).into_owned()).collect();
+        let mark = if item["id"] == shown { "  ←" } else { "" };
+        format!("{}{}{mark}", branches(&depths, place), cells.join("  "))
+    };
+    items.iter().enumerate().map(line).collect()
+}
+
+fn depth(item: &Value) -> usize {
+    item["depth"].as_u64().and_then(|depth| usize::try_from(depth).ok()).unwrap_or_default()
+}
+
+/// `succeeded, shard 0 of 2`, `pending, after b, c`.
+fn said(item: &Value) -> String {
+    let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
+    let mut words = vec![status(item)];
+    match (item["kind"].as_str(), shard(item)) {
+        (Some("shard"), shard) if !shard.is_empty() => words.push(format!("shard {shard}")),
+        (Some("retry"), _) => words.push("run again".to_owned()),
+        _ => {}
+    }
+    if !after.is_empty() {
+        words.push(format!("after {}", after.join(", ")));
+    }
+    words.join(", ")
+}
+
+/// `│  └─ `: what stands before a line, by how deep it and those behind it are.
+fn branches(depths: &[usize], place: usize) -> String {
+    let own = depths[place];
+    let mut text = String::new();
+    for level in 1..=own {
+        // The next line that is not deeper than this level ends it, unless it is on it.
+        let goes_on = depths[place + 1..].iter().find(|depth| **depth <= level) == Some(&level);
+        text.push_str(match (level == own, goes_on) {
+            (true, true) => "├─ ",
+            (true, false) => "└─ ",
+            (false, true) => "│  ",
+            (false, false) => "   ",
+        });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_is_drawn_with_its_branches() {
+        let item = |id: &str, job: &str, depth: usize, more: Value| {
+            let mut item = json!({"id": id, "job": job, "depth": depth, "status": "succeeded", "after": []});
+            item.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            item
+        };
+        let items = [
+            item("1", "a", 0, json!({"executor": "w-1"})),
+            item("2", "b", 1, json!({"kind": "child", "status": "failed", "attempt": 3})),
+            item("4", "d", 2, json!({"kind": "child", "after": ["b", "c"]})),
+            item("8", "b", 2, json!({"kind": "retry"})),
+            item("3", "c", 1, json!({"kind": "child"})),
+            item("5", "e", 2, json!({"kind": "child"})),
+            item("6", "e", 3, json!({"kind": "shard", "shard_index": 0, "shard_total": 2})),
+            item("7", "e", 3, json!({"kind": "shard", "shard_index": 1, "shard_total": 2})),
+        ];
+        let expected = [
+            "1  a  succeeded  w-1",
+            "├─ 2  b  failed (attempt 3)",
+            "│  ├─ 4  d  succeeded, after b, c  ←",
+            "│  └─ 8  b  succeeded, run again",
+            "└─ 3  c  succeeded",
+            "   └─ 5  e  succeeded",
+            "      ├─ 6  e  succeeded, shard 0 of 2",
+            "      └─ 7  e  succeeded, shard 1 of 2",
+        ];
+        assert_eq!(lines(&items, "4", Timestamp::from_secs(100)), expected);
+    }
+}

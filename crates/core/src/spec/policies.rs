@@ -1,0 +1,240 @@
+//! Who runs a job, and what happens when things do not go as planned, as its definition says it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::words;
+use crate::time::{duration_text, format_duration, parse_duration};
+
+words! {
+    /// Which executor of the app gets a run.
+    Route {
+        /// The first by name.
+        First = "first",
+        /// The last by name.
+        Last = "last",
+        /// Each in turn.
+        Round = "round",
+        /// Any.
+        Random = "random",
+        /// The same for the same job, and few changes when executors come and go.
+        ConsistentHash = "consistent_hash",
+        /// The one that this job used least often.
+        Lfu = "lfu",
+        /// The one that this job used least recently.
+        Lru = "lru",
+        /// The first by name that answers.
+        Failover = "failover",
+        /// The first by name that is free for this job.
+        Busyover = "busyover",
+        /// By chance, in proportion to the weights that they declare.
+        Weight = "weight",
+        /// The one with the fewest runs in hand.
+        LeastActive = "least_active",
+        /// All of them, each with its index and the total.
+        Broadcast = "broadcast",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Route {
+    fn default() -> Self {
+        Self::Round
+    }
+}
+
+/// What happens to fires that are later than the tolerance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MisfireSpec {
+    /// What to do.
+    pub policy: MisfirePolicy,
+    /// For `all`: how many of the missed fires run.
+    pub max: u32,
+    /// For `all`: which of them.
+    pub keep: MisfireKeep,
+    /// A fire that is later than this was missed.
+    #[serde(with = "duration_text")]
+    pub tolerance: Duration,
+}
+
+impl Default for MisfireSpec {
+    fn default() -> Self {
+        Self { policy: MisfirePolicy::Skip, max: 100, keep: MisfireKeep::Newest, tolerance: Duration::from_secs(5) }
+    }
+}
+
+words! {
+    /// What to do about missed fires.
+    MisfirePolicy {
+        /// Pass them over, with a verdict.
+        Skip = "skip",
+        /// Run the newest of them, pass over the others.
+        Once = "once",
+        /// Run up to `max` of them in order, pass over the others.
+        All = "all",
+    }
+}
+
+words! {
+    /// Which of the missed fires run, where not all of them do.
+    MisfireKeep {
+        /// The newest.
+        Newest = "newest",
+        /// The oldest.
+        Oldest = "oldest",
+    }
+}
+
+/// What happens when a run is due and an earlier one is not over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OverlapSpec {
+    /// What to do.
+    pub policy: OverlapPolicy,
+    /// Where runs count as overlapping.
+    pub scope: OverlapScope,
+    /// For `allow`: how many at once; 0 for any number. For `serial`: how many may wait.
+    pub max: u32,
+}
+
+impl Default for OverlapSpec {
+    fn default() -> Self {
+        Self { policy: OverlapPolicy::Serial, scope: OverlapScope::Cluster, max: 0 }
+    }
+}
+
+words! {
+    /// What to do with a run that comes due while an earlier one is not over.
+    OverlapPolicy {
+        /// It waits for its turn.
+        Serial = "serial",
+        /// It is skipped.
+        Discard = "discard",
+        /// The earlier one is cancelled.
+        Cover = "cover",
+        /// They run at the same time.
+        Allow = "allow",
+    }
+}
+
+words! {
+    /// Where runs of one job count as overlapping.
+    OverlapScope {
+        /// Anywhere.
+        Cluster = "cluster",
+        /// On the same executor.
+        Executor = "executor",
+    }
+}
+
+words! {
+    /// What happens to a run whose executor is lost.
+    Delivery {
+        /// It is sent again.
+        AtLeastOnce = "at_least_once",
+        /// Its verdict is `unknown`.
+        AtMostOnce = "at_most_once",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Delivery {
+    fn default() -> Self {
+        Self::AtLeastOnce
+    }
+}
+
+/// What happens after a failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetrySpec {
+    /// Attempts beyond the first.
+    pub max: u32,
+    /// The wait before the second attempt, doubled for each further one up to an hour; or `"5s..5m"` for another cap.
+    pub backoff: String,
+}
+
+impl Default for RetrySpec {
+    fn default() -> Self {
+        Self { max: 0, backoff: "10s".to_owned() }
+    }
+}
+
+impl RetrySpec {
+    /// First wait and cap.
+    pub(crate) fn waits(&self) -> Result<(Duration, Duration), String> {
+        let hour = Duration::from_secs(3600);
+        let (first, cap) = match self.backoff.split_once("..") {
+            Some((first, cap)) => (parse_duration(first), parse_duration(cap)),
+            None => (parse_duration(&self.backoff), Ok(hour)),
+        };
+        match (first, cap) {
+            (Ok(first), Ok(cap)) if first <= cap => Ok((first, cap)),
+            (Ok(first), Ok(_)) if !self.backoff.contains("..") => Ok((first, first)),
+            (Ok(first), Ok(cap)) => {
+                Err(format!("begins at {} and ends at {}", format_duration(first), format_duration(cap)))
+            }
+            (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
+        }
+    }
+}
+
+words! {
+    /// When a run counts as over.
+    Over {
+        /// With its own end.
+        Run = "run",
+        /// When the runs that follow from it are over too: until then it is `running`, and its verdict is folded from
+        /// theirs.
+        Children = "children",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Over {
+    fn default() -> Self {
+        Self::Run
+    }
+}
+
+/// Which executors of the app may get a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SelectSpec {
+    /// Conditions on labels, all of which must hold: `zone=eu`, `gpu!=none`, `ssd` (it has the label), `!old` (it has not).
+    pub labels: Vec<String>,
+    /// Stable names; empty for any.
+    pub executors: Vec<String>,
+}
+
+impl SelectSpec {
+    pub(super) fn is_any(&self) -> bool {
+        self.labels.is_empty() && self.executors.is_empty()
+    }
+}
+
+/// A limit that several jobs share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConcurrencySpec {
+    /// Jobs of a namespace with the same key share the limit.
+    pub key: String,
+    /// How many of their runs may be with executors at the same time.
+    pub max: u32,
+}
+
+/// A limit on starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateSpec {
+    /// Jobs of a namespace with the same key share the limit; nothing for this job alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How many runs may start …
+    pub max: u32,
+    /// … in any span of this length.
+    #[serde(with = "duration_text")]
+    pub per: Duration,
+}

@@ -1,0 +1,167 @@
+//! When a job fires, as its definition says it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cron::{DstRule, Gap, Overlap as DstOverlap};
+use crate::run::words;
+use crate::time::duration_text;
+
+/// One schedule, or several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMany {
+    /// `{"cron": …}`
+    One(Box<ScheduleSpec>),
+    /// `[{"cron": …}, {"every": …}]`
+    Many(Vec<ScheduleSpec>),
+}
+
+/// One schedule: exactly one of `cron`, `every`, `delay`, `at` and `after` is given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleSpec {
+    /// A cron expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// The zone that the expression is read in; UTC if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// What happens at the zone's clock changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dst: Option<DstSpec>,
+    /// A fixed rate: a duration in whole seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<String>,
+    /// A fixed delay after the end of the run before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<String>,
+    /// Once, at an instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// What is done about an `at` that lies in the past when the definition is saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_past: Option<IfPast>,
+    /// After these jobs: once all of them that belong to the same fire have ended as `on` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Vec<String>>,
+    /// How the jobs of `after` must have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<AfterWhat>,
+    /// Nothing fires before this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<String>,
+    /// Nothing fires after this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_at: Option<String>,
+    /// Runs start a little later than planned, so that many jobs of one instant do not start together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<JitterSpec>,
+}
+
+/// How much later than planned runs start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JitterSpec {
+    /// At most so much later.
+    #[serde(with = "duration_text")]
+    pub max: Duration,
+    /// What the length is drawn by.
+    #[serde(default)]
+    pub by: JitterBy,
+}
+
+words! {
+    /// What a jitter is drawn by.
+    JitterBy {
+        /// The job: the same for each of its fires, so that the period stays.
+        Job = "job",
+        /// The fire: another one for each.
+        Fire = "fire",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for JitterBy {
+    fn default() -> Self {
+        Self::Job
+    }
+}
+
+words! {
+    /// What is done about an `at` in the past.
+    IfPast {
+        /// The definition is refused.
+        Refuse = "refuse",
+        /// It runs at once.
+        Run = "run",
+    }
+}
+
+words! {
+    /// How a parent must have ended for its children to run.
+    AfterWhat {
+        /// It succeeded.
+        Success = "success",
+        /// It failed, timed out, or its outcome is unknown.
+        Failure = "failure",
+        /// Either.
+        Either = "either",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for AfterWhat {
+    fn default() -> Self {
+        Self::Success
+    }
+}
+
+/// The DST rule of a cron schedule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DstSpec {
+    /// For times that the clock skips.
+    pub gap: Gap,
+    /// For times that the clock shows twice.
+    pub overlap: DstOverlap,
+}
+
+impl From<DstSpec> for DstRule {
+    fn from(spec: DstSpec) -> Self {
+        Self { gap: spec.gap, overlap: spec.overlap }
+    }
+}
+
+/// What a calendar does to a job's fires. Its days and times are read in the zone of the schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalendarUse {
+    /// The calendar, of the same namespace.
+    pub name: String,
+    /// What it does.
+    #[serde(default)]
+    pub rule: CalendarRule,
+}
+
+words! {
+    /// What a calendar does to a job's fires.
+    CalendarRule {
+        /// Only the fires that are in the calendar are kept.
+        Only = "only",
+        /// The fires that are in the calendar are removed.
+        Except = "except",
+        /// A fire on a day that is not in the calendar moves to the next one that is, at the same time of day.
+        Next = "next",
+        /// A fire on a day that is not in the calendar moves to the last one before that is, at the same time of day.
+        Previous = "previous",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for CalendarRule {
+    fn default() -> Self {
+        Self::Only
+    }
+}

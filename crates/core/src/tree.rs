@@ -1,0 +1,176 @@
+//! The tree of a fire: which run follows from which, as people read it. It does not say who runs next: that is [`graph`].
+//!
+//! [`graph`]: crate::graph
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::graph;
+use crate::id::RunId;
+use crate::run::{Run, Trigger, words};
+
+/// How deep a tree can be: each job of a chain may be a broadcast with its shards below it.
+pub const DEPTH_MAX: usize = 2 * graph::DEPTH_MAX;
+
+words! {
+    /// How a run hangs on the run that it names as its parent. The order is that in which they are shown.
+    Link {
+        /// One shard of the row that stands for all.
+        Shard = "shard",
+        /// A run of another job, which follows from it.
+        Child = "child",
+        /// The same again, asked for by hand.
+        Retry = "retry",
+    }
+}
+
+/// A run in its place in the tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch {
+    /// The run.
+    pub run: Run,
+    /// How far below the root it stands; 0 for the root.
+    pub depth: usize,
+    /// How it hangs on the run above; `None` for the root.
+    pub link: Option<Link>,
+    /// The names of the jobs that it was released by, where it waited for several.
+    pub after: Vec<String>,
+}
+
+impl Run {
+    /// The run that its fire began with; itself, unless it is a shard or follows from others. A run that was asked for again
+    /// by hand begins a fire of its own.
+    #[must_use]
+    pub fn fire_root(&self) -> RunId {
+        match self.parent {
+            Some(_) if self.trigger == Trigger::Parent => RunId::new(self.cause),
+            // A shard has the cause of the row that stands for all; what somebody asked for is its own cause.
+            Some(whole) if !self.is_root() && self.cause != self.id.get() => whole,
+            _ => self.id,
+        }
+    }
+
+    /// How it hangs on this run, which it names as its parent.
+    #[must_use]
+    pub fn link_to(&self, parent: &Self) -> Link {
+        let is_same_fire = (self.fire_at, self.cause) == (parent.fire_at, parent.cause);
+        if self.job != parent.job {
+            Link::Child
+        } else if parent.is_root() && is_same_fire {
+            Link::Shard
+        } else {
+            Link::Retry
+        }
+    }
+}
+
+/// The root and those of `found` that hang on it, each behind the run that it follows from: shards by number, then
+/// children, then what was asked for again, as they came.
+#[must_use]
+pub fn arrange(root: Run, found: Vec<Run>) -> Vec<Branch> {
+    let mut below: BTreeMap<RunId, Vec<Run>> = BTreeMap::new();
+    for run in found {
+        if let Some(parent) = run.parent.filter(|_| run.id != root.id) {
+            below.entry(parent).or_default().push(run);
+        }
+    }
+    let mut tree = Vec::new();
+    let mut open = vec![Branch { run: root, depth: 0, link: None, after: Vec::new() }];
+    while let Some(branch) = open.pop() {
+        let mut next: Vec<Branch> =
+            below.remove(&branch.run.id).unwrap_or_default().into_iter().map(|run| hung(run, &branch)).collect();
+        next.sort_by_key(|one| std::cmp::Reverse((one.link, one.run.shard_index, one.run.id)));
+        open.append(&mut next);
+        tree.push(branch);
+    }
+    tree
+}
+
+fn hung(run: Run, above: &Branch) -> Branch {
+    let link = run.link_to(&above.run);
+    let after = if link == Link::Child { joined(&run) } else { Vec::new() };
+    Branch { depth: above.depth + 1, link: Some(link), after, run }
+}
+
+/// The jobs whose results a run was given, where they are several.
+fn joined(run: &Run) -> Vec<String> {
+    let params = run.params.as_deref().filter(|_| run.trigger == Trigger::Parent);
+    let params: Option<Value> = params.and_then(|text| serde_json::from_str(text).ok());
+    let names: Vec<String> = match params.as_ref().map(|params| &params["parents"]) {
+        Some(Value::Object(parents)) => parents.keys().cloned().collect(),
+        _ => Vec::new(),
+    };
+    if names.len() > 1 { names } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{AppId, JobId, NamespaceId, NodeId};
+    use crate::run::RunOf;
+    use crate::time::Timestamp;
+
+    fn run(id: i64, job: i64, trigger: Trigger) -> Run {
+        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(job), job_version: 1, app: AppId::new(1) };
+        Run::new(RunId::new(id), of, Timestamp::from_secs(60), trigger, (NodeId::new(1), 1))
+    }
+
+    fn child(id: i64, job: i64, parent: i64) -> Run {
+        Run { cause: 1, parent: Some(RunId::new(parent)), ..run(id, job, Trigger::Parent) }
+    }
+
+    fn shard(id: i64, index: i32, of: &Run) -> Run {
+        Run { id: RunId::new(id), shard_index: index, shard_total: Some(2), parent: Some(of.id), ..of.clone() }
+    }
+
+    fn again(id: i64, of: &Run) -> Run {
+        let fire_at = Timestamp::from_secs(600);
+        Run { id: RunId::new(id), cause: id, trigger: Trigger::Manual, fire_at, parent: Some(of.id), ..of.clone() }
+    }
+
+    fn drawn(root: &Run, found: &[&Run]) -> Vec<String> {
+        let tree = arrange(root.clone(), found.iter().map(|run| (*run).clone()).collect());
+        let line =
+            |one: &Branch| format!("{}{}{}", ".".repeat(one.depth), one.run.id, one.link.map_or("", Link::as_str));
+        tree.iter().map(line).collect()
+    }
+
+    #[test]
+    fn each_run_stands_behind_the_one_that_it_follows_from() {
+        let root = run(1, 1, Trigger::Cron);
+        let (b, c) = (child(2, 2, 1), child(3, 3, 1));
+        let params = Some(r#"{"parents": {"b": {}, "c": {}}}"#.to_owned());
+        let d = Run { params, ..child(4, 4, 2) };
+        let (whole, retried) = (child(5, 5, 3).for_all_shards(), again(8, &b));
+        let shards = [shard(6, 0, &whole), shard(7, 1, &whole)];
+        let stranger = child(9, 9, 99);
+        let found = [&retried, &shards[1], &stranger, &whole, &d, &c, &shards[0], &b, &root];
+        let expected = ["1", ".2child", "..4child", "..8retry", ".3child", "..5child", "...6shard", "...7shard"];
+        assert_eq!(drawn(&root, &found), expected);
+        let tree = arrange(root.clone(), vec![b.clone(), d.clone()]);
+        assert_eq!((&tree[1].after, &tree[2].after), (&Vec::new(), &vec!["b".to_owned(), "c".to_owned()]));
+        for (run, root_id) in [(&root, 1), (&d, 1), (&whole, 1), (&shards[1], 1), (&retried, 8)] {
+            assert_eq!(run.fire_root().get(), root_id, "{run:?}");
+        }
+    }
+
+    #[test]
+    fn a_broadcast_is_the_root_of_its_shards() {
+        let planned = run(1, 1, Trigger::Cron).for_all_shards();
+        let asked = again(10, &planned);
+        for whole in [planned, asked] {
+            let shards = [shard(20, 0, &whole), shard(21, 1, &whole)];
+            assert_eq!(shards.each_ref().map(Run::fire_root), [whole.id; 2]);
+            assert_eq!(whole.fire_root(), whole.id);
+            assert_eq!(drawn(&whole, &[&shards[1], &shards[0]])[1..], [".20shard", ".21shard"]);
+        }
+    }
+
+    #[test]
+    fn a_run_that_names_itself_is_shown_once() {
+        let root = Run { parent: Some(RunId::new(1)), ..run(1, 1, Trigger::Manual) };
+        assert_eq!(drawn(&root, &[&root]), ["1"]);
+    }
+}

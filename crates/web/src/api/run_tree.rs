@@ -1,0 +1,108 @@
+//! The tree of a fire: the run that it began with, and all that follows from it.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::tree::{Branch, DEPTH_MAX, Link, arrange};
+use rondel_core::{Run, RunId};
+use rondel_store::Store;
+use serde::Serialize;
+
+use super::run_json::{RunItem, items};
+use super::runs::{RunPath, find};
+use crate::call::Call;
+use crate::frame::json;
+use crate::problem::Problem;
+
+/// How many runs of a tree are shown.
+const BRANCH_COUNT_MAX: usize = 300;
+/// How many of those that follow from a run are shown with it.
+const CHILD_COUNT_MAX: usize = 200;
+
+/// A tree, as far as it is shown.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    /// Each behind the one that it follows from; the first is the root.
+    pub(crate) branches: Vec<Branch>,
+    /// Whether there are more.
+    pub(crate) has_more: bool,
+}
+
+/// A run that follows from another one.
+#[derive(Debug, Serialize)]
+pub(super) struct ChildJson {
+    kind: Link,
+    #[serde(flatten)]
+    item: RunItem,
+}
+
+#[derive(Debug, Serialize)]
+struct BranchJson {
+    /// How far below the root.
+    depth: usize,
+    /// Null for the root.
+    kind: Option<Link>,
+    parent: Option<RunId>,
+    /// The jobs that released it, where they are several.
+    after: Vec<String>,
+    #[serde(flatten)]
+    item: RunItem,
+}
+
+#[derive(Debug, Serialize)]
+struct TreeJson {
+    items: Vec<BranchJson>,
+    has_more: bool,
+}
+
+pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> {
+    let run = find(&call, &path).await?;
+    let Tree { branches, has_more } = read(call.engine().store(), run).await?;
+    let runs = branches.iter().map(|branch| branch.run.clone()).collect();
+    let shown = |(branch, item): (Branch, RunItem)| BranchJson {
+        depth: branch.depth,
+        kind: branch.link,
+        parent: branch.run.parent,
+        after: branch.after,
+        item,
+    };
+    let items = branches.into_iter().zip(items(&call, runs).await?).map(shown).collect();
+    json(StatusCode::OK, &TreeJson { items, has_more })
+}
+
+/// The tree that a run belongs to. Where the run that its fire began with is gone already, it begins with the run itself.
+pub(crate) async fn read(store: &dyn Store, run: Run) -> Result<Tree, Problem> {
+    let root = match run.fire_root() {
+        id if id == run.id => run,
+        id => store.runs(&[id]).await?.pop().filter(|root| root.namespace == run.namespace).unwrap_or(run),
+    };
+    let (mut found, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
+    for _ in 0..DEPTH_MAX {
+        let room = BRANCH_COUNT_MAX - 1 - found.len();
+        let (mut next, is_cut) = below(store, &level, room).await?;
+        level = next.iter().map(|run| run.id).collect();
+        found.append(&mut next);
+        has_more = is_cut;
+        if level.is_empty() || has_more {
+            break;
+        }
+    }
+    Ok(Tree { branches: arrange(root, found), has_more })
+}
+
+/// What follows from a run directly: at most so many, and whether there are more.
+pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJson>, bool), Problem> {
+    let (mut runs, has_more) = below(call.engine().store(), &[run.id], CHILD_COUNT_MAX).await?;
+    runs.sort_by_key(|one| (one.link_to(run), one.shard_index, one.id));
+    let kinds: Vec<Link> = runs.iter().map(|one| one.link_to(run)).collect();
+    let children = kinds.into_iter().zip(items(call, runs).await?).map(|(kind, item)| ChildJson { kind, item });
+    Ok((children.collect(), has_more))
+}
+
+/// At most `max` of what follows from these, and whether there is more.
+async fn below(store: &dyn Store, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
+    let limit = u32::try_from(max + 1).unwrap_or(u32::MAX);
+    let mut runs = store.runs_below(parents, limit).await?;
+    let is_cut = runs.len() > max;
+    runs.truncate(max);
+    Ok((runs, is_cut))
+}

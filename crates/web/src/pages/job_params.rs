@@ -1,0 +1,51 @@
+//! The parameters in the form of a job: as fields where its handler says what it takes, else as JSON.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::Value;
+
+use super::form::Fields;
+use super::job_form::{Errors, JobForm};
+use super::params_form::{self, FieldKind, ParamField};
+use super::shell::{Page, html};
+use super::texts::Texts;
+use crate::problem::Problem;
+
+/// The part of the form, alone: for when another handler was chosen.
+#[derive(Template)]
+#[template(path = "job_params.html")]
+struct ParamsPart {
+    t: &'static Texts,
+    form: JobForm,
+    errors: Errors,
+    param_fields: Vec<ParamField>,
+}
+
+/// The part again, with what was typed so far.
+pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> {
+    let mut form = JobForm::from(&sent);
+    if form.params_by.is_empty() {
+        form.params_by = JobForm::default().params_by;
+    }
+    let param_fields = drawn(&page, &form, Some(&sent));
+    html(StatusCode::OK, &ParamsPart { t: page.t, form, errors: Errors::default(), param_fields })
+}
+
+/// The fields that the chosen handler's parameters have, with what was typed into them; none where it does not say.
+pub(super) fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Vec<ParamField> {
+    let namespace = page.call.namespace.id;
+    let Some(schema) = page.engine().params_schema(namespace, &form.app, &form.handler) else { return Vec::new() };
+    let params = match form.params.as_str() {
+        "" => Value::Null,
+        // What is no JSON is mended as text.
+        text => serde_json::from_str(text).unwrap_or(Value::Bool(false)),
+    };
+    let mut fields = params_form::fields(schema.document(), &params);
+    for field in fields.iter_mut().filter(|field| matches!(field.kind, FieldKind::Json | FieldKind::Number(_))) {
+        if let Some((_, typed)) = sent.and_then(|sent| sent.with_prefix(&field.id).find(|(id, _)| *id == field.id)) {
+            typed.clone_into(&mut field.value);
+        }
+    }
+    fields
+}
