@@ -390,23 +390,37 @@ CREATE INDEX outbox_due ON outbox (due_at_ms);
 CREATE TABLE api_token (
     -- Its id, made by a node.
     id INTEGER NOT NULL PRIMARY KEY,
-    -- What it may be used for: admin is everything, executor is opening an executor session.
+    -- What it is for: api is the API as far as its roles reach, executor is opening executors' sessions.
     kind TEXT NOT NULL
-        CHECK (kind IN ('admin', 'executor')),
+        CHECK (kind IN ('api', 'executor')),
     -- For people.
     name TEXT NOT NULL
         CHECK (length(name) <= 255),
+    -- The account that may do at least as much; NULL for one that belongs to the server.
+    owner_id BIGINT,
     -- The namespace that requests without one mean; NULL stands for default.
     namespace_id BIGINT,
     -- SHA-256 of the token, in hex.
     hash TEXT NOT NULL
         CHECK (length(hash) <= 255),
+    -- What the token begins with, so that people know which it is.
+    prefix TEXT NOT NULL
+        CHECK (length(prefix) <= 255),
+    -- 1 where executors that it lets in may declare jobs.
+    declares SMALLINT NOT NULL
+        CHECK (declares IN (0, 1)),
     -- When it was made.
     created_at_ms BIGINT NOT NULL,
     -- When it ends.
     expires_at_ms BIGINT,
+    -- When it was last used, to the minute.
+    last_used_at_ms BIGINT,
+    -- When somebody ended it.
+    revoked_at_ms BIGINT,
     CONSTRAINT api_token_key UNIQUE (hash)
 );
+
+CREATE INDEX api_token_owner ON api_token (owner_id, id);
 
 INSERT INTO schema_compat (id, min_server) VALUES (1, '0.1.0');
 INSERT INTO namespace (id, name, created_at_ms) VALUES (1, 'default', 0);

@@ -1,14 +1,21 @@
 //! API tokens: made here, kept as hashes.
 
+use std::time::Duration;
+
 use rand::RngExt as _;
+use rondel_core::access::{Grant, Rights, Role};
 use rondel_core::{Timestamp, TokenId};
-use rondel_store::catalog::{TokenKind, TokenRecord};
+use rondel_store::access::{Account, TokenKind, TokenRecord};
 use rondel_store::{Store, StoreError};
 use sha2::{Digest as _, Sha256};
 
 /// What every token begins with, so that secret scanners and people recognise one.
 pub const TOKEN_PREFIX: &str = "rondel_";
 const SECRET_BYTES: usize = 32;
+/// How much of a token is kept in the clear, for people to know it by.
+const SHOWN_LEN: usize = 17;
+/// How exactly it is known when a token was last used.
+const USE_PERIOD: Duration = Duration::from_secs(60);
 
 /// A token in the clear: shown once, never kept.
 #[derive(Clone)]
@@ -20,6 +27,43 @@ impl Token {
     pub fn generate() -> Self {
         let secret: [u8; SECRET_BYTES] = rand::rng().random();
         Self(format!("{TOKEN_PREFIX}{}", hex(&secret)))
+    }
+
+    /// A new one that says what it is for.
+    #[must_use]
+    pub fn generate_for(kind: TokenKind) -> Self {
+        let secret: [u8; SECRET_BYTES] = rand::rng().random();
+        let word = match kind {
+            TokenKind::Api => "pat",
+            TokenKind::Executor => "exec",
+        };
+        Self(format!("{TOKEN_PREFIX}{word}_{}", hex(&secret)))
+    }
+
+    /// What is kept of it, without a name, an owner or a right.
+    #[must_use]
+    pub fn record(&self, id: i64, kind: TokenKind, now: Timestamp) -> TokenRecord {
+        TokenRecord {
+            id: TokenId::new(id),
+            kind,
+            name: String::new(),
+            owner: None,
+            namespace: None,
+            hash: self.hash(),
+            prefix: self.shown(),
+            declares: true,
+            created_at: now,
+            expires_at: None,
+            last_used_at: None,
+            revoked_at: None,
+            grants: Vec::new(),
+        }
+    }
+
+    /// The beginning, for people to know it by; of one that people made themselves, next to nothing.
+    fn shown(&self) -> String {
+        let len = if self.0.starts_with(TOKEN_PREFIX) { SHOWN_LEN } else { 2 };
+        self.0.chars().take(len).collect()
     }
 
     /// One that was read from a file or a header.
@@ -47,7 +91,19 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The record of the token in an `Authorization` header; `None` for none, an unknown or an expired one.
+/// Somebody whose token is good.
+#[derive(Clone, Debug)]
+pub struct Principal {
+    /// The token.
+    pub token: TokenRecord,
+    /// The account that it belongs to.
+    pub owner: Option<Account>,
+    /// What it may do, within what its owner may.
+    pub rights: Rights,
+}
+
+/// Who has the token in an `Authorization` header; `None` for none, and for a token that is unknown, over, or an account's
+/// that is locked out.
 ///
 /// # Errors
 /// The store's.
@@ -55,27 +111,42 @@ pub async fn authenticate(
     store: &dyn Store,
     authorization: Option<&str>,
     now: Timestamp,
-) -> Result<Option<TokenRecord>, StoreError> {
+) -> Result<Option<Principal>, StoreError> {
     let Some(text) = authorization.and_then(bearer) else { return Ok(None) };
-    let record = store.token(&Token::from_text(text).hash()).await?;
-    Ok(record.filter(|record| record.expires_at.is_none_or(|end| end > now)))
+    let Some(record) = store.token(&Token::from_text(text).hash()).await? else { return Ok(None) };
+    let Some(principal) = principal_of(store, record, now).await? else { return Ok(None) };
+    let token = &principal.token;
+    if token.last_used_at.is_none_or(|used| used + USE_PERIOD <= now) {
+        store.touch_token(token.id, now).await?;
+    }
+    Ok(Some(principal))
 }
 
-/// Remembers a token that may do everything.
+/// Who stands behind a token, if it is good.
+///
+/// # Errors
+/// The store's.
+pub async fn principal_of(
+    store: &dyn Store,
+    token: TokenRecord,
+    now: Timestamp,
+) -> Result<Option<Principal>, StoreError> {
+    if !token.is_good(now) {
+        return Ok(None);
+    }
+    let rights = Rights::new(token.grants.clone());
+    let Some(owner) = token.owner else { return Ok(Some(Principal { token, owner: None, rights })) };
+    let owner = store.account(owner).await?.filter(|owner| !owner.disabled);
+    Ok(owner.map(|owner| Principal { rights: rights.within(owner.grants.clone()), token, owner: Some(owner) }))
+}
+
+/// Remembers a token that may do everything, and belongs to the server.
 ///
 /// # Errors
 /// The store's.
 pub async fn add_admin_token(store: &dyn Store, id: i64, token: &Token, now: Timestamp) -> Result<(), StoreError> {
-    let record = TokenRecord {
-        id: TokenId::new(id),
-        kind: TokenKind::Admin,
-        name: "admin".to_owned(),
-        namespace: None,
-        hash: token.hash(),
-        created_at: now,
-        expires_at: None,
-    };
-    store.add_token(&record).await
+    let grants = vec![Grant::everywhere(Role::Admin)];
+    store.add_token(&TokenRecord { name: "admin".to_owned(), grants, ..token.record(id, TokenKind::Api, now) }).await
 }
 
 fn bearer(header: &str) -> Option<&str> {

@@ -24,7 +24,7 @@ use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::{self, DispatchLoop, Event};
-use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Service};
+use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Pass, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::progress::{Progress, ProgressBoard};
@@ -321,7 +321,7 @@ impl Engine {
         messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         peer: &str,
     ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
-        self.gateway.open(messages, peer).await
+        self.gateway.open(messages, peer, &Pass::everywhere()).await
     }
 
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.

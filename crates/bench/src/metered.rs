@@ -7,11 +7,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp};
+use rondel_core::{
+    AccountId, AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, SessionId, Timestamp,
+    TokenId,
+};
+use rondel_store::access::{
+    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, PasswordHash, SignInLink, TokenQuery,
+    TokenRecord, WebSession,
+};
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use rondel_store::catalog::{
-    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NewJob,
-    TokenRecord, VersionRecord,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NamespaceDeleted,
+    NewJob, VersionRecord,
 };
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
 use rondel_store::declarations::{DeclaredMark, DeclaredSet};
@@ -23,7 +30,8 @@ use rondel_store::logs::{LogChunk, LogRange, RemovedLogs};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{
-    Calendars, Catalog, Cluster, Declarations, LeaseToken, Ledger, Logs, Outbox, Result, SqlStore, Upkeep,
+    Accounts, AuditLog, Calendars, Catalog, Cluster, Declarations, LeaseToken, Ledger, Logs, Outbox, Result, SignIns,
+    SqlStore, Tokens, Upkeep,
 };
 use tokio::time::Instant;
 
@@ -163,6 +171,8 @@ macro_rules! pass_on {
 pass_on!(Catalog {
     fn namespace(name: &str) -> Option<Namespace>;
     fn namespaces() -> Vec<Namespace>;
+    fn create_namespace(namespace: &Namespace, now: Timestamp) -> bool;
+    fn delete_namespace(id: NamespaceId) -> NamespaceDeleted;
     fn app(namespace: NamespaceId, name: &str) -> Option<App>;
     fn apps(namespace: NamespaceId) -> Vec<App>;
     fn ensure_app(id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> App;
@@ -177,9 +187,47 @@ pass_on!(Catalog {
     fn declare_job(id: JobId, declared: &Declared) -> bool;
     fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
     fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;
+} also {});
+
+pass_on!(Accounts {
+    fn create_account(account: &Account) -> bool;
+    fn create_first_admin(account: &Account) -> bool;
+    fn account(id: AccountId) -> Option<Account>;
+    fn account_by_name(name: &str) -> Option<Account>;
+    fn accounts(after_name: Option<&str>, limit: u32) -> Vec<Account>;
+    fn has_admin_account() -> bool;
+    fn change_account(id: AccountId, change: &AccountChange) -> AccountChanged;
+    fn set_password(id: AccountId, password: &PasswordHash, keep: Option<SessionId>, now: Timestamp) -> bool;
+    fn delete_account(id: AccountId) -> AccountChanged;
+} also {});
+
+pass_on!(SignIns {
+    fn begin_sign_in(session: &WebSession, idle_max: Duration, count_max: u32) -> ();
+    fn sign_in(hash: &str) -> Option<WebSession>;
+    fn touch_sign_in(id: SessionId, now: Timestamp) -> ();
+    fn sign_ins(account: AccountId) -> Vec<WebSession>;
+    fn end_sign_in(id: SessionId, account: Option<AccountId>) -> bool;
+    fn end_sign_ins(account: AccountId, keep: Option<SessionId>) -> u64;
+    fn add_link(link: &SignInLink, now: Timestamp) -> ();
+    fn link(hash: &str) -> Option<SignInLink>;
+    fn take_link(hash: &str) -> Option<SignInLink>;
+    fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> Attempt;
+    fn forget_attempts(bucket: i64) -> ();
+} also {});
+
+pass_on!(Tokens {
     fn add_token(token: &TokenRecord) -> ();
     fn token(hash: &str) -> Option<TokenRecord>;
-    fn has_admin_token() -> bool;
+    fn token_by_id(id: TokenId) -> Option<TokenRecord>;
+    fn tokens(query: &TokenQuery) -> Vec<TokenRecord>;
+    fn touch_token(id: TokenId, now: Timestamp) -> ();
+    fn revoke_token(id: TokenId, now: Timestamp) -> bool;
+    fn rotate_token(old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> bool;
+} also {});
+
+pass_on!(AuditLog {
+    fn add_audit(entry: &AuditEntry) -> ();
+    fn audit(query: &AuditQuery) -> Vec<AuditEntry>;
 } also {});
 
 pass_on!(Ledger {

@@ -67,6 +67,12 @@ ids! {
     ExecutorId,
     /// An API token.
     TokenId,
+    /// Somebody who can sign in.
+    AccountId,
+    /// A sign-in that lasts.
+    SessionId,
+    /// An entry of the audit log.
+    AuditId,
     /// A business calendar.
     CalendarId,
     /// A row of the outbox.

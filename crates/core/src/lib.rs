@@ -5,11 +5,12 @@
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] says things to people,
 //!   and [`diff`] what an edit changed;
-//! - [`declared`] says what becomes of the jobs that code declares;
+//! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
+pub mod access;
 pub mod calendar;
 pub mod cron;
 pub mod declared;
@@ -36,7 +37,10 @@ pub mod tree;
 pub mod words;
 pub mod year;
 
-pub use id::{AppId, CalendarId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, TokenId};
+pub use id::{
+    AccountId, AppId, AuditId, CalendarId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, SessionId,
+    TokenId,
+};
 pub use job::Job;
 pub use run::{Reason, Run, RunStatus, Trigger};
 pub use spec::{FieldError, JobSpec, Route};

@@ -1,10 +1,10 @@
-//! Namespaces, apps, jobs with their versions, API tokens.
+//! Namespaces, apps, jobs with their versions.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
-use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, Timestamp, TokenId};
+use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, Timestamp};
 
 use crate::Result;
 
@@ -211,6 +211,8 @@ pub enum Deleted {
 pub struct JobQuery {
     /// Only jobs of this app.
     pub app: Option<AppId>,
+    /// Only jobs of these apps: what the caller may see.
+    pub within: Option<Vec<AppId>>,
     /// Only jobs whose name contains this.
     pub name_contains: Option<String>,
     /// Only jobs whose name comes after this one.
@@ -219,35 +221,18 @@ pub struct JobQuery {
     pub limit: u32,
 }
 
-/// What a token may be used for.
+/// What removing a namespace did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenKind {
-    /// The API, everything.
-    Admin,
-    /// Opening an executor's session, nothing else.
-    Executor,
+pub enum NamespaceDeleted {
+    /// It is gone, with its apps and with every role there.
+    Done,
+    /// There is no such namespace.
+    NotFound,
+    /// It has jobs or calendars, or it had jobs: their runs and versions are kept.
+    Used,
 }
 
-/// An API token; only its hash is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenRecord {
-    /// Its id.
-    pub id: TokenId,
-    /// What it may be used for.
-    pub kind: TokenKind,
-    /// For people.
-    pub name: String,
-    /// The namespace that requests without one mean; `None` stands for `default`.
-    pub namespace: Option<NamespaceId>,
-    /// SHA-256 of the token, in hex: the token itself is 256 random bits, so nothing slower is needed.
-    pub hash: String,
-    /// When it was made.
-    pub created_at: Timestamp,
-    /// When it ends.
-    pub expires_at: Option<Timestamp>,
-}
-
-/// Namespaces, apps, jobs, tokens.
+/// Namespaces, apps, jobs.
 #[async_trait]
 pub trait Catalog {
     /// A namespace by its name. `default` exists from the start.
@@ -255,6 +240,12 @@ pub trait Catalog {
 
     /// Every namespace, by name.
     async fn namespaces(&self) -> Result<Vec<Namespace>>;
+
+    /// Makes a namespace; false where the name is taken.
+    async fn create_namespace(&self, namespace: &Namespace, now: Timestamp) -> Result<bool>;
+
+    /// Removes a namespace that no job and no calendar is in.
+    async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted>;
 
     /// An app by its name.
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>>;
@@ -300,13 +291,4 @@ pub trait Catalog {
     /// Notes of these jobs that since then no code declares them any more; nothing of those of which that is known, or
     /// which no code ever declared. Answers of how many it was noted.
     async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64>;
-
-    /// Remembers a token; does nothing where its hash is known.
-    async fn add_token(&self, token: &TokenRecord) -> Result<()>;
-
-    /// The token with this hash.
-    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>>;
-
-    /// Whether any admin token exists.
-    async fn has_admin_token(&self) -> Result<bool>;
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::outcome::{After, AfterPolicy, Outcome};
 use rondel_core::run::Attempt;
-use rondel_core::{ExecutorId, IdGen, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::Result;
 use crate::cluster::LeaseToken;
@@ -210,6 +210,8 @@ pub enum CancelAsked {
 pub struct RunQuery {
     /// Only runs of this job.
     pub job: Option<JobId>,
+    /// Only runs of these apps: what the caller may see. Of no use together with a job or a broadcast.
+    pub within: Option<Vec<AppId>>,
     /// Only runs with one of these; empty for all.
     pub statuses: Vec<RunStatus>,
     /// Only runs of this broadcast.

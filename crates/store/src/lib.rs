@@ -1,6 +1,7 @@
-//! What Rondel remembers: one trait in eight parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
+//! What Rondel remembers: one trait in parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
 //!
-//! - [`Catalog`]: namespaces, apps, jobs with their versions, API tokens;
+//! - [`Catalog`]: namespaces, apps, jobs with their versions;
+//! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: who may come in, who did, and what they did;
 //! - [`Calendars`]: business calendars with their versions;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
 //! - [`Ledger`]: due jobs and runs, from claim to verdict;
@@ -11,6 +12,7 @@
 //! Every transition states its old state and says who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
 
+pub mod access;
 pub mod calendars;
 pub mod catalog;
 pub mod cluster;
@@ -28,6 +30,7 @@ mod settle;
 mod sql;
 pub mod upkeep;
 
+pub use access::{Accounts, AuditLog, SignIns, Tokens};
 pub use calendars::Calendars;
 pub use catalog::Catalog;
 pub use cluster::{Cluster, LeaseToken};
@@ -42,12 +45,31 @@ pub use upkeep::Upkeep;
 
 /// Everything that is remembered.
 pub trait Store:
-    Catalog + Calendars + Declarations + Ledger + Cluster + Logs + Outbox + Upkeep + std::fmt::Debug + Send + Sync + 'static
+    Catalog
+    + Accounts
+    + SignIns
+    + Tokens
+    + AuditLog
+    + Calendars
+    + Declarations
+    + Ledger
+    + Cluster
+    + Logs
+    + Outbox
+    + Upkeep
+    + std::fmt::Debug
+    + Send
+    + Sync
+    + 'static
 {
 }
 
 impl<
     T: Catalog
+        + Accounts
+        + SignIns
+        + Tokens
+        + AuditLog
         + Calendars
         + Declarations
         + Ledger

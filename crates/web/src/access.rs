@@ -6,46 +6,43 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Uri};
-use rondel_admin::auth::authenticate;
+use rondel_admin::auth::{Principal, authenticate};
 use rondel_core::NamespaceId;
-use rondel_store::catalog::{TokenKind, TokenRecord};
+use rondel_core::access::{Grant, Rights, Role};
+use rondel_store::access::{Means, TokenKind};
 
 use crate::app::Web;
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
 use crate::{cookies, origin};
 
-/// What a route asks of its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permission {
-    /// To look.
-    View,
-    /// To start, cancel, pause and resume what others have defined.
-    Operate,
-    /// To define, change and delete.
-    Edit,
-    /// To see and change the cluster itself.
-    Admin,
-}
+pub use rondel_core::access::Permission;
 
 /// Somebody whose token was good, or who signed in.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     name: String,
-    kind: TokenKind,
+    means: Means,
     namespace: Option<NamespaceId>,
+    pub(crate) rights: Rights,
 }
 
-impl From<TokenRecord> for Caller {
-    fn from(token: TokenRecord) -> Self {
-        Self { name: token.name, kind: token.kind, namespace: token.namespace }
+impl From<Principal> for Caller {
+    fn from(principal: Principal) -> Self {
+        let Principal { token, rights, .. } = principal;
+        let means = match token.kind {
+            TokenKind::Api => Means::Token,
+            TokenKind::Executor => Means::Executor,
+        };
+        Self { name: token.name, means, namespace: token.namespace, rights }
     }
 }
 
 impl Caller {
     /// Who starts the server.
     pub(crate) fn admin() -> Self {
-        Self { name: "admin".to_owned(), kind: TokenKind::Admin, namespace: None }
+        let rights = Rights::new(vec![Grant::everywhere(Role::Admin)]);
+        Self { name: "admin".to_owned(), means: Means::Session, namespace: None, rights }
     }
 
     /// What changes are signed with.
@@ -58,13 +55,17 @@ impl Caller {
         self.namespace
     }
 
-    /// Every right belongs to an admin's token, none to an executor's, which is for opening sessions alone.
-    const fn may(&self, permission: Permission) -> bool {
-        match (self.kind, permission) {
-            (TokenKind::Admin, Permission::View | Permission::Operate | Permission::Edit | Permission::Admin) => true,
-            (TokenKind::Executor, _) => false,
-        }
+    /// Whether there is any place where it may. An executor's token is for opening sessions alone.
+    fn may(&self, permission: Permission) -> bool {
+        self.means != Means::Executor && self.rights.allow_somewhere(permission)
     }
+}
+
+/// On a request: who came through the gate, and what for.
+#[derive(Clone, Debug)]
+pub(crate) struct Admitted {
+    pub(crate) caller: Caller,
+    pub(crate) needs: Permission,
 }
 
 /// The gate of a route, with what that route asks for.
@@ -80,7 +81,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, mut request: Request, next: 
     match admit(&gate.web, gate.permission, authorization).await {
         Ok(caller) => {
             let name = caller.name().to_owned();
-            request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(Admitted { caller, needs: gate.permission });
             let mut response = next.run(request).await;
             response.extensions_mut().insert(CalledBy(name));
             response
@@ -104,7 +105,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, mut request: Request, n
         return Problem::new(Code::Forbidden, "this sign-in does not allow it").into_response();
     }
     let name = caller.name().to_owned();
-    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(Admitted { caller, needs: gate.permission });
     let mut response = next.run(request).await;
     response.extensions_mut().insert(CalledBy(name));
     response

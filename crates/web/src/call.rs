@@ -3,11 +3,13 @@
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use rondel_admin::Engine;
-use rondel_core::name;
+use rondel_core::access::Reach;
+use rondel_core::{AppId, JobSpec, name};
 use rondel_store::catalog::Namespace;
 
-use crate::access::Caller;
+use crate::access::{Admitted, Caller, Permission};
 use crate::app::Web;
+use crate::body::refuse_value;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -20,13 +22,117 @@ pub(crate) struct Call<Q = ()> {
     pub(crate) caller: Caller,
     pub(crate) namespace: Namespace,
     pub(crate) query: Q,
+    /// What the route asks of its caller.
+    needs: Permission,
     /// Whether the query named the namespace: then links back name it too.
     is_explicit: bool,
+}
+
+/// A call about what is in no namespace: oneself, people, the cluster. The gate has asked all that is to be asked.
+#[derive(Debug)]
+pub(crate) struct Person<Q = ()> {
+    pub(crate) web: Web,
+    pub(crate) caller: Caller,
+    pub(crate) query: Q,
+}
+
+impl<Q> Person<Q> {
+    pub(crate) const fn engine(&self) -> &Engine {
+        &self.web.engine
+    }
+}
+
+impl<Q: FromQuery + Send> FromRequestParts<Web> for Person<Q> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let Admitted { caller, .. } = admitted(parts)?;
+        let mut reader = Reader::new(&parts.uri);
+        let query = Q::from_query(&mut reader);
+        reader.finish()?;
+        Ok(Self { web: web.clone(), caller, query })
+    }
+}
+
+fn admitted(parts: &Parts) -> Result<Admitted, Problem> {
+    parts.extensions.get::<Admitted>().cloned().ok_or_else(|| {
+        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+            .with_cause("a route has no gate".to_owned())
+    })
 }
 
 impl<Q> Call<Q> {
     pub(crate) const fn engine(&self) -> &Engine {
         &self.web.engine
+    }
+
+    /// Whether the caller may do what the route is for, to what belongs to this app, or to the namespace itself. Where the
+    /// caller may not even see it, the answer is `missing`: the same as for what does not exist.
+    pub(crate) fn check(&self, app: Option<AppId>, missing: impl FnOnce() -> Problem) -> Result<(), Problem> {
+        let may = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
+        if may(self.needs) {
+            Ok(())
+        } else if may(Permission::View) {
+            Err(forbidden())
+        } else {
+            Err(missing())
+        }
+    }
+
+    /// The same for an app by its name, which may not exist yet: then it belongs to the namespace. The refusal is one for
+    /// all, so that nobody learns which apps there are.
+    pub(crate) async fn check_app_name(&self, app: &str) -> Result<(), Problem> {
+        let known =
+            if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
+        if self.caller.rights.allow(self.needs, self.namespace.id, known.map(|app| app.id)) {
+            return Ok(());
+        }
+        Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app))))
+    }
+
+    /// Whether the caller may save this definition: its app, and the jobs that it follows from, must be within reach.
+    pub(crate) async fn check_definition(&self, spec: &JobSpec) -> Result<(), Problem> {
+        self.check_app_name(&spec.app).await?;
+        if self.within(Permission::View).is_none() {
+            return Ok(());
+        }
+        for parent in spec.parents() {
+            let known = match name::check(&parent.name) {
+                Ok(()) => self.engine().store().job(self.namespace.id, &parent.name).await?,
+                Err(_) => None,
+            };
+            if !known.is_some_and(|known| self.sees(known.app)) {
+                let message = format!("there is no job {} that you may see", quoted(&parent.name));
+                return Err(refuse_value("/schedule", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may look at the job with this name.
+    pub(crate) async fn sees_job(&self, name: &str) -> Result<bool, Problem> {
+        if self.seen_apps().is_none() {
+            return Ok(true);
+        }
+        Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.sees(job.app)))
+    }
+
+    /// Whether the caller may look at what belongs to this app.
+    pub(crate) fn sees(&self, app: AppId) -> bool {
+        self.caller.rights.allow(Permission::View, self.namespace.id, Some(app))
+    }
+
+    /// The apps that a list is to keep to; `None` where the caller may see the whole namespace.
+    pub(crate) fn within(&self, permission: Permission) -> Option<Vec<AppId>> {
+        match self.caller.rights.reach(permission, self.namespace.id) {
+            Reach::All => None,
+            Reach::Apps(apps) => Some(apps.into_iter().collect()),
+        }
+    }
+
+    /// The apps that may be looked at.
+    pub(crate) fn seen_apps(&self) -> Option<Vec<AppId>> {
+        self.within(Permission::View)
     }
 
     /// `path` as a link that means the same namespace.
@@ -39,19 +145,16 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(|| {
-            Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-                .with_cause("a route of the API has no gate".to_owned())
-        })?;
+        let Admitted { caller, needs } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
         let named = reader.one("namespace");
         let query = Q::from_query(&mut reader);
         reader.finish()?;
         let namespace = match &named {
-            Some(name) => namespace_by_name(&web.engine, name).await?,
+            Some(name) => visible_namespace(&web.engine, &caller, name).await?,
             None => namespace_of_caller(&web.engine, &caller).await?,
         };
-        Ok(Self { web: web.clone(), caller, namespace, query, is_explicit: named.is_some() })
+        Ok(Self { web: web.clone(), caller, namespace, query, needs, is_explicit: named.is_some() })
     }
 }
 
@@ -59,14 +162,40 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
 pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
     // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
     let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
-    found.ok_or_else(|| Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted(wanted))))
+    found.ok_or_else(|| no_namespace(wanted))
 }
 
+/// The same, where the caller may see something of it; else it does not exist.
+pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: &str) -> Result<Namespace, Problem> {
+    let found = namespace_by_name(engine, wanted).await?;
+    if caller.rights.allow(Permission::View, found.id, None) {
+        return Ok(found);
+    }
+    Err(no_namespace(wanted))
+}
+
+/// The one that the caller's token means, else `default`, else the first that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
-    let Some(id) = caller.namespace() else { return namespace_by_name(engine, DEFAULT_NAMESPACE).await };
     let all = engine.store().namespaces().await?;
-    let found = all.into_iter().find(|namespace| namespace.id == id);
-    found.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "the namespace of this token does not exist any more"))
+    let mut seen = all.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None));
+    let found = match caller.namespace() {
+        Some(id) => seen.find(|namespace| namespace.id == id),
+        None => {
+            let mut seen: Vec<Namespace> = seen.collect();
+            let place = seen.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
+            (place < seen.len()).then(|| seen.swap_remove(place))
+        }
+    };
+    found.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))
+}
+
+fn no_namespace(wanted: &str) -> Problem {
+    Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted(wanted)))
+}
+
+/// The refusal of what may be seen and not done.
+pub(crate) fn forbidden() -> Problem {
+    Problem::new(Code::Forbidden, "your roles let you look at it, and not do this to it")
 }
 
 /// A text of the caller's for a sentence: in quotes, cut, without control characters.

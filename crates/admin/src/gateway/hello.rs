@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::{AppId, ExecutorId, RunId, name};
+use rondel_core::{AppId, ExecutorId, NamespaceId, RunId, name};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
 use rondel_store::cluster::ExecutorRecord;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
+use super::Pass;
 use crate::declared::Said;
 use crate::dispatch::Report;
 use crate::engine::Shared;
@@ -43,17 +44,32 @@ pub(super) async fn receive(
     }
 }
 
-pub(super) async fn check(shared: &Shared, hello: v1::Hello) -> Result<Greeted, Status> {
+pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Result<Greeted, Status> {
     check_form(&hello)?;
+    if !hello.declared.is_empty() && !pass.declares {
+        return Err(Status::permission_denied("this token does not let executors declare jobs"));
+    }
+    let denied = || {
+        let message =
+            format!("this token does not let in executors of app {:?} in namespace {:?}", hello.app, hello.namespace);
+        Status::permission_denied(message)
+    };
     let unavailable = |error: rondel_store::StoreError| {
         tracing::warn!(error = %crate::engine::chain(&error), "cannot look up an executor's app");
         Status::unavailable("the server cannot reach its database now")
     };
     let namespace = shared.store.namespace(&hello.namespace).await.map_err(unavailable)?;
     let Some(namespace) = namespace else {
+        // Whoever is bound to a place learns of no other.
+        if !pass.rights.allow_executor(NamespaceId::new(0), None) {
+            return Err(denied());
+        }
         return Err(Status::failed_precondition(format!("there is no namespace {:?}", hello.namespace)));
     };
     let known = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)?;
+    if !pass.rights.allow_executor(namespace.id, known.as_ref().map(|app| app.id)) {
+        return Err(denied());
+    }
     let app = match known {
         None if !hello.declared.is_empty() => {
             // As with a job that a person makes: its app comes into being with it.

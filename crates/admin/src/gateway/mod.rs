@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rondel_core::access::{Grant, Rights, Role};
 use rondel_proto::v1;
 use rondel_proto::v1::gateway_server::{Gateway, GatewayServer};
 use tokio::sync::mpsc;
@@ -78,6 +79,27 @@ impl GatewayService {
     }
 }
 
+/// What lets an executor in, and as far as it does.
+#[derive(Clone, Debug)]
+pub(crate) struct Pass {
+    rights: Rights,
+    /// Whether the executor may declare jobs.
+    declares: bool,
+}
+
+impl Pass {
+    /// For any executor: whoever gives it has asked who that is.
+    pub(crate) fn everywhere() -> Self {
+        Self { rights: Rights::new(vec![Grant::everywhere(Role::Executor)]), declares: true }
+    }
+}
+
+impl From<&auth::Principal> for Pass {
+    fn from(principal: &auth::Principal) -> Self {
+        Self { rights: principal.rights.clone(), declares: principal.token.declares }
+    }
+}
+
 impl GatewayService {
     /// Takes an executor's stream, however it came, once its token was checked: reads its hello, and gives what is said to
     /// it from then on, the welcome first.
@@ -85,11 +107,12 @@ impl GatewayService {
         &self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         peer: &str,
+        pass: &Pass,
     ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
         let inner = &self.inner;
         let hello = hello::receive(&mut messages).await?;
         let who = format!("{}/{}/{} at {peer}", hello.namespace, hello.app, hello.name);
-        let greeted = hello::check(&inner.shared, hello).await.map_err(|status| inner.refuse(&who, status))?;
+        let greeted = hello::check(&inner.shared, hello, pass).await.map_err(|status| inner.refuse(&who, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
         let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let session = session::Session::open(inner, greeted, sender, number).await?;
@@ -128,10 +151,10 @@ impl Gateway for GatewayService {
             tracing::warn!(error = %crate::engine::chain(&error), "cannot check an executor's token");
             Status::unavailable("the server cannot check tokens now")
         })?;
-        if token.is_none() {
+        let Some(principal) = token else {
             return Err(inner.refuse(&peer, Status::unauthenticated("no token, or an unknown or expired one")));
-        }
-        let outgoing = self.open(request.into_inner(), &peer).await?;
+        };
+        let outgoing = self.open(request.into_inner(), &peer, &Pass::from(&principal)).await?;
         Ok(Response::new(Box::pin(tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), Ok))))
     }
 }

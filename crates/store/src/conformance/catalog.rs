@@ -1,10 +1,10 @@
 //! Checks of the catalog.
 
-use rondel_core::{AppId, JobId, NamespaceId, TokenId};
+use rondel_core::{AppId, JobId, NamespaceId};
 
 use super::{DEFAULT, app, created, job, job_with, name, next_id, spec};
 use crate::Store;
-use crate::catalog::{Created, Deleted, JobQuery, NewJob, TokenKind, TokenRecord};
+use crate::catalog::{Created, Deleted, JobQuery, NewJob};
 
 /// `default` exists from the start; an app is made once.
 pub async fn namespaces_and_apps_are_found_by_name(store: &dyn Store) {
@@ -100,29 +100,4 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
     let left = job(store, None).await;
     assert_eq!(store.delete_job(JobId::new(next_id()), None, now).await.unwrap(), Deleted::NotFound);
     assert!(store.job(DEFAULT, &left.spec.name).await.unwrap().is_some());
-}
-
-/// By hash; adding one twice changes nothing.
-pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
-    let now = store.now().await.unwrap();
-    let token = |kind| TokenRecord {
-        id: TokenId::new(next_id()),
-        kind,
-        name: "für alle".to_owned(),
-        namespace: None,
-        hash: name("hash"),
-        created_at: now,
-        expires_at: None,
-    };
-    let (admin, executor) = (token(TokenKind::Admin), token(TokenKind::Executor));
-    store.add_token(&executor).await.unwrap();
-    store.add_token(&admin).await.unwrap();
-    store
-        .add_token(&TokenRecord { id: TokenId::new(next_id()), name: "other".to_owned(), ..admin.clone() })
-        .await
-        .unwrap();
-    assert!(store.has_admin_token().await.unwrap());
-    assert_eq!(store.token(&admin.hash).await.unwrap(), Some(admin));
-    assert_eq!(store.token(&executor.hash).await.unwrap(), Some(executor));
-    assert_eq!(store.token(&name("hash")).await.unwrap(), None);
 }

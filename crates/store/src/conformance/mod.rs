@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a check is a test: what it did not expect ends it")]
 
+mod access;
 mod adoption;
 mod broadcasts;
 mod calendars;
@@ -38,6 +39,7 @@ use crate::cluster::{Join, JoinRequest};
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, Finisher};
 use crate::{LeaseToken, Store};
 
+pub use self::access::*;
 pub use self::adoption::*;
 pub use self::broadcasts::*;
 pub use self::calendars::*;
@@ -67,7 +69,16 @@ macro_rules! for_each_conformance_check {
             jobs_are_read_as_they_were_written,
             jobs_come_in_pages_by_name,
             names_differ_by_case_and_are_free_after_deletion,
+            namespaces_are_made_and_removed_when_empty,
+            lists_keep_to_the_apps_that_may_be_seen,
+            accounts_are_read_as_they_were_written,
+            somebody_who_may_do_everything_is_left,
+            a_sign_in_ends_with_what_it_rests_on,
+            a_link_is_used_once,
+            attempts_are_counted_and_bounded,
             tokens_are_found_by_their_hash,
+            a_token_is_replaced_with_an_overlap,
+            the_audit_log_is_read_by_what_is_asked,
             calendars_are_read_as_they_were_written,
             calendars_saved_at_once_get_a_version_each,
             a_used_calendar_is_not_deleted,

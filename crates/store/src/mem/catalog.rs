@@ -1,12 +1,12 @@
-//! Namespaces, apps, jobs, tokens.
+//! Namespaces, apps, jobs.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 
 use super::{MemStore, State, StoredVersion, size};
 use crate::catalog::{
-    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
-    TokenRecord, VersionRecord,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NamespaceDeleted,
+    NewJob, VersionRecord,
 };
 use crate::{Catalog, Result};
 
@@ -18,6 +18,32 @@ impl Catalog for MemStore {
 
     async fn namespaces(&self) -> Result<Vec<Namespace>> {
         Ok(self.state().namespaces.clone())
+    }
+
+    async fn create_namespace(&self, namespace: &Namespace, _now: Timestamp) -> Result<bool> {
+        let mut state = self.state();
+        if state.namespaces.iter().any(|known| known.name == namespace.name) {
+            return Ok(false);
+        }
+        state.namespaces.push(namespace.clone());
+        state.namespaces.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(true)
+    }
+
+    async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted> {
+        let mut state = self.state();
+        if state.namespaces.iter().all(|namespace| namespace.id != id) {
+            return Ok(NamespaceDeleted::NotFound);
+        }
+        let has_jobs = state.jobs.values().any(|job| job.record.namespace == id);
+        if has_jobs || state.calendars.values().any(|calendar| calendar.namespace == id) {
+            return Ok(NamespaceDeleted::Used);
+        }
+        state.namespaces.retain(|namespace| namespace.id != id);
+        state.apps.retain(|_, app| app.namespace != id);
+        state.webhooks.remove(&id);
+        state.access.leave(id);
+        Ok(NamespaceDeleted::Done)
     }
 
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>> {
@@ -68,6 +94,7 @@ impl Catalog for MemStore {
         let mut jobs: Vec<JobRecord> = state.living_jobs().filter(|job| job.namespace == namespace).collect();
         jobs.retain(|job| {
             query.app.is_none_or(|app| job.app == app)
+                && query.within.as_ref().is_none_or(|within| within.contains(&job.app))
                 && query.name_contains.as_ref().is_none_or(|part| job.spec.name.contains(part))
                 && query.after_name.as_ref().is_none_or(|name| job.spec.name > *name)
         });
@@ -187,22 +214,6 @@ impl Catalog for MemStore {
             }
         }
         Ok(count)
-    }
-
-    async fn add_token(&self, token: &TokenRecord) -> Result<()> {
-        let mut state = self.state();
-        if state.tokens.iter().all(|known| known.hash != token.hash) {
-            state.tokens.push(token.clone());
-        }
-        Ok(())
-    }
-
-    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>> {
-        Ok(self.state().tokens.iter().find(|token| token.hash == hash).cloned())
-    }
-
-    async fn has_admin_token(&self) -> Result<bool> {
-        Ok(self.state().tokens.iter().any(|token| token.kind == TokenKind::Admin))
     }
 }
 

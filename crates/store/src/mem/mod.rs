@@ -2,6 +2,7 @@
 //!
 //! Simple rather than fast: every call looks at everything under one lock.
 
+mod access;
 mod calendars;
 mod catalog;
 mod catalog_change;
@@ -29,7 +30,7 @@ use rondel_core::{
 
 use crate::LeaseToken;
 use crate::calendars::CalendarRecord;
-use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar, TokenRecord};
+use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar};
 use crate::cluster::{ExecutorRecord, Node, Session};
 use crate::declarations::DeclaredSet;
 use crate::follow::EndedRun;
@@ -86,7 +87,7 @@ struct State {
     /// Of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
     due: BTreeMap<JobId, Due>,
-    tokens: Vec<TokenRecord>,
+    access: access::Access,
     nodes: BTreeMap<NodeId, StoredNode>,
     executors: BTreeMap<ExecutorId, ExecutorRecord>,
     sessions: BTreeMap<(NodeId, ExecutorId), Session>,

@@ -1,8 +1,8 @@
-//! Namespaces, apps, jobs and their versions, tokens.
+//! Namespaces, apps, jobs and their versions.
 
 use async_trait::async_trait;
 use rondel_core::time::millis;
-use rondel_core::{AppId, JobId, NamespaceId, Timestamp, TokenId};
+use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::calendars::{pinned, pins};
@@ -10,10 +10,9 @@ use super::catalog_versions::{NewVersion, declared, json};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::catalog::{
-    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NewJob, TokenKind,
-    TokenRecord, VersionRecord,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NamespaceDeleted,
+    NewJob, VersionRecord,
 };
-use crate::settle::clean_name;
 use crate::{Catalog, Result};
 
 const READ_NAMESPACE: Statement =
@@ -59,11 +58,11 @@ const LIST_JOBS: Statement = Statement {
          ORDER BY job.name LIMIT ?"
     ),
 };
-const LIST_JOBS_OF_APP: Statement = Statement {
-    name: "list_jobs_of_app",
+const LIST_JOBS_OF_APPS: Statement = Statement {
+    name: "list_jobs_of_apps",
     text: select_job!(
         "WHERE job.namespace_id = ? AND job.retired = 0 AND job.name > ? AND {instr}(job.name, ?) > 0 \
-         AND job.app_id = ? ORDER BY job.name LIMIT ?"
+         AND job.app_id {in_list} ORDER BY job.name LIMIT ?"
     ),
 };
 pub(super) const READ_JOB_NAMES: Statement =
@@ -79,17 +78,6 @@ const INSERT_DUE: Statement = Statement {
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) \
            VALUES (?, ?, ?, ?, 1, 0, 0)",
 };
-const INSERT_TOKEN: Statement = Statement {
-    name: "insert_token",
-    text: "INSERT {ignore} INTO api_token (id, kind, name, namespace_id, hash, created_at_ms, expires_at_ms) \
-           VALUES (?, ?, ?, ?, ?, ?, ?) {or_ignore}",
-};
-const READ_TOKEN: Statement = Statement {
-    name: "read_token",
-    text: "SELECT id, kind, name, namespace_id, hash, created_at_ms, expires_at_ms FROM api_token WHERE hash = ?",
-};
-const FIND_ADMIN_TOKEN: Statement =
-    Statement { name: "find_admin_token", text: "SELECT id FROM api_token WHERE kind = 'admin' LIMIT 1" };
 
 #[async_trait]
 impl Catalog for SqlStore {
@@ -99,6 +87,14 @@ impl Catalog for SqlStore {
 
     async fn namespaces(&self) -> Result<Vec<Namespace>> {
         self.rows(Query::new(&READ_NAMESPACES)).await?.iter().map(namespace).collect()
+    }
+
+    async fn create_namespace(&self, namespace: &Namespace, now: Timestamp) -> Result<bool> {
+        self.insert_namespace(namespace, now).await
+    }
+
+    async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted> {
+        self.remove_namespace(id).await
     }
 
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>> {
@@ -131,13 +127,21 @@ impl Catalog for SqlStore {
     }
 
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
-        let statement = if query.app.is_some() { &LIST_JOBS_OF_APP } else { &LIST_JOBS };
+        let apps: Option<Vec<AppId>> = match (&query.within, query.app) {
+            (None, app) => app.map(|app| vec![app]),
+            (Some(within), None) => Some(within.clone()),
+            (Some(within), Some(app)) => Some(within.iter().copied().filter(|one| *one == app).collect()),
+        };
+        let statement = if apps.is_some() { &LIST_JOBS_OF_APPS } else { &LIST_JOBS };
         let mut page = Query::new(statement)
             .int(namespace.get())
             .text(query.after_name.as_deref().unwrap_or_default())
             .text(query.name_contains.as_deref().unwrap_or_default());
-        if let Some(app) = query.app {
-            page = page.int(app.get());
+        if let Some(apps) = apps {
+            if apps.is_empty() {
+                return Ok(Vec::new());
+            }
+            page = page.list(apps.iter().map(|app| app.get()));
         }
         self.rows(page.int(query.limit.into())).await?.iter().map(job).collect()
     }
@@ -179,31 +183,6 @@ impl Catalog for SqlStore {
 
     async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
         self.write_undeclared(ids, since).await
-    }
-
-    async fn add_token(&self, token: &TokenRecord) -> Result<()> {
-        let kind = match token.kind {
-            TokenKind::Admin => "admin",
-            TokenKind::Executor => "executor",
-        };
-        let insert = Query::new(&INSERT_TOKEN)
-            .int(token.id.get())
-            .text(kind)
-            .text(&clean_name(&token.name))
-            .opt_int(token.namespace.map(NamespaceId::get))
-            .text(&token.hash)
-            .at(token.created_at)
-            .opt_at(token.expires_at);
-        self.execute(insert).await?;
-        Ok(())
-    }
-
-    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>> {
-        self.row(Query::new(&READ_TOKEN).text(hash)).await?.as_ref().map(token).transpose()
-    }
-
-    async fn has_admin_token(&self) -> Result<bool> {
-        Ok(self.row(Query::new(&FIND_ADMIN_TOKEN)).await?.is_some())
     }
 }
 
@@ -304,22 +283,5 @@ fn job(row: &AnyRow) -> Result<JobRecord> {
         updated_at: columns.at("updated_at_ms")?,
         calendar: pinned(&mut columns)?,
         declared: declared(&mut columns)?,
-    })
-}
-
-fn token(row: &AnyRow) -> Result<TokenRecord> {
-    let mut columns = Reader::new(row, "api_token");
-    Ok(TokenRecord {
-        id: TokenId::new(columns.int("id")?),
-        kind: match columns.text("kind")?.as_str() {
-            "admin" => TokenKind::Admin,
-            "executor" => TokenKind::Executor,
-            other => return Err(columns.corrupt("kind", format!("{other:?} is not a kind of token"))),
-        },
-        name: columns.text("name")?,
-        namespace: columns.opt_int("namespace_id")?.map(NamespaceId::new),
-        hash: columns.text("hash")?,
-        created_at: columns.at("created_at_ms")?,
-        expires_at: columns.opt_at("expires_at_ms")?,
     })
 }

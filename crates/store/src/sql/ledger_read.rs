@@ -1,7 +1,7 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
 use rondel_core::run::Attempt;
-use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::SqlStore;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -52,6 +52,16 @@ pub(super) const LIST_TROUBLE: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND id < ? \
          AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND status IN ({words}) \
          ORDER BY id DESC LIMIT ?"
+    ),
+};
+/// What somebody sees who may not see the whole namespace. There are nine statuses: all of them stand in the text.
+pub(super) const LIST_OF_APPS: Statement = Statement {
+    name: "list_of_apps",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND id < ? AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) \
+         AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
 pub(super) const LIST_OF_JOB: Statement = Statement {
@@ -191,6 +201,9 @@ impl SqlStore {
             let page = with_statuses(page, &query.statuses).int(query.limit.into());
             return rows::runs(&self.rows(page).await?);
         }
+        if let Some(apps) = &query.within {
+            return self.read_page_of_apps(namespace, query, apps).await;
+        }
         let statement = match &query.statuses[..] {
             [] => &LIST_ALL,
             statuses if statuses.iter().all(|status| !status.is_terminal()) => &LIST_OPEN,
@@ -202,6 +215,18 @@ impl SqlStore {
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
         let page = with_statuses(page, &query.statuses).int(query.limit.into());
         rows::runs(&self.rows(page).await?)
+    }
+
+    async fn read_page_of_apps(&self, namespace: NamespaceId, query: &RunQuery, apps: &[AppId]) -> Result<Vec<Run>> {
+        if apps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted = if query.statuses.is_empty() { RunStatus::ALL } else { &query.statuses };
+        let mut page = Query::new(&LIST_OF_APPS).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
+        for status in wanted.iter().cycle().take(RunStatus::ALL.len()) {
+            page = page.text(status.as_str());
+        }
+        rows::runs(&self.rows(page.list(apps.iter().map(|app| app.get())).int(query.limit.into())).await?)
     }
 
     /// A broadcast has one shard per executor, few enough to be read together.

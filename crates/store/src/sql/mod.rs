@@ -4,6 +4,8 @@
 //! not share. [`Tx`] is the one place where a statement of a transaction is sent, `transact!` the one where a
 //! transaction begins, ends, and is tried again.
 
+mod accounts;
+mod audit;
 mod calendars;
 mod catalog;
 mod catalog_bulk;
@@ -26,12 +28,15 @@ mod ledger_limits;
 mod ledger_read;
 mod logs;
 mod migrate;
+mod namespaces;
 mod open;
 mod outbox;
 #[cfg(test)]
 mod plans;
 mod query;
 mod rows;
+mod sessions;
+mod tokens;
 mod upkeep;
 mod upkeep_heal;
 mod url;

@@ -62,7 +62,8 @@ impl FromRequestParts<Web> for AppName {
 }
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
-    let apps = call.engine().store().apps(call.namespace.id).await?;
+    let mut apps = call.engine().store().apps(call.namespace.id).await?;
+    apps.retain(|app| call.sees(app.id));
     let online = call.engine().online_executors();
     let count = |app: AppId| online.iter().filter(|executor| executor.app == app).count();
     let items = apps.into_iter().map(|app| (count(app.id), app)).map(|(count, app)| show(&call, app, count)).collect();
@@ -73,6 +74,7 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
 pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
     let new: NewApp = read(&body)?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
+    call.check_app_name(&new.name).await?;
     let engine = call.engine();
     let id = AppId::new(engine.new_id());
     let app = engine.store().ensure_app(id, call.namespace.id, &new.name, engine.now()).await?;

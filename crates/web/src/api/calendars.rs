@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::app::Web;
 use crate::body::{JsonBody, TextBody, read, read_value, refuse_value};
-use crate::call::{Call, quoted};
+use crate::call::{Call, forbidden, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::etag::{IfMatch, mismatch, tag};
 use crate::frame::json;
@@ -159,6 +159,7 @@ pub(super) async fn put(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let spec = parse_named(&body, &name)?;
+    call.check(None, forbidden)?;
     let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
     save(&call, existing.as_ref(), &if_match, &spec).await
 }
@@ -177,6 +178,7 @@ pub(super) async fn import_file(
     })?;
     name::check(&name).map_err(|message| refuse_value("/name", message))?;
     let rule = import(format, &body, wanted, years).map_err(|error| refuse_value("", error.to_string()))?;
+    call.check(None, forbidden)?;
     let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
     let description = existing.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
     let spec = CalendarSpec { name, description, rule };
@@ -220,7 +222,15 @@ pub(super) async fn users(call: Call<PageQuery>, CalendarName(name): CalendarNam
         CalendarUser::Job(name) => UserJson { kind: "job".to_owned(), name },
     };
     let next_cursor = next.map(|user| listing.cursor(show(user)));
-    json(StatusCode::OK, &Page { items: users.into_iter().map(show).collect(), next_cursor })
+    let mut items = Vec::with_capacity(users.len());
+    for user in users {
+        let is_seen = match &user {
+            CalendarUser::Calendar(_) => true,
+            CalendarUser::Job(name) => call.sees_job(name).await?,
+        };
+        items.extend(is_seen.then(|| show(user)));
+    }
+    json(StatusCode::OK, &Page { items, next_cursor })
 }
 
 /// A document whose name may be left out, because the path has it, and is no other.
@@ -272,7 +282,10 @@ fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Res
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
     let found = call.engine().find_calendar(call.namespace.id, wanted).await?;
     let detail = || format!("there is no calendar {} in namespace {}", quoted(wanted), call.namespace.name);
-    found.ok_or_else(|| Problem::new(Code::CalendarNotFound, detail()))
+    let missing = || Problem::new(Code::CalendarNotFound, detail());
+    let found = found.ok_or_else(missing)?;
+    call.check(None, missing)?;
+    Ok(found)
 }
 
 impl From<CalendarError> for Problem {

@@ -47,14 +47,18 @@ pub(crate) async fn all<Q>(call: &Call<Q>) -> Result<Vec<ExecutorJson>, Problem>
     let store = call.engine().store();
     let now = call.engine().now();
     let online = call.engine().online_executors();
-    let mut items: Vec<ExecutorJson> =
-        online.into_iter().filter(|one| one.namespace == call.namespace.id).map(ExecutorJson::from).collect();
+    let mut items: Vec<ExecutorJson> = online
+        .into_iter()
+        .filter(|one| one.namespace == call.namespace.id && call.sees(one.app))
+        .map(ExecutorJson::from)
+        .collect();
     let apps = store.apps(call.namespace.id).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
     let elsewhere = store.sessions(now - FRESH_FOR).await?;
     let elsewhere: HashSet<ExecutorId> =
         elsewhere.iter().filter(|session| session.open).map(|session| session.executor).collect();
     let mut records = store.executors(call.namespace.id, now - SHOWN_FOR).await?;
+    records.retain(|record| call.sees(record.app));
     // The newest start of a name comes first: the ones before it are history, unless they live.
     records.sort_by_key(|record| std::cmp::Reverse(record.last_seen_at));
     let ids: HashSet<ExecutorId> = items.iter().map(|item| item.id).collect();

@@ -138,6 +138,7 @@ impl<'a> JobJson<'a> {
 
 pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
     let spec = job_body::parse(&body)?;
+    call.check_definition(&spec).await?;
     let record = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await?;
     let mut response = answer(&call, StatusCode::CREATED, &record, None).await?;
     let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
@@ -161,7 +162,13 @@ pub(super) async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         None => None,
         Some(app) => Some(find_app(&call, app).await?),
     };
-    let wanted = JobQuery { app, name_contains: query.contains.clone(), after_name, limit: query.limit + 1 };
+    let wanted = JobQuery {
+        app,
+        within: call.seen_apps(),
+        name_contains: query.contains.clone(),
+        after_name,
+        limit: query.limit + 1,
+    };
     let mut records = call.engine().store().jobs(call.namespace.id, &wanted).await?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let has_more = records.len() > limit;
@@ -189,6 +196,7 @@ pub(super) async fn replace(
     let record = find(&call, &name).await?;
     let expected = if_match.against(record.version)?;
     let spec = job_body::parse_named(&body, &name)?;
+    call.check_definition(&spec).await?;
     let changed = call.engine().change_job(&record, spec, expected, call.caller.name()).await;
     answer(&call, StatusCode::OK, &changed.map_err(refused)?, None).await
 }
@@ -243,6 +251,9 @@ async fn change(
         let record = find(call, name).await?;
         if_match.against(record.version)?;
         let spec = edit(&record)?;
+        if spec.app != record.spec.app || spec.schedule != record.spec.schedule {
+            call.check_definition(&spec).await?;
+        }
         if spec == record.spec {
             return answer(call, StatusCode::OK, &record, None).await;
         }
@@ -272,7 +283,9 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, P
     // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
-    found.ok_or_else(|| missing(call, wanted))
+    let record = found.ok_or_else(|| missing(call, wanted))?;
+    call.check(Some(record.app), || missing(call, wanted))?;
+    Ok(record)
 }
 
 /// The app with this name in the namespace of the call.
@@ -280,12 +293,26 @@ pub(super) async fn find_app<Q>(call: &Call<Q>, wanted: &str) -> Result<AppId, P
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { call.engine().store().app(call.namespace.id, wanted).await? } else { None };
     let missing = || format!("there is no app {} in namespace {}", quoted(wanted), call.namespace.name);
-    found.map(|app| app.id).ok_or_else(|| Problem::new(Code::AppNotFound, missing()))
+    let missing = || Problem::new(Code::AppNotFound, missing());
+    let app = found.map(|app| app.id).ok_or_else(missing)?;
+    call.check(Some(app), missing)?;
+    Ok(app)
 }
 
 fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
     let detail = format!("there is no job {} in namespace {}", quoted(name), call.namespace.name);
     Problem::new(Code::JobNotFound, detail)
+}
+
+/// The jobs that follow from it, as far as the caller may see them.
+async fn children<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
+    let mut seen = Vec::new();
+    for name in call.engine().store().child_names(record.id).await? {
+        if call.sees_job(&name).await? {
+            seen.push(name);
+        }
+    }
+    Ok(seen)
 }
 
 /// A job by itself with its last run; or, without one, the answer to a change of it, with what its author should know.
@@ -297,7 +324,7 @@ async fn answer(
 ) -> Result<Response, Problem> {
     let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
-    let children = Some(call.engine().store().child_names(record.id).await?);
+    let children = Some(children(call, record).await?);
     let warnings = || call.engine().warnings(record.namespace, &record.spec).iter().map(ToString::to_string).collect();
     let warnings = last_run.is_none().then(warnings);
     let body = JobJson { parents, children, last_run, warnings, ..JobJson::new(record, &call.namespace.name, next) };

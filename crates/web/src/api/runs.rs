@@ -100,8 +100,14 @@ pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         None => None,
         Some(name) => Some(jobs::find(&call, name).await?.id),
     };
-    let wanted =
-        RunQuery { job, statuses: query.statuses.clone(), after, limit: query.limit + 1, ..RunQuery::default() };
+    let wanted = RunQuery {
+        job,
+        within: call.seen_apps(),
+        statuses: query.statuses.clone(),
+        after,
+        limit: query.limit + 1,
+        ..RunQuery::default()
+    };
     let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let has_more = runs.len() > limit;
@@ -166,7 +172,9 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Probl
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
         None => None,
     };
-    found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))
+    let found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))?;
+    call.check(Some(found.app), || missing(call, path))?;
+    Ok(found)
 }
 
 pub(super) fn missing<Q>(call: &Call<Q>, path: &RunPath) -> Problem {
@@ -192,7 +200,11 @@ pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Pr
     };
     // Another job may have the name by now.
     let record = record.filter(|record| record.id == run.job);
-    record.ok_or_else(|| Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again"))
+    let gone = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
+    let record = record.ok_or_else(gone)?;
+    // It may belong to another app by now.
+    call.check(Some(record.app), gone)?;
+    Ok(record)
 }
 
 fn trigger_of(headers: &HeaderMap) -> Trigger {

@@ -6,12 +6,14 @@ use http::StatusCode;
 use http::request::Parts;
 use rondel_admin::alert::{PutWebhook, WebhookError};
 use rondel_core::Timestamp;
+use rondel_store::catalog::Namespace;
 use rondel_store::outbox::FailureWebhook;
 use serde::{Deserialize, Serialize};
 
+use crate::access::Permission;
 use crate::app::Web;
 use crate::body::{JsonBody, read, refuse_value};
-use crate::call::{Call, namespace_by_name, quoted};
+use crate::call::{Call, forbidden, quoted, visible_namespace};
 use crate::frame::json;
 use crate::problem::{Code, Problem};
 
@@ -46,7 +48,7 @@ struct NewWebhook {
 }
 
 pub(super) async fn get(call: Call, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
-    let namespace = namespace_by_name(call.engine(), &name).await?;
+    let namespace = guarded(&call, &name).await?;
     let webhook = call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing(&name))?;
     json(StatusCode::OK, &show(namespace.name, webhook, None))
 }
@@ -57,7 +59,7 @@ pub(super) async fn put(
     NamespacePath(name): NamespacePath,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
-    let namespace = namespace_by_name(call.engine(), &name).await?;
+    let namespace = guarded(&call, &name).await?;
     let new: NewWebhook = read(&body)?;
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
         Ok(PutWebhook::Created(webhook)) => {
@@ -74,11 +76,17 @@ pub(super) async fn put(
 }
 
 pub(super) async fn delete(call: Call, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
-    let namespace = namespace_by_name(call.engine(), &name).await?;
+    let namespace = guarded(&call, &name).await?;
     match call.engine().store().delete_failure_webhook(namespace.id).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(missing(&name)),
     }
+}
+
+/// The namespace in the path, which need not be the one of the query: the right to guard it is asked for there.
+async fn guarded(call: &Call, name: &str) -> Result<Namespace, Problem> {
+    let namespace = visible_namespace(call.engine(), &call.caller, name).await?;
+    if call.caller.rights.allow(Permission::Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }
 }
 
 fn show(namespace: String, webhook: FailureWebhook, secret: Option<String>) -> WebhookJson {

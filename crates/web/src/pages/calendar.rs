@@ -96,7 +96,8 @@ async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> R
 }
 
 pub(super) async fn delete(page: Page, CalendarName(name): CalendarName) -> Result<Response, Problem> {
-    page.engine().delete_calendar(page.call.namespace.id, &name, None).await?;
+    let record = find(&page.call, &name).await?;
+    page.engine().delete_calendar(record.namespace, &name, None).await?;
     Ok(to("/calendars"))
 }
 

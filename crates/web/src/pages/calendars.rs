@@ -12,6 +12,7 @@ use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use crate::call::forbidden;
 use crate::cursor::{Listing, invalid};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -55,6 +56,7 @@ pub(super) async fn list(page: Page<CalendarsFrom>) -> Result<Response, Problem>
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
+    page.call.check(None, forbidden)?;
     let form = CalendarForm::sent(fields.get("name"), &fields);
     match made(&page, &form).await {
         Ok(None) => Ok(to(&format!("/calendars/{}", form.name))),

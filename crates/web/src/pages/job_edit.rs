@@ -120,6 +120,7 @@ pub(super) async fn save(page: Page, JobName(name): JobName, fields: Fields) -> 
     if spec == record.spec {
         return Ok(to(&format!("/jobs/{name}")));
     }
+    page.call.check_definition(&spec).await?;
     match page.engine().change_job(&record, spec, seen, page.call.caller.name()).await {
         Ok(saved) => return Ok(to(&format!("/jobs/{}", saved.spec.name))),
         Err(JobError::Store(error)) => return Err(error.into()),

@@ -88,6 +88,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
             return form(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await;
         }
     };
+    page.call.check_definition(&spec).await?;
     match page.engine().create_job(page.call.namespace.id, spec, page.call.caller.name()).await {
         Ok(record) => Ok(to(&format!("/jobs/{}", record.spec.name))),
         Err(JobError::Store(error)) => Err(error.into()),

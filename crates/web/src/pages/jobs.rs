@@ -81,7 +81,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     }
     let is_first = after_name.is_none();
     let name_contains = Some(query.contains.clone()).filter(|text| !text.is_empty());
-    let wanted = JobQuery { app: None, name_contains, after_name, limit: LIMIT + 1 };
+    let wanted = JobQuery { app: None, within: page.call.seen_apps(), name_contains, after_name, limit: LIMIT + 1 };
     let mut records = page.engine().store().jobs(namespace, &wanted).await?;
     let has_more = records.len() > LIMIT as usize;
     records.truncate(LIMIT as usize);

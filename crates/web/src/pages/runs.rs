@@ -72,7 +72,8 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         name => Some(find(&page.call, name).await?.id),
     };
     let statuses = query.status.into_iter().collect();
-    let wanted = RunQuery { job, statuses, after, limit: LIMIT + 1, ..RunQuery::default() };
+    let wanted =
+        RunQuery { job, within: page.call.seen_apps(), statuses, after, limit: LIMIT + 1, ..RunQuery::default() };
     let mut runs = page.engine().store().list_runs(namespace, &wanted).await?;
     let has_more = runs.len() > LIMIT as usize;
     runs.truncate(LIMIT as usize);

@@ -9,9 +9,10 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::clock::boot_micros;
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
+use rondel_core::access::{Grant, Role};
 use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::{IdGen, JobId, RunId, Timestamp, TokenId};
-use rondel_store::catalog::{TokenKind, TokenRecord};
+use rondel_core::{IdGen, JobId, RunId, Timestamp};
+use rondel_store::access::{TokenKind, TokenRecord};
 use rondel_store::ledger::{Finish, Finisher};
 use rondel_store::{MemStore, Store};
 use rondel_web::{WebConfig, app};
@@ -73,15 +74,9 @@ impl Server {
         let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
         let (admin, executor) = (Token::generate(), Token::generate());
         add_admin_token(engine.store(), engine.new_id(), &admin, engine.now()).await.unwrap();
-        let record = TokenRecord {
-            id: TokenId::new(engine.new_id()),
-            kind: TokenKind::Executor,
-            name: "executor".to_owned(),
-            namespace: None,
-            hash: executor.hash(),
-            created_at: engine.now(),
-            expires_at: None,
-        };
+        let record = executor.record(engine.new_id(), TokenKind::Executor, engine.now());
+        let record =
+            TokenRecord { name: "executor".to_owned(), grants: vec![Grant::everywhere(Role::Executor)], ..record };
         engine.store().add_token(&record).await.unwrap();
         Self { app: app(engine.clone(), config), engine, admin, executor, lifecycle }
     }

@@ -1,0 +1,369 @@
+//! Who may do what: roles, what they permit, and where. Pure: who somebody is was found out elsewhere.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AppId, NamespaceId};
+use crate::run::words;
+
+words! {
+    /// What somebody may do at a place.
+    Role {
+        /// To look.
+        Viewer = "viewer",
+        /// To start, cancel, pause and resume too.
+        Operator = "operator",
+        /// To define, change and delete too.
+        Editor = "editor",
+        /// Everything at the place; everywhere, also what belongs to no place: people, namespaces, the cluster.
+        Admin = "admin",
+        /// To open an executor's session of the app, and nothing else.
+        Executor = "executor",
+    }
+}
+
+/// What a request asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Permission {
+    /// To be somebody: for what is one's own.
+    Own,
+    /// To look.
+    View,
+    /// To start, cancel, pause and resume what others have defined.
+    Operate,
+    /// To define, change and delete.
+    Edit,
+    /// To see and change what guards a namespace.
+    Admin,
+    /// To see and change what belongs to no namespace: people, namespaces, the audit log, the cluster.
+    Cluster,
+}
+
+impl Role {
+    /// Whether the role permits this at its place. [`Permission::Cluster`] is decided by the place too.
+    #[must_use]
+    pub const fn permits(self, permission: Permission) -> bool {
+        match permission {
+            Permission::Own => true,
+            Permission::View => !matches!(self, Self::Executor),
+            Permission::Operate => matches!(self, Self::Operator | Self::Editor | Self::Admin),
+            Permission::Edit => matches!(self, Self::Editor | Self::Admin),
+            Permission::Admin | Permission::Cluster => matches!(self, Self::Admin),
+        }
+    }
+
+    /// Whether whoever has this role may do all that `other` may at the same place.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        match other {
+            Self::Viewer => self.permits(Permission::View),
+            Self::Operator => self.permits(Permission::Operate),
+            Self::Editor => self.permits(Permission::Edit),
+            Self::Admin => self.permits(Permission::Admin),
+            Self::Executor => matches!(self, Self::Executor | Self::Admin),
+        }
+    }
+}
+
+/// A role at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Grant {
+    /// The role.
+    pub role: Role,
+    /// Where; `None` is every namespace.
+    pub namespace: Option<NamespaceId>,
+    /// Which app of that namespace; `None` is every app.
+    pub app: Option<AppId>,
+}
+
+impl Grant {
+    /// A role everywhere.
+    #[must_use]
+    pub const fn everywhere(role: Role) -> Self {
+        Self { role, namespace: None, app: None }
+    }
+
+    fn holds_at(&self, namespace: NamespaceId, app: Option<AppId>) -> bool {
+        let here = self.namespace.is_none_or(|own| own == namespace);
+        here && self.app.is_none_or(|own| app == Some(own))
+    }
+}
+
+/// Which apps of a namespace somebody has a permission for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All of them, and what belongs to the namespace itself.
+    All,
+    /// These; none at all where it is empty.
+    Apps(BTreeSet<AppId>),
+}
+
+impl Reach {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Self::Apps(apps) if apps.is_empty())
+    }
+
+    /// Whether this app is in it.
+    #[must_use]
+    pub fn has(&self, app: AppId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Apps(apps) => apps.contains(&app),
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::All, reach) | (reach, Self::All) => reach,
+            (Self::Apps(a), Self::Apps(b)) => Self::Apps(a.intersection(&b).copied().collect()),
+        }
+    }
+}
+
+/// All that somebody may do: the grants, within a limit where there is one (a token's, within those of its owner).
+///
+/// ```
+/// use rondel_core::access::{Grant, Permission, Rights, Role};
+/// use rondel_core::{AppId, NamespaceId};
+///
+/// let (here, there) = (NamespaceId::new(1), NamespaceId::new(2));
+/// let rights = Rights::new(vec![Grant { role: Role::Operator, namespace: Some(here), app: Some(AppId::new(7)) }]);
+/// assert!(rights.allow(Permission::Operate, here, Some(AppId::new(7))));
+/// assert!(!rights.allow(Permission::Operate, here, Some(AppId::new(8))));
+/// assert!(!rights.allow(Permission::View, there, Some(AppId::new(7))));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    grants: Vec<Grant>,
+    limit: Option<Vec<Grant>>,
+}
+
+impl Rights {
+    /// These grants.
+    #[must_use]
+    pub const fn new(grants: Vec<Grant>) -> Self {
+        Self { grants, limit: None }
+    }
+
+    /// The same, as far as these grants reach too.
+    #[must_use]
+    pub fn within(self, limit: Vec<Grant>) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
+
+    fn every(&self, mut holds: impl FnMut(&[Grant]) -> bool) -> bool {
+        holds(&self.grants) && self.limit.as_deref().is_none_or(holds)
+    }
+
+    /// Whether this is permitted for an app of a namespace, or, without an app, for what belongs to the namespace itself:
+    /// that may be looked at by whoever may look at any part of it.
+    #[must_use]
+    pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {
+        if matches!(permission, Permission::Own | Permission::Cluster) {
+            return self.allow_somewhere(permission);
+        }
+        let looks_around = app.is_none() && permission == Permission::View;
+        self.every(|grants| {
+            grants.iter().any(|grant| {
+                let place = if looks_around { grant.app } else { app };
+                grant.role.permits(permission) && grant.holds_at(namespace, place)
+            })
+        })
+    }
+
+    /// Whether this is permitted at any place at all: what a gate can know before it is known what is asked for.
+    #[must_use]
+    pub fn allow_somewhere(&self, permission: Permission) -> bool {
+        self.every(|grants| match permission {
+            Permission::Own => true,
+            Permission::Cluster => grants.contains(&Grant::everywhere(Role::Admin)),
+            _ => grants.iter().any(|grant| grant.role.permits(permission)),
+        })
+    }
+
+    /// For which apps of a namespace this is permitted.
+    #[must_use]
+    pub fn reach(&self, permission: Permission, namespace: NamespaceId) -> Reach {
+        let reach = |grants: &[Grant]| {
+            let here =
+                |grant: &&Grant| grant.role.permits(permission) && grant.namespace.is_none_or(|own| own == namespace);
+            let mut apps = BTreeSet::new();
+            for grant in grants.iter().filter(here) {
+                match grant.app {
+                    None => return Reach::All,
+                    Some(app) => apps.insert(app),
+                };
+            }
+            Reach::Apps(apps)
+        };
+        let own = reach(&self.grants);
+        match &self.limit {
+            None => own,
+            Some(limit) => own.and(reach(limit)),
+        }
+    }
+
+    /// Whether an executor of this app may be let in; without an app, of any app of the namespace, one that is yet to be
+    /// made among them.
+    #[must_use]
+    pub fn allow_executor(&self, namespace: NamespaceId, app: Option<AppId>) -> bool {
+        self.every(|grants| {
+            grants.iter().any(|grant| grant.role.covers(Role::Executor) && grant.holds_at(namespace, app))
+        })
+    }
+
+    /// Whether all that a grant gives is here already: nobody can give away more than they have.
+    #[must_use]
+    pub fn cover(&self, wanted: &Grant) -> bool {
+        self.every(|grants| {
+            grants.iter().any(|own| {
+                let place = own.namespace.is_none() || own.namespace == wanted.namespace;
+                own.role.covers(wanted.role) && place && (own.app.is_none() || own.app == wanted.app)
+            })
+        })
+    }
+
+    /// The grants, without their limit.
+    #[must_use]
+    pub fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HERE: NamespaceId = NamespaceId::new(1);
+    const THERE: NamespaceId = NamespaceId::new(2);
+    const APP: AppId = AppId::new(7);
+    const OTHER: AppId = AppId::new(8);
+
+    fn grant(role: Role, namespace: Option<NamespaceId>, app: Option<AppId>) -> Rights {
+        Rights::new(vec![Grant { role, namespace, app }])
+    }
+
+    #[test]
+    fn roles_permit_more_and_more() {
+        use Permission::{Admin, Cluster, Edit, Operate, Own, View};
+        let table = [
+            (Role::Viewer, vec![Own, View]),
+            (Role::Operator, vec![Own, View, Operate]),
+            (Role::Editor, vec![Own, View, Operate, Edit]),
+            (Role::Admin, vec![Own, View, Operate, Edit, Admin, Cluster]),
+            (Role::Executor, vec![Own]),
+        ];
+        for (role, permitted) in table {
+            for permission in [Own, View, Operate, Edit, Admin, Cluster] {
+                let expected = permitted.contains(&permission);
+                assert_eq!(role.permits(permission), expected, "{role} {permission:?}");
+                assert_eq!(grant(role, None, None).allow_somewhere(permission), expected, "{role} {permission:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_grant_ends_at_its_namespace_and_its_app() {
+        let app = grant(Role::Editor, Some(HERE), Some(APP));
+        assert!(app.allow(Permission::Edit, HERE, Some(APP)));
+        assert!(!app.allow(Permission::Edit, HERE, Some(OTHER)) && !app.allow(Permission::View, HERE, Some(OTHER)));
+        assert!(!app.allow(Permission::View, THERE, Some(APP)) && !app.allow(Permission::View, THERE, None));
+        assert!(app.allow(Permission::View, HERE, None), "calendars of the namespace may be looked at");
+        assert!(!app.allow(Permission::Edit, HERE, None), "and not changed");
+        assert_eq!(app.reach(Permission::View, HERE), Reach::Apps([APP].into()));
+        assert!(app.reach(Permission::Admin, HERE).is_nothing() && app.reach(Permission::View, THERE).is_nothing());
+        let whole = grant(Role::Admin, Some(HERE), None);
+        assert!(whole.allow(Permission::Admin, HERE, None) && whole.allow(Permission::Edit, HERE, Some(OTHER)));
+        assert!(!whole.allow(Permission::Cluster, HERE, None) && !whole.allow_somewhere(Permission::Cluster));
+        assert_eq!(whole.reach(Permission::Edit, HERE), Reach::All);
+    }
+
+    #[test]
+    fn executors_are_let_in_to_their_app_alone() {
+        let executor = grant(Role::Executor, Some(HERE), Some(APP));
+        assert!(executor.allow_executor(HERE, Some(APP)));
+        assert!(!executor.allow_executor(HERE, Some(OTHER)) && !executor.allow_executor(THERE, Some(APP)));
+        assert!(!executor.allow_somewhere(Permission::View));
+        assert!(!grant(Role::Editor, None, None).allow_executor(HERE, Some(APP)));
+        assert!(grant(Role::Admin, None, None).allow_executor(HERE, Some(APP)));
+    }
+
+    #[test]
+    fn a_token_has_no_more_than_its_owner() {
+        let token = Rights::new(vec![Grant::everywhere(Role::Admin)]);
+        let owner = vec![Grant { role: Role::Viewer, namespace: Some(HERE), app: Some(APP) }];
+        let rights = token.clone().within(owner);
+        assert!(rights.allow(Permission::View, HERE, Some(APP)) && !rights.allow(Permission::Edit, HERE, Some(APP)));
+        assert!(!rights.allow(Permission::View, THERE, None) && !rights.allow_somewhere(Permission::Cluster));
+        assert_eq!(rights.reach(Permission::View, HERE), Reach::Apps([APP].into()));
+        assert!(!token.within(Vec::new()).allow_somewhere(Permission::View));
+    }
+
+    #[test]
+    fn nobody_gives_more_than_they_have() {
+        let editor = grant(Role::Editor, Some(HERE), None);
+        let wanted = |role, namespace, app| Grant { role, namespace, app };
+        assert!(editor.cover(&wanted(Role::Viewer, Some(HERE), Some(APP))));
+        assert!(editor.cover(&wanted(Role::Editor, Some(HERE), None)));
+        assert!(!editor.cover(&wanted(Role::Admin, Some(HERE), None)));
+        assert!(
+            !editor.cover(&wanted(Role::Viewer, None, None)) && !editor.cover(&wanted(Role::Viewer, Some(THERE), None))
+        );
+        assert!(!editor.cover(&wanted(Role::Executor, Some(HERE), Some(APP))));
+        assert!(grant(Role::Admin, Some(HERE), Some(APP)).cover(&wanted(Role::Executor, Some(HERE), Some(APP))));
+    }
+
+    fn any_grant() -> impl Strategy<Value = Grant> {
+        let namespace = proptest::option::of((1_i64..3).prop_map(NamespaceId::new));
+        let app = proptest::option::of((7_i64..9).prop_map(AppId::new));
+        (0..Role::ALL.len(), namespace, app).prop_map(|(role, namespace, app)| Grant {
+            role: Role::ALL[role],
+            namespace,
+            app: app.filter(|_| namespace.is_some()),
+        })
+    }
+
+    proptest! {
+        /// What the lists show is what may be opened.
+        #[test]
+        fn reach_and_allow_agree(
+            grants in proptest::collection::vec(any_grant(), 0..4),
+            limit in proptest::option::of(proptest::collection::vec(any_grant(), 0..4)),
+        ) {
+            let rights = Rights { grants, limit };
+            for permission in [Permission::View, Permission::Operate, Permission::Edit, Permission::Admin] {
+                for namespace in [HERE, THERE] {
+                    let reach = rights.reach(permission, namespace);
+                    for app in [APP, OTHER] {
+                        prop_assert_eq!(reach.has(app), rights.allow(permission, namespace, Some(app)));
+                    }
+                    if reach == Reach::All {
+                        prop_assert!(rights.allow(permission, namespace, None));
+                    }
+                    if !reach.is_nothing() {
+                        prop_assert!(rights.allow_somewhere(permission));
+                    }
+                }
+            }
+        }
+
+        /// Whoever is given what is covered can do nothing that the giver cannot.
+        #[test]
+        fn a_covered_grant_is_no_more(own in proptest::collection::vec(any_grant(), 0..4), wanted in any_grant()) {
+            let (giver, given) = (Rights::new(own), Rights::new(vec![wanted]));
+            if giver.cover(&wanted) {
+                for permission in [Permission::View, Permission::Operate, Permission::Edit, Permission::Admin] {
+                    for (namespace, app) in [(HERE, Some(APP)), (HERE, Some(OTHER)), (THERE, Some(APP)), (HERE, None)] {
+                        prop_assert!(!given.allow(permission, namespace, app) || giver.allow(permission, namespace, app));
+                    }
+                }
+                prop_assert!(!given.allow_somewhere(Permission::Cluster) || giver.allow_somewhere(Permission::Cluster));
+            }
+        }
+    }
+}

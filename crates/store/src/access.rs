@@ -1,0 +1,120 @@
+//! Who may come in: accounts with their roles, sign-ins that last, API tokens, and the log of what was done.
+
+mod audit;
+mod sessions;
+mod tokens;
+
+use async_trait::async_trait;
+use rondel_core::access::Grant;
+use rondel_core::{AccountId, SessionId, Timestamp};
+
+pub(crate) use self::audit::kept;
+pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, Verdict};
+pub use self::sessions::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
+pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, Tokens};
+use crate::Result;
+
+/// What is kept of a password: a PHC string.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PasswordHash(String);
+
+impl PasswordHash {
+    /// Wraps the string.
+    #[must_use]
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The string.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PasswordHash(…)")
+    }
+}
+
+/// Somebody who can sign in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Its id.
+    pub id: AccountId,
+    /// What is typed to sign in; unique.
+    pub name: String,
+    /// What people read.
+    pub display_name: String,
+    /// `None` for somebody who cannot sign in by a password.
+    pub password: Option<PasswordHash>,
+    /// Whether it is locked out.
+    pub disabled: bool,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its password was last set.
+    pub password_changed_at: Option<Timestamp>,
+    /// What it may do, in order.
+    pub grants: Vec<Grant>,
+}
+
+/// A change of an account; what is `None` stays.
+#[derive(Clone, Debug, Default)]
+pub struct AccountChange {
+    /// What people read.
+    pub display_name: Option<String>,
+    /// Whether it is locked out.
+    pub disabled: Option<bool>,
+    /// What it may do.
+    pub grants: Option<Vec<Grant>>,
+}
+
+/// What a change of an account did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccountChanged {
+    /// It is done; where its rights changed, its sign-ins are over.
+    Done,
+    /// There is no such account.
+    NotFound,
+    /// Nobody who can sign in would be left who may do everything.
+    LastAdmin,
+}
+
+/// Accounts and their roles.
+#[async_trait]
+pub trait Accounts {
+    /// Makes an account; false where the name is taken.
+    async fn create_account(&self, account: &Account) -> Result<bool>;
+
+    /// Makes an account that may do everything, if there is none yet; false where there is.
+    async fn create_first_admin(&self, account: &Account) -> Result<bool>;
+
+    /// An account.
+    async fn account(&self, id: AccountId) -> Result<Option<Account>>;
+
+    /// An account by its name.
+    async fn account_by_name(&self, name: &str) -> Result<Option<Account>>;
+
+    /// A page of accounts, by name.
+    async fn accounts(&self, after_name: Option<&str>, limit: u32) -> Result<Vec<Account>>;
+
+    /// Whether there is an account, not locked out, that may do everything.
+    async fn has_admin_account(&self) -> Result<bool>;
+
+    /// Changes an account. Where what it may do changes, its sign-ins end.
+    async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged>;
+
+    /// Sets the password and ends the account's sign-ins, but for the one that is named; false where there is no such
+    /// account.
+    async fn set_password(
+        &self,
+        id: AccountId,
+        password: &PasswordHash,
+        keep: Option<SessionId>,
+        now: Timestamp,
+    ) -> Result<bool>;
+
+    /// Removes an account with its roles, its sign-ins and its tokens.
+    async fn delete_account(&self, id: AccountId) -> Result<AccountChanged>;
+}

@@ -1,0 +1,103 @@
+//! API tokens: kept as hashes, each with what it may do.
+
+use async_trait::async_trait;
+use rondel_core::access::Grant;
+use rondel_core::{AccountId, NamespaceId, Timestamp, TokenId};
+
+use crate::Result;
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// The API, as far as its grants reach.
+    Api,
+    /// Opening the sessions of executors, nothing else.
+    Executor,
+}
+
+impl TokenKind {
+    /// The word for it in SQL and JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Executor => "executor",
+        }
+    }
+}
+
+/// An API token; only its hash is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRecord {
+    /// Its id.
+    pub id: TokenId,
+    /// What it is for.
+    pub kind: TokenKind,
+    /// For people.
+    pub name: String,
+    /// Whose it is: it may do no more than that account. `None` for one that belongs to the server.
+    pub owner: Option<AccountId>,
+    /// The namespace that requests without one mean; `None` stands for `default`.
+    pub namespace: Option<NamespaceId>,
+    /// SHA-256 of the token, in hex: the token itself is 256 random bits, so nothing slower is needed.
+    pub hash: String,
+    /// What it begins with, so that people know which it is.
+    pub prefix: String,
+    /// Whether executors that it lets in may declare jobs.
+    pub declares: bool,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends.
+    pub expires_at: Option<Timestamp>,
+    /// When it was last used, to the minute.
+    pub last_used_at: Option<Timestamp>,
+    /// When somebody ended it.
+    pub revoked_at: Option<Timestamp>,
+    /// What it may do, in order.
+    pub grants: Vec<Grant>,
+}
+
+impl TokenRecord {
+    /// Whether it works.
+    #[must_use]
+    pub fn is_good(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|end| end > now)
+    }
+}
+
+/// A page of tokens, the newest first.
+#[derive(Clone, Debug, Default)]
+pub struct TokenQuery {
+    /// Only this account's.
+    pub owner: Option<AccountId>,
+    /// Only tokens older than this one.
+    pub after: Option<TokenId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// API tokens.
+#[async_trait]
+pub trait Tokens {
+    /// Remembers a token; does nothing where its hash is known.
+    async fn add_token(&self, token: &TokenRecord) -> Result<()>;
+
+    /// The token with this hash.
+    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>>;
+
+    /// A token by its id.
+    async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>>;
+
+    /// A page of tokens.
+    async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
+
+    /// Notes that it is used.
+    async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()>;
+
+    /// Ends a token, and the sign-ins that began with it; false where it is over already.
+    async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool>;
+
+    /// Puts a new token into the place of one that works on until `old_ends_at` at the latest; false where that one is
+    /// over.
+    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
+}

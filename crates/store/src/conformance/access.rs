@@ -1,0 +1,342 @@
+//! Accounts, sign-ins, tokens, the audit log, and lists within what may be seen.
+
+use std::time::Duration;
+
+use rondel_core::access::{Grant, Role};
+use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, SessionId, Timestamp, TokenId};
+
+use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
+use crate::Store;
+use crate::access::{
+    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, LinkPurpose, Means, PasswordHash,
+    SignInLink, TokenKind, TokenQuery, TokenRecord, Verdict, WebSession,
+};
+use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
+use crate::ledger::RunQuery;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn account(grants: Vec<Grant>, now: Timestamp) -> Account {
+    Account {
+        id: AccountId::new(next_id()),
+        name: name("ann"),
+        display_name: "Änne 安".to_owned(),
+        password: Some(PasswordHash::new("$argon2id$…".to_owned())),
+        disabled: false,
+        created_at: now,
+        password_changed_at: Some(now),
+        grants,
+    }
+}
+
+fn session(account: Option<AccountId>, token: Option<TokenId>, now: Timestamp) -> WebSession {
+    WebSession {
+        id: SessionId::new(next_id()),
+        hash: name("cookie"),
+        account,
+        token,
+        created_at: now,
+        last_seen_at: now,
+        expires_at: now + 60 * MINUTE,
+        address: "192.0.2.7".to_owned(),
+        user_agent: "a browser".to_owned(),
+    }
+}
+
+fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -> TokenRecord {
+    TokenRecord {
+        id: TokenId::new(next_id()),
+        kind,
+        name: "für alle".to_owned(),
+        owner,
+        namespace: None,
+        hash: name("hash"),
+        prefix: "rondel_pat_ab".to_owned(),
+        declares: true,
+        created_at: now,
+        expires_at: None,
+        last_used_at: None,
+        revoked_at: None,
+        grants: vec![Grant::everywhere(Role::Viewer)],
+    }
+}
+
+/// With their apps and every role there; not while a job or a calendar is in them.
+pub async fn namespaces_are_made_and_removed_when_empty(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let made = Namespace { id: NamespaceId::new(next_id()), name: name("ns") };
+    assert!(store.create_namespace(&made, now).await.unwrap());
+    let again = Namespace { id: NamespaceId::new(next_id()), ..made.clone() };
+    assert!(!store.create_namespace(&again, now).await.unwrap());
+    assert_eq!(store.namespace(&made.name).await.unwrap(), Some(made.clone()));
+    store.ensure_app(AppId::new(next_id()), made.id, "app", now).await.unwrap();
+    let guest = account(vec![Grant { role: Role::Viewer, namespace: Some(made.id), app: None }], now);
+    assert!(store.create_account(&guest).await.unwrap());
+    assert_eq!(store.delete_namespace(made.id).await.unwrap(), NamespaceDeleted::Done);
+    assert_eq!(store.delete_namespace(made.id).await.unwrap(), NamespaceDeleted::NotFound);
+    assert_eq!(store.namespace(&made.name).await.unwrap(), None);
+    assert_eq!(store.account(guest.id).await.unwrap().unwrap().grants, []);
+    job(store, None).await;
+    assert_eq!(store.delete_namespace(DEFAULT).await.unwrap(), NamespaceDeleted::Used);
+}
+
+async fn job_of_new_app(store: &dyn Store) -> JobRecord {
+    let now = store.now().await.unwrap();
+    let app = store.ensure_app(AppId::new(next_id()), DEFAULT, &name("app"), now).await.unwrap();
+    let new = NewJob {
+        id: JobId::new(next_id()),
+        namespace: DEFAULT,
+        app: app.id,
+        spec: spec(&name("job"), serde_json::json!({"app": app.name})),
+        anchor: now.ceil_second(),
+        next_fire_at: None,
+        delay: None,
+        calendar: None,
+        declared: None,
+        author: "conformance".to_owned(),
+        now,
+    };
+    created(store.create_job(new).await.unwrap())
+}
+
+/// In pages without gaps: the filter is part of the question.
+pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
+    let (own, other) = (job_of_new_app(store).await, job_of_new_app(store).await);
+    let jobs = async |within: Vec<AppId>| {
+        let query = JobQuery { within: Some(within), limit: 100, ..JobQuery::default() };
+        let jobs = store.jobs(DEFAULT, &query).await.unwrap();
+        jobs.into_iter().map(|job| job.id).filter(|id| [own.id, other.id].contains(id)).collect::<Vec<_>>()
+    };
+    assert_eq!(jobs(vec![own.app]).await, [own.id]);
+    assert_eq!(jobs(vec![own.app, other.app]).await.len(), 2);
+    assert_eq!(jobs(Vec::new()).await, []);
+    let query = JobQuery { app: Some(other.app), within: Some(vec![own.app]), limit: 9, ..JobQuery::default() };
+    assert_eq!(store.jobs(DEFAULT, &query).await.unwrap(), [], "the narrower of both counts");
+    let lease = join(store).await;
+    let now = store.now().await.unwrap();
+    for of in [&own, &other, &own] {
+        store.request_run(lease, requested(of, lease, now), now).await.unwrap();
+    }
+    let query = |within| RunQuery { within, limit: 1, ..RunQuery::default() };
+    let first = store.list_runs(DEFAULT, &query(Some(vec![own.app]))).await.unwrap();
+    let after = first.last().map(|run| run.id);
+    let second = store.list_runs(DEFAULT, &RunQuery { after, ..query(Some(vec![own.app])) }).await.unwrap();
+    let seen: Vec<_> = first.iter().chain(&second).map(|run| run.job).collect();
+    assert_eq!(seen, [own.id, own.id]);
+    assert_eq!(store.list_runs(DEFAULT, &query(Some(Vec::new()))).await.unwrap(), []);
+    let over = RunQuery { statuses: vec![rondel_core::RunStatus::Failed], ..query(Some(vec![own.app])) };
+    assert_eq!(store.list_runs(DEFAULT, &over).await.unwrap(), []);
+}
+
+/// By id, by name and in pages.
+pub async fn accounts_are_read_as_they_were_written(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let place = Grant { role: Role::Editor, namespace: Some(DEFAULT), app: Some(AppId::new(next_id())) };
+    let ann = account(vec![Grant::everywhere(Role::Viewer), place], now);
+    assert!(store.create_account(&ann).await.unwrap());
+    assert!(!store.create_account(&Account { id: AccountId::new(next_id()), ..ann.clone() }).await.unwrap());
+    assert_eq!(store.account(ann.id).await.unwrap(), Some(ann.clone()));
+    assert_eq!(store.account_by_name(&ann.name).await.unwrap(), Some(ann.clone()));
+    assert_eq!(store.account_by_name(&ann.name.to_uppercase()).await.unwrap(), None);
+    let bob =
+        Account { name: format!("{}b", ann.name), password: None, password_changed_at: None, ..account(vec![], now) };
+    assert!(store.create_account(&bob).await.unwrap());
+    assert_eq!(store.accounts(Some(&ann.name), 1).await.unwrap(), [bob.clone()]);
+    let change =
+        AccountChange { display_name: Some("Bob".to_owned()), disabled: Some(true), grants: Some(vec![place]) };
+    assert_eq!(store.change_account(bob.id, &change).await.unwrap(), AccountChanged::Done);
+    let changed = Account { display_name: "Bob".to_owned(), disabled: true, grants: vec![place], ..bob.clone() };
+    assert_eq!(store.account(bob.id).await.unwrap(), Some(changed));
+    let nobody = AccountId::new(next_id());
+    assert_eq!(store.change_account(nobody, &change).await.unwrap(), AccountChanged::NotFound);
+    let mut own = token(TokenKind::Api, Some(bob.id), now);
+    own.grants = vec![place];
+    store.add_token(&own).await.unwrap();
+    assert_eq!(store.delete_account(bob.id).await.unwrap(), AccountChanged::Done);
+    assert_eq!(store.delete_account(bob.id).await.unwrap(), AccountChanged::NotFound);
+    assert_eq!(store.token(&own.hash).await.unwrap(), None, "tokens go with their owner");
+}
+
+/// The last one who may do everything cannot be locked out, made less or removed, whoever else is there.
+pub async fn somebody_who_may_do_everything_is_left(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let admin = || account(vec![Grant::everywhere(Role::Admin)], now);
+    let (first, second) = (admin(), admin());
+    assert!(!store.has_admin_account().await.unwrap());
+    let both = tokio::join!(store.create_first_admin(&first), store.create_first_admin(&second));
+    let (first_made, second_made) = (both.0.unwrap(), both.1.unwrap());
+    assert!(first_made ^ second_made, "one of two that come at once");
+    let (first, second) = if first_made { (first, second) } else { (second, first) };
+    assert!(store.has_admin_account().await.unwrap());
+    let lock = AccountChange { disabled: Some(true), ..AccountChange::default() };
+    let lower = AccountChange { grants: Some(vec![Grant::everywhere(Role::Editor)]), ..AccountChange::default() };
+    assert_eq!(store.change_account(first.id, &lock).await.unwrap(), AccountChanged::LastAdmin);
+    assert_eq!(store.change_account(first.id, &lower).await.unwrap(), AccountChanged::LastAdmin);
+    assert_eq!(store.delete_account(first.id).await.unwrap(), AccountChanged::LastAdmin);
+    assert!(store.create_account(&second).await.unwrap());
+    let both = tokio::join!(store.change_account(first.id, &lock), store.delete_account(second.id));
+    let outcomes = [both.0.unwrap(), both.1.unwrap()];
+    assert!(outcomes.contains(&AccountChanged::Done) && outcomes.contains(&AccountChanged::LastAdmin), "{outcomes:?}");
+    assert!(store.has_admin_account().await.unwrap());
+    // Left as other checks want to find it: with nobody.
+    let third = admin();
+    assert!(store.create_account(&third).await.unwrap());
+}
+
+/// A change of password or rights, a revoked token, idleness: each ends it.
+pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let ann = account(Vec::new(), now);
+    assert!(store.create_account(&ann).await.unwrap());
+    let begin = async |one: &WebSession| store.begin_sign_in(one, 10 * MINUTE, 3).await.unwrap();
+    let (here, there) = (session(Some(ann.id), None, now), session(Some(ann.id), None, now));
+    begin(&here).await;
+    begin(&there).await;
+    assert_eq!(store.sign_in(&here.hash).await.unwrap(), Some(here.clone()));
+    assert_eq!(store.sign_ins(ann.id).await.unwrap(), [there.clone(), here.clone()]);
+    let password = PasswordHash::new("$argon2id$new".to_owned());
+    assert!(store.set_password(ann.id, &password, Some(here.id), now).await.unwrap());
+    assert_eq!(store.sign_in(&there.hash).await.unwrap(), None);
+    assert!(store.sign_in(&here.hash).await.unwrap().is_some());
+    let grants = Some(vec![Grant::everywhere(Role::Viewer)]);
+    let change = AccountChange { grants, ..AccountChange::default() };
+    assert_eq!(store.change_account(ann.id, &change).await.unwrap(), AccountChanged::Done);
+    assert_eq!(store.sign_ins(ann.id).await.unwrap(), []);
+    let sessions: Vec<WebSession> = (0..4).map(|_| session(Some(ann.id), None, now)).collect();
+    for one in &sessions {
+        begin(one).await;
+    }
+    assert_eq!(store.sign_in(&sessions[0].hash).await.unwrap(), None, "the oldest makes room");
+    assert!(!store.end_sign_in(sessions[1].id, Some(AccountId::new(next_id()))).await.unwrap());
+    assert!(store.end_sign_in(sessions[1].id, Some(ann.id)).await.unwrap());
+    assert!(!store.end_sign_in(sessions[1].id, Some(ann.id)).await.unwrap());
+    store.touch_sign_in(sessions[2].id, now + 8 * MINUTE).await.unwrap();
+    let later = session(Some(ann.id), None, now + 11 * MINUTE);
+    begin(&later).await;
+    assert_eq!(store.sign_in(&sessions[3].hash).await.unwrap(), None, "an idle one is over");
+    assert_eq!(store.end_sign_ins(ann.id, Some(later.id)).await.unwrap(), 1);
+    let by_token = token(TokenKind::Api, None, now);
+    store.add_token(&by_token).await.unwrap();
+    let of_token = session(None, Some(by_token.id), now + 11 * MINUTE);
+    begin(&of_token).await;
+    assert!(store.revoke_token(by_token.id, now).await.unwrap());
+    assert_eq!(store.sign_in(&of_token.hash).await.unwrap(), None);
+}
+
+/// By one of those who come at once.
+pub async fn a_link_is_used_once(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let link = |minutes: u32| SignInLink {
+        hash: name("link"),
+        purpose: LinkPurpose::SignIn,
+        account: Some(AccountId::new(next_id())),
+        token: None,
+        expires_at: now + minutes * MINUTE,
+    };
+    let (short, long) = (link(1), link(9));
+    store.add_link(&short, now).await.unwrap();
+    store.add_link(&long, now + 2 * MINUTE).await.unwrap();
+    assert_eq!(store.link(&short.hash).await.unwrap(), None, "what is over is forgotten");
+    assert_eq!(store.link(&long.hash).await.unwrap(), Some(long.clone()));
+    let taken = tokio::join!(store.take_link(&long.hash), store.take_link(&long.hash));
+    let taken = [taken.0.unwrap(), taken.1.unwrap()];
+    assert_eq!(taken.iter().flatten().count(), 1, "{taken:?}");
+    assert_eq!(store.take_link(&long.hash).await.unwrap(), None);
+}
+
+/// However many come at once; a window later there are new ones.
+pub async fn attempts_are_counted_and_bounded(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let bucket = next_id();
+    let count = async |at: Timestamp| store.count_attempt(bucket, 2, MINUTE, at).await.unwrap();
+    let both = tokio::join!(count(now), count(now));
+    assert_eq!(both, (Attempt::Allowed, Attempt::Allowed));
+    assert_eq!(count(now).await, Attempt::Blocked(now + MINUTE));
+    assert_eq!(count(now + MINUTE).await, Attempt::Allowed);
+    store.forget_attempts(bucket).await.unwrap();
+    for expected in [Attempt::Allowed, Attempt::Allowed, Attempt::Blocked(now + MINUTE)] {
+        assert_eq!(count(now).await, expected);
+    }
+    assert_eq!(store.count_attempt(next_id(), 2, MINUTE, now).await.unwrap(), Attempt::Allowed);
+}
+
+/// By hash; adding one twice changes nothing.
+pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let owner = AccountId::new(next_id());
+    let (executor, api) = (token(TokenKind::Executor, None, now), token(TokenKind::Api, Some(owner), now));
+    store.add_token(&executor).await.unwrap();
+    store.add_token(&api).await.unwrap();
+    let again = TokenRecord { id: TokenId::new(next_id()), name: "other".to_owned(), ..api.clone() };
+    store.add_token(&again).await.unwrap();
+    assert_eq!(store.token(&api.hash).await.unwrap(), Some(api.clone()));
+    assert_eq!(store.token(&executor.hash).await.unwrap(), Some(executor.clone()));
+    assert_eq!(store.token(&name("hash")).await.unwrap(), None);
+    store.touch_token(api.id, now).await.unwrap();
+    let used = TokenRecord { last_used_at: Some(now), ..api };
+    assert_eq!(store.token_by_id(used.id).await.unwrap(), Some(used.clone()));
+    let own = TokenQuery { owner: Some(owner), limit: 5, ..TokenQuery::default() };
+    assert_eq!(store.tokens(&own).await.unwrap(), [used.clone()]);
+    assert_eq!(store.tokens(&TokenQuery { after: Some(used.id), ..own }).await.unwrap(), []);
+    let next = TokenQuery { after: Some(used.id), limit: 1, owner: None };
+    assert_eq!(store.tokens(&next).await.unwrap(), [executor]);
+}
+
+/// The old one works on for a while, and no longer than it would have.
+pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let (old, new) = (token(TokenKind::Executor, None, now), token(TokenKind::Executor, None, now));
+    store.add_token(&old).await.unwrap();
+    assert!(store.rotate_token(old.id, now + 9 * MINUTE, &new).await.unwrap());
+    let ends = |record: Option<TokenRecord>| record.unwrap().expires_at;
+    assert_eq!(ends(store.token(&old.hash).await.unwrap()), Some(now + 9 * MINUTE));
+    assert_eq!(store.token(&new.hash).await.unwrap(), Some(new));
+    assert!(store.rotate_token(old.id, now + 30 * MINUTE, &token(TokenKind::Executor, None, now)).await.unwrap());
+    assert_eq!(ends(store.token(&old.hash).await.unwrap()), Some(now + 9 * MINUTE), "never longer");
+    assert!(store.revoke_token(old.id, now).await.unwrap());
+    assert!(!store.revoke_token(old.id, now).await.unwrap());
+    assert!(!store.token(&old.hash).await.unwrap().unwrap().is_good(now));
+    let late = token(TokenKind::Executor, None, now);
+    assert!(!store.rotate_token(old.id, now + MINUTE, &late).await.unwrap());
+    assert_eq!(store.token(&late.hash).await.unwrap(), None);
+}
+
+/// Newest first, in pages; texts that are too long are cut, and NUL is no text.
+pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let (actor, object, namespace) = (name("actor"), name("object"), name("ns"));
+    let ids = IdGen::new(7);
+    let entry = |verdict: Verdict, at: Timestamp| AuditEntry {
+        id: AuditId::new(ids.next(at)),
+        at,
+        actor: actor.clone(),
+        means: Means::Token,
+        address: None,
+        request_id: Some("r".to_owned()),
+        action: "job.change".to_owned(),
+        object: object.clone(),
+        namespace: Some(namespace.clone()),
+        verdict,
+        before: None,
+        after: Some("{\"a\":\"ä\"}".to_owned()),
+    };
+    let (first, second) = (entry(Verdict::Allowed, now), entry(Verdict::Denied, now + MINUTE));
+    let long = AuditEntry { after: Some("x".repeat(70_000)), actor: name("b\0b"), ..entry(Verdict::Failed, now) };
+    for one in [&first, &second, &long] {
+        store.add_audit(one).await.unwrap();
+    }
+    let by_actor = AuditQuery { actor: Some(actor.clone()), limit: 9, ..AuditQuery::default() };
+    let read = async |query: AuditQuery| store.audit(&query).await.unwrap();
+    assert_eq!(read(by_actor.clone()).await, [second.clone(), first.clone()]);
+    assert_eq!(read(AuditQuery { limit: 1, ..by_actor.clone() }).await, [second.clone()]);
+    assert_eq!(read(AuditQuery { after: Some(second.id), ..by_actor.clone() }).await, [first.clone()]);
+    assert_eq!(read(AuditQuery { verdict: Some(Verdict::Denied), ..by_actor.clone() }).await, [second.clone()]);
+    assert_eq!(read(AuditQuery { from: Some(now + MINUTE), ..by_actor.clone() }).await, [second.clone()]);
+    assert_eq!(read(AuditQuery { to: Some(now + MINUTE), ..by_actor.clone() }).await, [first.clone()]);
+    assert_eq!(read(AuditQuery { action: Some("job.run".to_owned()), ..by_actor }).await, []);
+    let by_place = AuditQuery { namespace: Some(namespace.clone()), limit: 9, ..AuditQuery::default() };
+    assert_eq!(read(by_place).await.len(), 3);
+    let by_object =
+        AuditQuery { object: Some(object.clone()), verdict: Some(Verdict::Failed), limit: 9, ..AuditQuery::default() };
+    assert_eq!(read(by_object).await[0].after.as_deref(), Some("{\"left_out_bytes\":70000}"));
+}

@@ -1,0 +1,326 @@
+//! Accounts, sign-ins, tokens, the audit log.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::access::{Grant, Role};
+use rondel_core::{AccountId, AuditId, NamespaceId, SessionId, Timestamp, TokenId};
+
+use super::{MemStore, State, size};
+use crate::Result;
+use crate::access::{
+    Account, AccountChange, AccountChanged, Accounts, Attempt, AuditEntry, AuditLog, AuditQuery, PasswordHash,
+    SignInLink, SignIns, TokenQuery, TokenRecord, Tokens, WebSession, kept,
+};
+
+/// What the access tables hold.
+#[derive(Default)]
+pub(super) struct Access {
+    accounts: BTreeMap<AccountId, Account>,
+    sessions: BTreeMap<SessionId, WebSession>,
+    links: HashMap<String, SignInLink>,
+    /// How many, and since when.
+    attempts: HashMap<i64, (u32, Timestamp)>,
+    tokens: BTreeMap<TokenId, TokenRecord>,
+    audit: BTreeMap<AuditId, AuditEntry>,
+}
+
+impl Access {
+    /// Takes every role there away.
+    pub(super) fn leave(&mut self, namespace: NamespaceId) {
+        let grants = self.accounts.values_mut().map(|account| &mut account.grants);
+        for grants in grants.chain(self.tokens.values_mut().map(|token| &mut token.grants)) {
+            grants.retain(|grant| grant.namespace != Some(namespace));
+        }
+    }
+
+    fn admins(&self) -> Vec<AccountId> {
+        let is_admin =
+            |account: &&Account| !account.disabled && account.grants.contains(&Grant::everywhere(Role::Admin));
+        self.accounts.values().filter(is_admin).map(|account| account.id).collect()
+    }
+
+    fn insert(&mut self, account: &Account) -> bool {
+        if self.accounts.values().any(|known| known.name == account.name) {
+            return false;
+        }
+        let mut account = account.clone();
+        account.grants = sorted(&account.grants);
+        self.accounts.insert(account.id, account);
+        true
+    }
+
+    fn end_sessions(&mut self, account: AccountId, keep: Option<SessionId>) -> u64 {
+        let before = self.sessions.len();
+        self.sessions.retain(|id, session| session.account != Some(account) || Some(*id) == keep);
+        u64::try_from(before - self.sessions.len()).unwrap_or(u64::MAX)
+    }
+
+    fn insert_token(&mut self, token: &TokenRecord) {
+        if self.tokens.values().all(|known| known.hash != token.hash) {
+            self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), ..token.clone() });
+        }
+    }
+}
+
+/// As a key that is unique and in order keeps them.
+fn sorted(grants: &[Grant]) -> Vec<Grant> {
+    let mut grants = grants.to_vec();
+    grants.sort_unstable();
+    grants.dedup();
+    grants
+}
+
+impl State {
+    fn remove_account(&mut self, id: AccountId) -> AccountChanged {
+        if self.access.admins() == [id] {
+            return AccountChanged::LastAdmin;
+        }
+        if self.access.accounts.remove(&id).is_none() {
+            return AccountChanged::NotFound;
+        }
+        let access = &mut self.access;
+        access.end_sessions(id, None);
+        let gone: Vec<TokenId> =
+            access.tokens.values().filter(|token| token.owner == Some(id)).map(|token| token.id).collect();
+        access.tokens.retain(|_, token| token.owner != Some(id));
+        access.sessions.retain(|_, session| session.token.is_none_or(|token| !gone.contains(&token)));
+        access.links.retain(|_, link| link.account != Some(id));
+        AccountChanged::Done
+    }
+}
+
+#[async_trait]
+impl Accounts for MemStore {
+    async fn create_account(&self, account: &Account) -> Result<bool> {
+        Ok(self.state().access.insert(account))
+    }
+
+    async fn create_first_admin(&self, account: &Account) -> Result<bool> {
+        let mut state = self.state();
+        Ok(state.access.admins().is_empty() && state.access.insert(account))
+    }
+
+    async fn account(&self, id: AccountId) -> Result<Option<Account>> {
+        Ok(self.state().access.accounts.get(&id).cloned())
+    }
+
+    async fn account_by_name(&self, name: &str) -> Result<Option<Account>> {
+        Ok(self.state().access.accounts.values().find(|account| account.name == name).cloned())
+    }
+
+    async fn accounts(&self, after_name: Option<&str>, limit: u32) -> Result<Vec<Account>> {
+        let state = self.state();
+        let mut accounts: Vec<Account> = state.access.accounts.values().cloned().collect();
+        accounts.retain(|account| account.name.as_str() > after_name.unwrap_or_default());
+        accounts.sort_by(|a, b| a.name.cmp(&b.name));
+        accounts.truncate(size(limit));
+        Ok(accounts)
+    }
+
+    async fn has_admin_account(&self) -> Result<bool> {
+        Ok(!self.state().access.admins().is_empty())
+    }
+
+    async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged> {
+        let mut state = self.state();
+        let access = &mut state.access;
+        let stays_admin = |grants: &Vec<Grant>| grants.contains(&Grant::everywhere(Role::Admin));
+        let loses = change.disabled == Some(true) || change.grants.as_ref().is_some_and(|grants| !stays_admin(grants));
+        if loses && access.admins() == [id] {
+            return Ok(AccountChanged::LastAdmin);
+        }
+        let Some(account) = access.accounts.get_mut(&id) else { return Ok(AccountChanged::NotFound) };
+        if let Some(display_name) = &change.display_name {
+            account.display_name.clone_from(display_name);
+        }
+        account.disabled = change.disabled.unwrap_or(account.disabled);
+        if let Some(grants) = &change.grants {
+            account.grants = sorted(grants);
+        }
+        if change.disabled == Some(true) || change.grants.is_some() {
+            access.end_sessions(id, None);
+        }
+        Ok(AccountChanged::Done)
+    }
+
+    async fn set_password(
+        &self,
+        id: AccountId,
+        password: &PasswordHash,
+        keep: Option<SessionId>,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let mut state = self.state();
+        let Some(account) = state.access.accounts.get_mut(&id) else { return Ok(false) };
+        account.password = Some(password.clone());
+        account.password_changed_at = Some(now);
+        state.access.end_sessions(id, keep);
+        state.access.links.retain(|_, link| link.account != Some(id));
+        Ok(true)
+    }
+
+    async fn delete_account(&self, id: AccountId) -> Result<AccountChanged> {
+        Ok(self.state().remove_account(id))
+    }
+}
+
+#[async_trait]
+impl SignIns for MemStore {
+    async fn begin_sign_in(&self, session: &WebSession, idle_max: Duration, count_max: u32) -> Result<()> {
+        let mut state = self.state();
+        let sessions = &mut state.access.sessions;
+        let now = session.created_at;
+        sessions.retain(|_, one| one.last_seen_at >= now.saturating_sub(idle_max) && one.expires_at > now);
+        let is_same = |one: &&WebSession| match session.account {
+            Some(account) => one.account == Some(account),
+            None => session.token.is_some() && one.token == session.token,
+        };
+        let ids: Vec<SessionId> = sessions.values().rev().filter(is_same).map(|one| one.id).collect();
+        for id in ids.into_iter().skip(size(count_max.saturating_sub(1))) {
+            sessions.remove(&id);
+        }
+        sessions.insert(session.id, session.clone());
+        Ok(())
+    }
+
+    async fn sign_in(&self, hash: &str) -> Result<Option<WebSession>> {
+        Ok(self.state().access.sessions.values().find(|session| session.hash == hash).cloned())
+    }
+
+    async fn touch_sign_in(&self, id: SessionId, now: Timestamp) -> Result<()> {
+        if let Some(session) = self.state().access.sessions.get_mut(&id) {
+            session.last_seen_at = session.last_seen_at.max(now);
+        }
+        Ok(())
+    }
+
+    async fn sign_ins(&self, account: AccountId) -> Result<Vec<WebSession>> {
+        let state = self.state();
+        let own = state.access.sessions.values().rev().filter(|session| session.account == Some(account));
+        Ok(own.cloned().collect())
+    }
+
+    async fn end_sign_in(&self, id: SessionId, account: Option<AccountId>) -> Result<bool> {
+        let mut state = self.state();
+        let found = state.access.sessions.get(&id);
+        if found.is_none_or(|session| account.is_some() && session.account != account) {
+            return Ok(false);
+        }
+        state.access.sessions.remove(&id);
+        Ok(true)
+    }
+
+    async fn end_sign_ins(&self, account: AccountId, keep: Option<SessionId>) -> Result<u64> {
+        Ok(self.state().access.end_sessions(account, keep))
+    }
+
+    async fn add_link(&self, link: &SignInLink, now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        state.access.links.retain(|_, link| link.expires_at > now);
+        state.access.links.insert(link.hash.clone(), link.clone());
+        Ok(())
+    }
+
+    async fn link(&self, hash: &str) -> Result<Option<SignInLink>> {
+        Ok(self.state().access.links.get(hash).cloned())
+    }
+
+    async fn take_link(&self, hash: &str) -> Result<Option<SignInLink>> {
+        Ok(self.state().access.links.remove(hash))
+    }
+
+    async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<Attempt> {
+        let mut state = self.state();
+        let (count, since) = state.access.attempts.entry(bucket).or_insert((0, now));
+        if *since <= now.saturating_sub(window) {
+            (*count, *since) = (0, now);
+        }
+        if *count >= max {
+            return Ok(Attempt::Blocked(*since + window));
+        }
+        *count += 1;
+        Ok(Attempt::Allowed)
+    }
+
+    async fn forget_attempts(&self, bucket: i64) -> Result<()> {
+        self.state().access.attempts.remove(&bucket);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Tokens for MemStore {
+    async fn add_token(&self, token: &TokenRecord) -> Result<()> {
+        self.state().access.insert_token(token);
+        Ok(())
+    }
+
+    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>> {
+        Ok(self.state().access.tokens.values().find(|token| token.hash == hash).cloned())
+    }
+
+    async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>> {
+        Ok(self.state().access.tokens.get(&id).cloned())
+    }
+
+    async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
+        let state = self.state();
+        let wanted = |token: &&TokenRecord| {
+            query.owner.is_none_or(|owner| token.owner == Some(owner))
+                && query.after.is_none_or(|after| token.id < after)
+        };
+        Ok(state.access.tokens.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+    }
+
+    async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()> {
+        if let Some(token) = self.state().access.tokens.get_mut(&id) {
+            token.last_used_at = Some(now);
+        }
+        Ok(())
+    }
+
+    async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool> {
+        let mut state = self.state();
+        state.access.sessions.retain(|_, session| session.token != Some(id));
+        let good = state.access.tokens.get_mut(&id).filter(|token| token.is_good(now));
+        Ok(good.map(|token| token.revoked_at = Some(now)).is_some())
+    }
+
+    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
+        let mut state = self.state();
+        let good = state.access.tokens.get_mut(&old).filter(|token| token.is_good(new.created_at));
+        let Some(token) = good else { return Ok(false) };
+        token.expires_at = Some(token.expires_at.map_or(old_ends_at, |end| end.min(old_ends_at)));
+        state.access.insert_token(new);
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl AuditLog for MemStore {
+    async fn add_audit(&self, entry: &AuditEntry) -> Result<()> {
+        let mut entry = entry.clone();
+        entry.before = entry.before.as_deref().map(kept);
+        entry.after = entry.after.as_deref().map(kept);
+        self.state().access.audit.insert(entry.id, entry);
+        Ok(())
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
+        let state = self.state();
+        let is = |filter: &Option<String>, text: &str| filter.as_deref().is_none_or(|wanted| wanted == text);
+        let wanted = |entry: &&AuditEntry| {
+            is(&query.actor, &entry.actor)
+                && is(&query.action, &entry.action)
+                && is(&query.object, &entry.object)
+                && query.namespace.is_none() | (query.namespace == entry.namespace)
+                && query.verdict.is_none_or(|verdict| entry.verdict == verdict)
+                && query.from.is_none_or(|from| entry.id.get() >= rondel_core::IdGen::first_at(from))
+                && query.to.is_none_or(|to| entry.id.get() < rondel_core::IdGen::first_at(to))
+                && query.after.is_none_or(|after| entry.id < after)
+        };
+        Ok(state.access.audit.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+    }
+}

@@ -1,0 +1,103 @@
+//! The log of what was done.
+
+use async_trait::async_trait;
+use rondel_core::{AuditId, IdGen};
+use sqlx::any::AnyRow;
+
+use super::SqlStore;
+use super::query::{Query, Reader, Statement};
+use crate::Result;
+use crate::access::kept;
+use crate::access::{AuditEntry, AuditLog, AuditQuery, Verdict};
+use crate::settle::clean_name;
+
+const INSERT_AUDIT: Statement = Statement {
+    name: "insert_audit",
+    text: "INSERT INTO audit (id, at_ms, actor, means, address, request_id, action, object, namespace, verdict, \
+           before_document, after_document) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+};
+
+/// What the index does not answer is looked at row by row; an empty text stands for all.
+macro_rules! select_audit {
+    ($first:literal) => {
+        concat!(
+            "SELECT id, at_ms, actor, means, address, request_id, action, object, namespace, verdict, before_document, \
+             after_document FROM audit WHERE ",
+            $first,
+            "id < ? AND id >= ? AND (? = '' OR actor = ?) AND (? = '' OR action = ?) AND (? = '' OR object = ?) \
+             AND (? = '' OR namespace = ?) AND (? = '' OR verdict = ?) ORDER BY id DESC LIMIT ?"
+        )
+    };
+}
+
+const LIST_AUDIT: Statement = Statement { name: "list_audit", text: select_audit!("") };
+pub(super) const LIST_AUDIT_OF_ACTOR: Statement =
+    Statement { name: "list_audit_of_actor", text: select_audit!("actor = ? AND ") };
+pub(super) const LIST_AUDIT_OF_OBJECT: Statement =
+    Statement { name: "list_audit_of_object", text: select_audit!("object = ? AND ") };
+pub(super) const LIST_AUDIT_OF_NAMESPACE: Statement =
+    Statement { name: "list_audit_of_namespace", text: select_audit!("namespace = ? AND ") };
+
+#[async_trait]
+impl AuditLog for SqlStore {
+    async fn add_audit(&self, entry: &AuditEntry) -> Result<()> {
+        let short = |text: &Option<String>| text.as_deref().map(|text| clean_name(text).into_owned());
+        let insert = Query::new(&INSERT_AUDIT)
+            .int(entry.id.get())
+            .at(entry.at)
+            .text(&clean_name(&entry.actor))
+            .text(entry.means.as_str())
+            .opt_text(short(&entry.address).as_deref())
+            .opt_text(short(&entry.request_id).as_deref())
+            .text(&clean_name(&entry.action))
+            .text(&clean_name(&entry.object))
+            .opt_text(short(&entry.namespace).as_deref())
+            .text(entry.verdict.as_str())
+            .opt_text(entry.before.as_deref().map(kept).as_deref())
+            .opt_text(entry.after.as_deref().map(kept).as_deref());
+        self.execute(insert).await?;
+        Ok(())
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
+        let page = match (&query.object, &query.actor, &query.namespace) {
+            (Some(object), _, _) => Query::new(&LIST_AUDIT_OF_OBJECT).text(object),
+            (None, Some(actor), _) => Query::new(&LIST_AUDIT_OF_ACTOR).text(actor),
+            (None, None, Some(namespace)) => Query::new(&LIST_AUDIT_OF_NAMESPACE).text(namespace),
+            (None, None, None) => Query::new(&LIST_AUDIT),
+        };
+        // Ids rise with time.
+        let before = query.to.map_or(i64::MAX, IdGen::first_at).min(query.after.map_or(i64::MAX, AuditId::get));
+        let mut page = page.int(before).int(query.from.map_or(0, IdGen::first_at));
+        let verdict = query.verdict.map(Verdict::as_str);
+        for filter in [
+            query.actor.as_deref(),
+            query.action.as_deref(),
+            query.object.as_deref(),
+            query.namespace.as_deref(),
+            verdict,
+        ] {
+            let text = filter.unwrap_or_default();
+            page = page.text(text).text(text);
+        }
+        self.rows(page.int(query.limit.into())).await?.iter().map(entry).collect()
+    }
+}
+
+fn entry(row: &AnyRow) -> Result<AuditEntry> {
+    let mut columns = Reader::new(row, "audit");
+    Ok(AuditEntry {
+        id: AuditId::new(columns.int("id")?),
+        at: columns.at("at_ms")?,
+        actor: columns.text("actor")?,
+        means: columns.word("means")?,
+        address: columns.opt_text("address")?,
+        request_id: columns.opt_text("request_id")?,
+        action: columns.text("action")?,
+        object: columns.text("object")?,
+        namespace: columns.opt_text("namespace")?,
+        verdict: columns.word("verdict")?,
+        before: columns.opt_text("before_document")?,
+        after: columns.opt_text("after_document")?,
+    })
+}

@@ -1,0 +1,159 @@
+//! API tokens.
+
+use async_trait::async_trait;
+use rondel_core::{AccountId, NamespaceId, Timestamp, TokenId};
+use sqlx::any::AnyRow;
+
+use super::accounts::Subject;
+use super::query::{Query, Reader, Statement};
+use super::sessions::DELETE_TOKEN_SESSIONS;
+use super::{SqlStore, Tx, transact};
+use crate::Result;
+use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens};
+use crate::settle::clean_name;
+
+macro_rules! select_token {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, declares, created_at_ms, expires_at_ms, \
+             last_used_at_ms, revoked_at_ms FROM api_token ",
+            $rest
+        )
+    };
+}
+
+const READ_TOKEN: Statement = Statement { name: "read_token", text: select_token!("WHERE hash = ?") };
+const READ_TOKEN_BY_ID: Statement = Statement { name: "read_token_by_id", text: select_token!("WHERE id = ?") };
+const LIST_TOKENS: Statement =
+    Statement { name: "list_tokens", text: select_token!("WHERE id < ? ORDER BY id DESC LIMIT ?") };
+pub(super) const LIST_TOKENS_OF: Statement =
+    Statement { name: "list_tokens_of", text: select_token!("WHERE owner_id = ? AND id < ? ORDER BY id DESC LIMIT ?") };
+const INSERT_TOKEN: Statement = Statement {
+    name: "insert_token",
+    text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, declares, \
+           created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+};
+const TOUCH_TOKEN: Statement =
+    Statement { name: "touch_token", text: "UPDATE api_token SET last_used_at_ms = ? WHERE id = ?" };
+const REVOKE_TOKEN: Statement = Statement {
+    name: "revoke_token",
+    text: "UPDATE api_token SET revoked_at_ms = ? WHERE id = ? AND revoked_at_ms IS NULL \
+           AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
+};
+const SHORTEN_TOKEN: Statement = Statement {
+    name: "shorten_token",
+    text: "UPDATE api_token SET expires_at_ms = CASE WHEN expires_at_ms IS NULL OR expires_at_ms > ? THEN ? \
+           ELSE expires_at_ms END WHERE id = ? AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
+};
+
+#[async_trait]
+impl Tokens for SqlStore {
+    async fn add_token(&self, token: &TokenRecord) -> Result<()> {
+        transact!(self, "add_token", |tx| tx.insert_token(token).await)
+    }
+
+    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>> {
+        let row = self.row(Query::new(&READ_TOKEN).text(hash)).await?;
+        self.with_grants(row.as_ref()).await
+    }
+
+    async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>> {
+        let row = self.row(Query::new(&READ_TOKEN_BY_ID).int(id.get())).await?;
+        self.with_grants(row.as_ref()).await
+    }
+
+    async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
+        let after = query.after.map_or(i64::MAX, TokenId::get);
+        let page = match query.owner {
+            None => Query::new(&LIST_TOKENS).int(after).int(query.limit.into()),
+            Some(owner) => Query::new(&LIST_TOKENS_OF).int(owner.get()).int(after).int(query.limit.into()),
+        };
+        let mut tokens = self.rows(page).await?.iter().map(token).collect::<Result<Vec<_>>>()?;
+        let ids: Vec<i64> = tokens.iter().map(|token| token.id.get()).collect();
+        let mut grants = self.grants(Subject::Token, &ids).await?;
+        for token in &mut tokens {
+            token.grants = grants.remove(&token.id.get()).unwrap_or_default();
+        }
+        Ok(tokens)
+    }
+
+    async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()> {
+        self.execute(Query::new(&TOUCH_TOKEN).at(now).int(id.get())).await?;
+        Ok(())
+    }
+
+    async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool> {
+        transact!(self, "revoke_token", |tx| {
+            let is_ours = tx.execute(Query::new(&REVOKE_TOKEN).at(now).int(id.get()).at(now)).await? == 1;
+            tx.execute(Query::new(&DELETE_TOKEN_SESSIONS).int(id.get())).await?;
+            Ok(is_ours)
+        })
+    }
+
+    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
+        transact!(self, "rotate_token", |tx| {
+            // A text that says the same twice is counted as written once or not at all: a lock says who is there.
+            let is_there = tx.row(Query::new(&READ_TOKEN_BY_ID).int(old.get())).await?;
+            let is_good = is_there.as_ref().map(token).transpose()?.is_some_and(|old| old.is_good(new.created_at));
+            if !is_good {
+                return Ok(false);
+            }
+            let shorten = Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old.get()).at(new.created_at);
+            tx.execute(shorten).await?;
+            tx.insert_token(new).await?;
+            Ok(true)
+        })
+    }
+}
+
+impl SqlStore {
+    async fn with_grants(&self, row: Option<&AnyRow>) -> Result<Option<TokenRecord>> {
+        let Some(mut token) = row.map(token).transpose()? else { return Ok(None) };
+        let id = token.id.get();
+        token.grants = self.grants(Subject::Token, &[id]).await?.remove(&id).unwrap_or_default();
+        Ok(Some(token))
+    }
+}
+
+impl Tx<'_> {
+    async fn insert_token(&mut self, token: &TokenRecord) -> Result<()> {
+        let insert = Query::new(&INSERT_TOKEN)
+            .int(token.id.get())
+            .text(token.kind.as_str())
+            .text(&clean_name(&token.name))
+            .opt_int(token.owner.map(AccountId::get))
+            .opt_int(token.namespace.map(NamespaceId::get))
+            .text(&token.hash)
+            .text(&clean_name(&token.prefix))
+            .int(token.declares.into())
+            .at(token.created_at)
+            .opt_at(token.expires_at);
+        if self.execute(insert).await? == 1 {
+            self.write_grants(Subject::Token, token.id.get(), &token.grants).await?;
+        }
+        Ok(())
+    }
+}
+
+fn token(row: &AnyRow) -> Result<TokenRecord> {
+    let mut columns = Reader::new(row, "api_token");
+    Ok(TokenRecord {
+        id: TokenId::new(columns.int("id")?),
+        kind: match columns.text("kind")?.as_str() {
+            "api" => TokenKind::Api,
+            "executor" => TokenKind::Executor,
+            other => return Err(columns.corrupt("kind", format!("{other:?} is not a kind of token"))),
+        },
+        name: columns.text("name")?,
+        owner: columns.opt_int("owner_id")?.map(AccountId::new),
+        namespace: columns.opt_int("namespace_id")?.map(NamespaceId::new),
+        hash: columns.text("hash")?,
+        prefix: columns.text("prefix")?,
+        declares: columns.int("declares")? != 0,
+        created_at: columns.at("created_at_ms")?,
+        expires_at: columns.opt_at("expires_at_ms")?,
+        last_used_at: columns.opt_at("last_used_at_ms")?,
+        revoked_at: columns.opt_at("revoked_at_ms")?,
+        grants: Vec::new(),
+    })
+}
