@@ -12,8 +12,8 @@ use rondel_core::{
     TokenId,
 };
 use rondel_store::access::{
-    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, PasswordHash, SignInLink, TokenQuery,
-    TokenRecord, WebSession,
+    Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, PasswordHash, SignInLink, TokenQuery, TokenRecord,
+    WebSession,
 };
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use rondel_store::catalog::{
@@ -211,7 +211,7 @@ pass_on!(SignIns {
     fn add_link(link: &SignInLink, now: Timestamp) -> ();
     fn link(hash: &str) -> Option<SignInLink>;
     fn take_link(hash: &str) -> Option<SignInLink>;
-    fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> Attempt;
+    fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> rondel_store::access::Attempt;
     fn forget_attempts(bucket: i64) -> ();
 } also {});
 
