@@ -19,6 +19,7 @@ use crate::alert::AlertLoop;
 use crate::clock::Clock;
 use crate::cluster::{AdoptLoop, BeatLoop, Membership, join};
 use crate::config::EngineConfig;
+use crate::counters::Counters;
 use crate::declared::{Board, DeclarationProblem, DeclareLoop};
 use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) progress: ProgressBoard,
     pub(crate) log_readers: LogReaders,
+    pub(crate) counters: Counters,
     pub(crate) declared: Board,
     pub(crate) results: ResultLanes,
     pub(crate) scan_poke: Notify,
@@ -180,6 +182,7 @@ impl Engine {
             registry: Registry::default(),
             progress: ProgressBoard::default(),
             log_readers: LogReaders::default(),
+            counters: Counters::default(),
             declared: Board::default(),
             results,
             scan_poke: Notify::new(),
@@ -292,6 +295,12 @@ impl Engine {
     #[must_use]
     pub fn runs_in_memory(&self) -> usize {
         self.shared.in_memory.len()
+    }
+
+    /// What this process has counted since its start.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
     }
 
     /// Whether this node does its work.

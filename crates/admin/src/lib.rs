@@ -18,6 +18,7 @@ pub mod cancel;
 pub mod clock;
 mod cluster;
 mod config;
+mod counters;
 mod declared;
 mod definitions;
 mod dispatch;
@@ -32,6 +33,7 @@ mod registry;
 mod scheduler;
 
 pub use config::EngineConfig;
+pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;
 pub use engine::{Engine, Readiness, StartError};
 pub use lifecycle::{Lifecycle, Until};

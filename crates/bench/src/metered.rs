@@ -23,8 +23,8 @@ use rondel_store::catalog::{
 use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
 use rondel_store::declarations::{DeclaredMark, DeclaredSet};
 use rondel_store::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher, InHand, LimitName,
-    RunCheck, RunQuery,
+    Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher,
+    InHand, LimitName, RunCheck, RunQuery,
 };
 use rondel_store::logs::{LogChunk, LogRange, RemovedLogs};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
@@ -243,6 +243,7 @@ pass_on!(Ledger {
     fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
     fn ask_cancel(run: RunId, by: &str, now: Timestamp) -> CancelAsked;
     fn ask_cancels(runs: &[RunId], by: &str, now: Timestamp) -> u64;
+    fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
     fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
     fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
     fn open_runs(job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Vec<Run>;

@@ -179,5 +179,6 @@ fn finish(run: &Run) -> Finish {
         result: None,
         trace: None,
         jitter: 0.5,
+        owner: None,
     }
 }

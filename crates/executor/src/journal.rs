@@ -2,7 +2,7 @@
 //!
 //! `lock` keeps a second process out. `state.json` names the incarnation, so that the next one can prove that this one
 //! is dead. `results.jsonl` gets one line per result, made durable in batches; when all are acknowledged it is emptied.
-//! A line that a crash left half written ends the file.
+//! A line that cannot be read, because a crash or a full disk left it half written, is passed over; the others count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -28,6 +28,8 @@ pub(crate) struct Journal {
     state: Mutex<State>,
     results: Mutex<File>,
     bytes: AtomicUsize,
+    /// The last write failed, perhaps in the middle of a line.
+    is_torn: AtomicBool,
     welcome_pending: AtomicBool,
     /// Held until the process ends.
     _lock: File,
@@ -77,6 +79,7 @@ impl Journal {
             state: Mutex::new(state),
             results: Mutex::new(file),
             bytes: AtomicUsize::new(0),
+            is_torn: AtomicBool::new(false),
             welcome_pending: AtomicBool::new(false),
             _lock: lock_file,
         };
@@ -89,10 +92,16 @@ impl Journal {
     pub(crate) fn append(&self, results: &[v1::Result]) -> io::Result<()> {
         let text = lines(results)?;
         let mut file = lock(&self.results);
-        file.write_all(&text)?;
-        file.sync_data()?;
+        if self.is_torn.load(Ordering::Relaxed) {
+            // The disk was full, and half a line may stand at the end: the next one must not be part of it.
+            file.write_all(b"\n")?;
+            self.bytes.fetch_add(1, Ordering::Relaxed);
+            self.is_torn.store(false, Ordering::Relaxed);
+        }
+        let written = file.write_all(&text).and_then(|()| file.sync_data());
+        self.is_torn.store(written.is_err(), Ordering::Relaxed);
         self.bytes.fetch_add(text.len(), Ordering::Relaxed);
-        Ok(())
+        written
     }
 
     /// Whether so few of its lines are needed that it should be rewritten.
@@ -113,6 +122,7 @@ impl Journal {
             *file = append_to(&path)?;
         }
         self.bytes.store(text.len(), Ordering::Relaxed);
+        self.is_torn.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -191,15 +201,18 @@ fn read_results(path: &Path) -> io::Result<Vec<v1::Result>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut results = Vec::new();
+    let (mut results, mut unreadable) = (Vec::new(), 0);
     for line in BufReader::new(file).split(b'\n') {
-        match serde_json::from_slice::<Line>(&line?) {
+        let line = line?;
+        match serde_json::from_slice::<Line>(&line) {
             Ok(line) => results.push(line.into()),
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "the journal ends in a half-written line");
-                break;
-            }
+            Err(_) if line.is_empty() => {}
+            Err(_) => unreadable += 1,
         }
+    }
+    if unreadable > 0 {
+        let (path, read) = (path.display(), results.len());
+        tracing::warn!(%path, unreadable, read, "the journal has lines that were written by halves; the others are kept");
     }
     Ok(results)
 }
@@ -305,6 +318,35 @@ mod tests {
         second.journal.append(&[result(3)]).unwrap();
         drop(second.journal);
         assert_eq!(open(dir.path(), 3).results, [result(1), result(3)]);
+    }
+
+    #[test]
+    fn what_a_full_disk_tears_costs_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = open(dir.path(), 1).journal;
+        journal.append(&[result(1)]).unwrap();
+        let path = dir.path().join("results.jsonl");
+        let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let file = std::mem::replace(&mut *lock(&journal.results), full);
+        let error = journal.append(&[result(2)]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        // As much of the line as there was room for; and then there is room again.
+        append_to(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
+        *lock(&journal.results) = file;
+        journal.append(&[result(3)]).unwrap();
+        journal.append(&[result(4)]).unwrap();
+        drop(journal);
+        assert_eq!(open(dir.path(), 2).results, [result(1), result(3), result(4)]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_used_is_named() {
+        let error = Journal::open(Path::new("/proc/no-such-folder"), None, 1).unwrap_err().to_string();
+        assert!(error.contains("/proc/no-such-folder"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("state.json"), "{\"name\":").unwrap();
+        let error = Journal::open(dir.path(), None, 1).unwrap_err().to_string();
+        assert!(error.contains("state.json"), "{error}");
     }
 
     #[test]

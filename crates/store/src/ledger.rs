@@ -54,6 +54,8 @@ pub struct Claimed {
     pub jobs: Vec<(JobId, i64)>,
     /// Runs of those jobs that were not inserted because a row with their key exists already.
     pub existing: Vec<RunId>,
+    /// The lease did not hold: nothing was tried.
+    pub is_refused: bool,
 }
 
 /// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent.
@@ -87,6 +89,21 @@ pub struct RunCheck {
     pub owner: LeaseToken,
     /// Who asked to cancel it, if somebody did.
     pub cancel_by: Option<String>,
+    /// The term of its job's home; 0 where the job is gone.
+    pub term: i64,
+}
+
+/// A request to cancel a run that is another node's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CancelElsewhere {
+    /// The run.
+    pub run: RunId,
+    /// Its attempt.
+    pub attempt: i32,
+    /// Who has it in hand.
+    pub executor: ExecutorId,
+    /// Who asked.
+    pub by: String,
 }
 
 /// The name of a limit that jobs of a namespace share.
@@ -140,6 +157,9 @@ pub struct Finish {
     pub trace: Option<String>,
     /// A number from 0 to 1 that spreads the retry.
     pub jitter: f64,
+    /// Under which lease a server came to this end by itself: it is none where the run is somebody else's by now. `None`
+    /// for what an executor says: any node may store that.
+    pub owner: Option<LeaseToken>,
 }
 
 /// What became of a [`Finish`].
@@ -155,6 +175,8 @@ pub enum Finished {
     Late,
     /// There is no such run.
     NoSuchRun,
+    /// The run is another lease's by now: whoever has it decides. Nothing was written.
+    NotOwner,
     /// The row cannot be written (a data error that is this row's own); the run is marked failed.
     Unwritable,
 }
@@ -292,6 +314,10 @@ pub trait Ledger {
 
     /// Own open runs that somebody asked to cancel, with who; each is answered until the run is over.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
+
+    /// Open runs of other nodes that somebody asked to cancel and that a known executor has in hand, by id, at most
+    /// `limit`: whoever has a stream to that executor tells it.
+    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;

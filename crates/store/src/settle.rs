@@ -8,6 +8,7 @@ use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::BROADCAST;
 use rondel_core::{ExecutorId, Job, Reason, RunStatus, Timestamp};
 
+use crate::LeaseToken;
 use crate::ledger::Finish;
 
 /// The longest message that is kept, in bytes.
@@ -29,6 +30,8 @@ pub(crate) struct Standing {
     pub(crate) cancel_asked: Option<Reason>,
     /// It succeeded, and is over only with its children.
     pub(crate) awaits_children: bool,
+    /// Whose it is.
+    pub(crate) owner: LeaseToken,
 }
 
 /// What a result does.
@@ -40,6 +43,8 @@ pub(crate) enum Judgement {
     Duplicate,
     /// A later attempt exists.
     Superseded,
+    /// A server came to this end, and the run is not its own any more.
+    NotOwner,
     /// The verdict was `unknown`; this is the true one.
     Late(RunStatus, Option<Reason>),
     /// The attempt ends, and this follows.
@@ -54,8 +59,12 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
     if finish.attempt < standing.attempt {
         return Judgement::Superseded;
     }
+    if !standing.status.is_terminal() && finish.owner.is_some_and(|owner| owner != standing.owner) {
+        return Judgement::NotOwner;
+    }
     if standing.status == RunStatus::Unknown {
-        return match true_verdict(finish.outcome) {
+        // Only an executor knows.
+        return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
             Some((status, reason)) => Judgement::Late(status, reason),
             None => Judgement::Duplicate,
         };

@@ -283,6 +283,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             result: None,
             trace: None,
             jitter: 0.0,
+            owner: None,
         };
         let batch: Vec<Finish> = runs.iter().map(finish).collect();
         let ids = IdGen::new(1023);

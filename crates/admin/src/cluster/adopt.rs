@@ -11,7 +11,7 @@ use rondel_store::{LeaseToken, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::Held;
+use crate::cluster::{Held, leases_over};
 use crate::dispatch::{CalledRun, Event, Ready};
 use crate::engine::{Shared, chain};
 
@@ -77,6 +77,18 @@ impl AdoptLoop {
         let cancels = self.shared.store.cancels(held.token).await?;
         if !cancels.is_empty() {
             drop(self.shared.events.send(Event::Cancels(cancels)).await);
+        }
+        self.read_cancels_elsewhere(&held).await
+    }
+
+    /// Requests that the owner of a run cannot pass on, for only others hear the run's executor.
+    async fn read_cancels_elsewhere(&self, held: &Held) -> Result<(), StoreError> {
+        if self.shared.store.is_single_server() {
+            return Ok(());
+        }
+        let cancels = self.shared.store.cancels_elsewhere(held.token, PAGE).await?;
+        if !cancels.is_empty() {
+            drop(self.shared.events.send(Event::CancelsElsewhere(cancels)).await);
         }
         Ok(())
     }
@@ -220,13 +232,30 @@ impl AdoptLoop {
             let from = from.get(&run.id).copied();
             Some(CalledRun { ready: Ready::new(run, definition), from })
         });
-        Ok(Some(Event::RollCall(called.collect(), witnesses)))
+        // Read after the adoption, which raised the epochs: whoever acted under those before is fenced.
+        let over = leases_over(&shared.store.nodes().await?);
+        Ok(Some(Event::RollCall(called.collect(), witnesses, over)))
     }
 
     /// An own run that is overdue and not in memory: its claim's answer was lost, or it was dropped with a lease.
     async fn take_strays(&self, held: &Held) -> Result<(), StoreError> {
         let before = self.shared.clock.now() - STRAY_AFTER;
-        let overdue = self.shared.store.overdue(held.token, before, PAGE).await?;
+        let mut overdue = self.shared.store.overdue(held.token, before, PAGE).await?;
+        // What this node has sent under its lease is in its memory until it is over: nothing else has been sent, marked or not.
+        let missing: HashSet<RunId> =
+            self.shared.in_memory.missing(overdue.iter().map(|run| run.id)).into_iter().collect();
+        overdue.retain(|run| missing.contains(&run.id));
+        let marked: Vec<(RunId, i32)> =
+            overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
+        if !marked.is_empty() {
+            self.shared.store.unmark(held.token, &marked).await?;
+            for run in &mut overdue {
+                (run.marked_at, run.executor, run.executor_id) = match run.marked_at {
+                    Some(_) => (None, None, None),
+                    None => (None, run.executor.take(), run.executor_id),
+                };
+            }
+        }
         self.shared.put(overdue).await;
         Ok(())
     }

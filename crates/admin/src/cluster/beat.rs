@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Membership;
 use crate::config::EngineConfig;
+use crate::counters::Count;
 use crate::dispatch::Event;
 use crate::engine::{Shared, StartError, chain};
 use crate::scheduler::tick::Command;
@@ -59,7 +60,10 @@ impl BeatLoop {
                 self.observe(now, sent);
                 shared.membership.renewed(sent, shared.config.lease);
             }
-            None => self.rejoin().await?,
+            None => {
+                shared.counters.add(Count::StatementsRefused, 1);
+                self.rejoin().await?;
+            }
         }
         let nodes = shared.store.nodes().await?;
         shared.membership.saw_nodes(nodes, shared.clock.now());

@@ -10,6 +10,12 @@ use rondel_store::cluster::Node;
 
 use crate::clock::Boot;
 
+/// How long executors that come are told of a lease after its node was last alive. A trigger that is older than that is
+/// nowhere any more.
+const FENCED_FOR: Duration = Duration::from_secs(3600);
+/// Fences in one welcome.
+const FENCE_MAX: usize = 1_000;
+
 /// A lease that holds right now.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
@@ -80,6 +86,14 @@ impl Membership {
         self.latest().token
     }
 
+    /// The newest lease that is over of each node that took one of late: executors refuse their triggers.
+    pub(crate) fn fences(&self, now: Timestamp) -> Vec<LeaseToken> {
+        let nodes = self.nodes();
+        let recent: Vec<Node> =
+            nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
+        leases_over(&recent)
+    }
+
     pub(crate) fn nodes(&self) -> Arc<Vec<Node>> {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -112,6 +126,12 @@ impl Membership {
         let nodes = self.nodes();
         adoptable(&nodes, self.token().node, now, lease)
     }
+}
+
+/// The newest lease of each node that is over, whether it was taken anew or fenced by whoever adopted its runs.
+pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
+    let is_second = |node: &&Node| node.epoch > 1;
+    nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
 fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<NodeId> {

@@ -6,4 +6,4 @@ mod membership;
 
 pub(crate) use adopt::AdoptLoop;
 pub(crate) use beat::{BeatLoop, join};
-pub(crate) use membership::{Held, Membership};
+pub(crate) use membership::{Held, Membership, leases_over};

@@ -1,19 +1,24 @@
 //! The executors with a stream to this node, as the dispatcher sees them: who has the handler, and who has room.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 use rondel_core::route::{Answer, Candidate, Refusal, Seat};
-use rondel_core::{AppId, ExecutorId, Job, Timestamp};
+use rondel_core::{AppId, ExecutorId, Job, NodeId, RunId, Timestamp};
+use rondel_store::LeaseToken;
 
-use super::{Report, SessionHandle};
+use super::{FenceAnswer, Report, SessionHandle};
 use crate::registry::OnlineExecutor;
 
 #[derive(Debug)]
 pub(crate) struct Online {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
+    /// What tells it from the others of its app: its name, with a suffix where a living one has the same.
     pub(crate) name: String,
-    /// The same name, as routers know it.
+    /// The name that it gave itself.
+    given_name: String,
+    /// The same as `name`, as routers know it.
     seat: Seat,
     labels: BTreeMap<String, String>,
     weight: u32,
@@ -28,11 +33,25 @@ pub(crate) struct Online {
     /// It said that it was full: nothing more until then, or until something ends.
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
+    /// Which leases it takes no triggers of any more, as it said on this stream.
+    fenced: BTreeMap<NodeId, i64>,
+    /// What it had in hand when it last said so.
+    held: HashSet<(RunId, i32)>,
 }
 
 impl Online {
+    /// Whether it has said that it takes no triggers of this lease any more.
+    pub(crate) fn has_fenced(&self, lease: LeaseToken) -> bool {
+        self.fenced.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch)
+    }
+
+    /// Whether it had the attempt in hand, or its result, when it last answered a fence.
+    pub(crate) fn holds(&self, attempt: (RunId, i32)) -> bool {
+        self.held.contains(&attempt)
+    }
+
     fn is_fit(&self, job: &Job) -> bool {
-        self.handlers.contains(&job.handler) && job.select.admits(&self.name, &self.labels)
+        self.handlers.contains(&job.handler) && job.select.admits(&self.given_name, &self.labels)
     }
 
     /// Why it takes no run now.
@@ -50,25 +69,39 @@ impl Online {
     }
 }
 
+/// Stands between a name that two share and what tells them apart; no name has it.
+const SUFFIX: char = '~';
+
+fn given_name(name: &str) -> &str {
+    name.split_once(SUFFIX).map_or(name, |(given, _)| given)
+}
+
+/// How long it is remembered that an executor was lost.
+const LOST_KEPT_FOR: Duration = Duration::from_secs(3600);
+
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
     online: BTreeMap<ExecutorId, Online>,
     /// By stable name, which routers order by; the incarnation tells two of one name apart.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
-    /// Who left, and when.
-    gone: HashMap<ExecutorId, Timestamp>,
+    /// Who is not connected here, and when some node last heard of it.
+    gone: BTreeMap<ExecutorId, Timestamp>,
+    /// Whom no node has heard for too long, and when that was found.
+    lost: BTreeMap<ExecutorId, Timestamp>,
 }
 
 impl Executors {
     pub(crate) fn join(&mut self, session: SessionHandle, executor: &OnlineExecutor, report: Report) {
         let id = executor.id;
         self.gone.remove(&id);
+        self.lost.remove(&id);
         self.by_app.entry(executor.app).or_default().insert((executor.name.clone(), id), ());
         let slots = usize::try_from(executor.slots).unwrap_or(usize::MAX);
         let online = Online {
             session,
             app: executor.app,
             name: executor.name.clone(),
+            given_name: given_name(&executor.name).to_owned(),
             seat: Seat::new(&executor.name),
             labels: executor.labels.clone(),
             weight: executor.weight,
@@ -81,8 +114,23 @@ impl Executors {
             draining: executor.draining,
             full_until: None,
             report,
+            fenced: BTreeMap::new(),
+            held: HashSet::new(),
         };
         self.online.insert(id, online);
+    }
+
+    /// The name under which this executor is known here. Two that share one are told apart: only the journal in a data
+    /// directory proves that one is the other's successor.
+    pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
+        let is_other = |online: &Online| {
+            let id = online.session.executor;
+            id != executor.id && predecessor != Some(id) && online.name == executor.name
+        };
+        match self.in_app(executor.app).any(is_other) {
+            true => format!("{}{SUFFIX}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
+            false => executor.name.clone(),
+        }
     }
 
     /// Its stream ended; `None` where a newer one is open.
@@ -115,16 +163,50 @@ impl Executors {
         self.online.values().find(|online| online.report.predecessor == Some(id))
     }
 
-    pub(crate) fn gone_since(&self, id: ExecutorId) -> Option<Timestamp> {
-        self.gone.get(&id).copied()
+    /// An executor that was connected to some node, which heard it at `at`: watched here until it comes or is lost.
+    pub(crate) fn watch(&mut self, id: ExecutorId, at: Timestamp) {
+        if !self.online.contains_key(&id) && !self.lost.contains_key(&id) {
+            let heard_at = self.gone.entry(id).or_insert(at);
+            *heard_at = at.max(*heard_at);
+        }
     }
 
-    /// Who left before `before`; forgotten here.
-    pub(crate) fn take_lost(&mut self, before: Timestamp) -> Vec<ExecutorId> {
-        let mut lost: Vec<_> = self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect();
-        lost.sort_unstable();
-        self.gone.retain(|_, at| *at >= before);
-        lost
+    /// Whom nobody here has heard since `before`: another node may have.
+    pub(crate) fn suspects(&self, before: Timestamp) -> Vec<ExecutorId> {
+        self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
+    }
+
+    /// No node has heard it for too long. False where it has come meanwhile.
+    pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp) -> bool {
+        self.lost.retain(|_, at| *at + LOST_KEPT_FOR > now);
+        let is_gone = self.gone.remove(&id).is_some();
+        if is_gone {
+            self.lost.insert(id, now);
+        }
+        is_gone
+    }
+
+    pub(crate) fn is_lost(&self, id: ExecutorId) -> bool {
+        self.lost.contains_key(&id)
+    }
+
+    /// An executor answered a fence; false where it was on a stream that is not the newest.
+    pub(crate) fn fenced(&mut self, id: ExecutorId, number: u64, answer: FenceAnswer) -> bool {
+        let Some(online) = self.online.get_mut(&id).filter(|online| online.session.number == number) else {
+            return false;
+        };
+        let epoch = online.fenced.entry(answer.lease.node).or_insert(answer.lease.epoch);
+        *epoch = answer.lease.epoch.max(*epoch);
+        online.held = answer.held;
+        online.held.extend(answer.finished);
+        true
+    }
+
+    /// What executors said of the leases of these nodes does not count any more: they are asked anew.
+    pub(crate) fn ask_anew(&mut self, nodes: &BTreeSet<NodeId>) {
+        for online in self.online.values_mut() {
+            online.fenced.retain(|node, _| !nodes.contains(node));
+        }
     }
 
     /// Everyone in the app who has the handler and meets the job's conditions, by name: those whom a router knows.
@@ -164,5 +246,56 @@ impl Executors {
     fn in_app(&self, app: AppId) -> impl Iterator<Item = &Online> {
         let named = self.by_app.get(&app);
         named.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online.get(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, executor};
+
+    /// Joins as the dispatcher does.
+    fn join(executors: &mut Executors, id: i64, predecessor: Option<i64>) -> String {
+        let (session, mut online, _stream) = executor(id, 1);
+        let predecessor = predecessor.map(ExecutorId::new);
+        "pod".clone_into(&mut online.name);
+        online.name = executors.distinct_name(&online, predecessor);
+        executors.join(session, &online, Report { predecessor, ..Report::default() });
+        online.name
+    }
+
+    #[test]
+    fn two_of_one_name_are_two_unless_one_proves_to_be_the_other() {
+        let mut executors = Executors::default();
+        assert_eq!(join(&mut executors, 1, None), "pod");
+        assert_eq!(join(&mut executors, 0xabc_def0, None), "pod~bcdef0");
+        assert_eq!(join(&mut executors, 1, None), "pod", "the same one again");
+        assert_eq!(join(&mut executors, 3, Some(1)), "pod", "its successor");
+        let job = definition(&json!({"select": {"executors": ["pod"]}}));
+        let fit = executors.fit(AppId::new(1), &job.job);
+        assert_eq!(fit.iter().map(|online| online.name.as_str()).collect::<Vec<_>>(), ["pod", "pod", "pod~bcdef0"]);
+    }
+
+    #[test]
+    fn who_is_heard_elsewhere_is_watched_on() {
+        let (mut executors, at) = (Executors::default(), Timestamp::from_secs);
+        let (session, online, _stream) = executor(1, 7);
+        executors.join(session, &online, Report::default());
+        let id = online.id;
+        executors.watch(id, at(10));
+        assert!(executors.leave(id, 6, at(20)).is_none(), "an older stream");
+        assert!(executors.suspects(at(1_000)).is_empty(), "it is here");
+        assert!(executors.leave(id, 7, at(20)).is_some());
+        assert_eq!(executors.suspects(at(20)), []);
+        assert_eq!(executors.suspects(at(21)), [id]);
+        executors.watch(id, at(30));
+        executors.watch(id, at(25));
+        assert_eq!((executors.suspects(at(30)), executors.suspects(at(31))), (vec![], vec![id]));
+        assert!(executors.lose(id, at(60)) && executors.is_lost(id) && !executors.lose(id, at(61)));
+        let (session, online, _stream) = executor(1, 8);
+        executors.join(session, &online, Report::default());
+        assert!(!executors.is_lost(id) && !executors.lose(id, at(62)));
     }
 }

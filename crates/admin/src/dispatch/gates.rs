@@ -139,6 +139,14 @@ impl Gates {
             || self.gates.get(&before).is_none_or(|gate| gate.has_room(place(ready), max_of(&ready.definition.job)))
     }
 
+    /// Whether nothing stands in the way of a run that is not due yet, whoever it will be routed to.
+    pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
+        let job = &ready.definition.job;
+        let Some(before) = before_routing(ready) else { return job.concurrency_max().is_none() };
+        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place(ready), max_of(job));
+        self.gates.get(&before).is_none_or(is_clear)
+    }
+
     /// Whether the run has a place at a gate that is not the one it has to pass now: its job was edited meanwhile.
     pub(crate) fn is_elsewhere(&self, ready: &Ready) -> bool {
         self.seats.get(&ready.run.id).is_some_and(|seat| Some(seat.before) != before_routing(ready))

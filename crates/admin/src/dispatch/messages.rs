@@ -13,8 +13,18 @@ use super::{IncomingResult, Ready};
 /// Triggers in one message.
 pub(crate) const TRIGGER_BATCH: usize = 500;
 
-/// A run as an executor gets it. `fence` rises with each start of the job's runs.
-pub(crate) fn trigger(ready: &Ready, fence: i64) -> v1::Trigger {
+/// Bits of a term that the epoch of the home's lease has.
+const EPOCH_BITS: u32 = 24;
+
+/// What a handler gets as the term of its fencing token: it rises when the job's home changes, and when the home takes its
+/// lease anew, whatever its clock and the ids that it makes do then.
+fn fence_term(ready: &Ready) -> i64 {
+    let epoch = ready.run.node_epoch.clamp(0, (1 << EPOCH_BITS) - 1);
+    ready.term.saturating_mul(1 << EPOCH_BITS).saturating_add(epoch)
+}
+
+/// A run as an executor gets it. `number` rises with each start of the job's runs within a term.
+pub(crate) fn trigger(ready: &Ready, number: i64) -> v1::Trigger {
     let (run, definition) = (&ready.run, &ready.definition);
     v1::Trigger {
         run_id: run.id.get(),
@@ -29,8 +39,8 @@ pub(crate) fn trigger(ready: &Ready, fence: i64) -> v1::Trigger {
         shard_index: run.shard_index.max(0),
         shard_total: run.shard_total.unwrap_or(1).max(1),
         timeout_ms: definition.job.timeout.map_or(0, millis),
-        fence_term: 0,
-        fence_n: fence,
+        fence_term: fence_term(ready),
+        fence_n: number,
         at_most_once: definition.job.delivery == Delivery::AtMostOnce,
         serial: definition.job.overlap.policy != OverlapPolicy::Allow,
         trigger: run.trigger.as_str().to_owned(),
@@ -45,6 +55,11 @@ pub(crate) fn triggers(token: LeaseToken, triggers: Vec<v1::Trigger>) -> v1::ser
 pub(crate) fn cancel(run: RunId, attempt: i32, by: &str) -> v1::server_message::Body {
     let cancel = v1::Cancel { run_id: run.get(), attempt, by: by.to_owned() };
     v1::server_message::Body::Cancels(v1::Cancels { cancels: vec![cancel] })
+}
+
+/// A lease that is over, as an executor hears of it.
+pub(crate) fn fence(lease: LeaseToken) -> v1::Fence {
+    v1::Fence { node_id: lease.node.get(), node_epoch: lease.epoch }
 }
 
 /// A result from the wire; an unknown status is a failure that says so.
@@ -85,7 +100,34 @@ pub(crate) fn ack(run: RunId, attempt: i32, finished: &Finished) -> v1::ResultAc
         Finished::Duplicate => Kind::Duplicate,
         Finished::Superseded => Kind::Superseded,
         Finished::Late => Kind::Late,
-        Finished::NoSuchRun => Kind::NoSuchRun,
+        // What an executor says is stored whoever the owner is.
+        Finished::NoSuchRun | Finished::NotOwner => Kind::NoSuchRun,
     };
     v1::ResultAck { run_id: run.get(), attempt, kind: kind.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    /// Homes change, a home takes its lease anew, ids go on: every later start has the greater token.
+    #[test]
+    fn a_later_start_has_the_greater_token() {
+        let definition = definition(&json!({}));
+        let token = |term, epoch, number| {
+            let mut ready = Ready { term, ..ready(1, &Arc::clone(&definition)) };
+            ready.run.node_epoch = epoch;
+            let trigger = trigger(&ready, number);
+            (trigger.fence_term, trigger.fence_n)
+        };
+        let starts =
+            [(0, 1, 5), (1, 7, 5), (1, 7, 6), (1, 8, 2), (1, 8, 3), (2, 1, 1), (3, 7, 1), (3, 1 << 30, 9), (4, 1, 1)];
+        let tokens: Vec<_> = starts.map(|(term, epoch, number)| token(term, epoch, number)).into();
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    }
 }

@@ -5,8 +5,10 @@
 //! [`steps`], what ends goes through [`results`], and both answer with an [`Event`].
 
 mod executors;
+mod fences;
 mod gates;
 mod limits;
+mod look;
 mod messages;
 mod overdue;
 mod parked;
@@ -17,6 +19,7 @@ mod rollcall;
 mod round;
 mod routing;
 mod run_loop;
+mod seek;
 pub(crate) mod steps;
 mod streams;
 #[cfg(test)]
@@ -24,7 +27,7 @@ pub(crate) mod tests_support;
 mod turns;
 mod verdicts;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,14 +37,14 @@ use rondel_core::{ExecutorId, JobId, NodeId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::{Finish, Finished, LimitName};
+use rondel_store::ledger::{CancelElsewhere, Finish, Finished, LimitName, RunCheck};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use crate::definitions::Compiled;
 use crate::registry::OnlineExecutor;
 
-pub(crate) use messages::incoming;
+pub(crate) use messages::{fence, incoming};
+use parked::Waiting;
 pub(crate) use run_loop::DispatchLoop;
 
 /// A run that comes out of the ring so long after its instant was late before it had to wait for anybody.
@@ -57,17 +60,24 @@ pub(crate) struct Ready {
     /// It came here late: until it is sent, the misfire policy holds for it. One that came in time waits as long as its
     /// job says.
     pub(crate) came_late: bool,
+    /// The term of the job's home, as it was when the run was last looked at.
+    pub(crate) term: i64,
 }
 
 impl Ready {
     pub(crate) const fn new(run: Run, definition: Arc<Compiled>) -> Self {
-        Self { run, definition, tried_at: None, came_late: false }
+        Self { run, definition, tried_at: None, came_late: false, term: 0 }
     }
 
     /// The same as it comes from the ring at an instant.
     pub(crate) fn released(run: Run, definition: Arc<Compiled>, now: Timestamp) -> Self {
         let came_late = run.due_at + CAME_LATE < now;
         Self { came_late, ..Self::new(run, definition) }
+    }
+
+    /// The lease under which this node took the run: what it is sent under.
+    pub(crate) const fn token(&self) -> LeaseToken {
+        LeaseToken { node: self.run.node, epoch: self.run.node_epoch }
     }
 
     /// Whether the misfire policy passes it over: it is from the schedule, was never sent, and it or this server is late.
@@ -86,8 +96,6 @@ pub(crate) struct SessionHandle {
     /// Rises with each stream that is opened to this process.
     pub(crate) number: u64,
     pub(crate) sender: mpsc::Sender<v1::ServerMessage>,
-    /// Ends the stream: the executor opens a new one.
-    pub(crate) end: CancellationToken,
 }
 
 impl SessionHandle {
@@ -104,6 +112,17 @@ pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
     pub(crate) finished: HashSet<(RunId, i32)>,
     pub(crate) predecessor: Option<ExecutorId>,
+}
+
+/// An executor's answer to a fence.
+#[derive(Clone, Debug)]
+pub(crate) struct FenceAnswer {
+    /// The newest of the node's leases that it takes no triggers of any more.
+    pub(crate) lease: LeaseToken,
+    /// Everything that it had in hand then, from whatever node.
+    pub(crate) held: HashSet<(RunId, i32)>,
+    /// Results that nobody had acknowledged then.
+    pub(crate) finished: HashSet<(RunId, i32)>,
 }
 
 /// A result as it came from an executor.
@@ -137,6 +156,10 @@ pub(crate) enum Event {
     Left(ExecutorId, u64),
     /// A heartbeat: how many runs the executor has, from all nodes.
     Beat(ExecutorId, usize),
+    /// An executor answered a fence, on the stream with this number.
+    FenceAnswered(ExecutorId, u64, FenceAnswer),
+    /// When other nodes last heard executors that are not connected here; where none is told, nobody did of late.
+    Heard(Vec<ExecutorId>, BTreeMap<ExecutorId, Timestamp>),
     /// An executor answered a question: its number, and the jobs that it is free for.
     Probed(ExecutorId, i64, BTreeSet<JobId>),
     /// An executor takes no more runs.
@@ -156,9 +179,9 @@ pub(crate) enum Event {
     /// Broadcasts that were expanded, or not.
     Expanded(Ready, Vec<Run>, steps::Done),
     /// At-most-once runs that were marked, or not.
-    Marked(Vec<RunId>, Vec<RunId>),
-    /// Runs of a lease that is over, which may have been sent; and who may have got them.
-    RollCall(Vec<CalledRun>, Vec<Session>),
+    Marked(Vec<(RunId, i32)>, Vec<RunId>),
+    /// Runs of leases that are over, which may have been sent; who may have got them; and all leases that are over.
+    RollCall(Vec<CalledRun>, Vec<Session>, Vec<LeaseToken>),
     /// Open runs of a lease that is over which nobody has in hand: what of them has a place at its job's gate keeps it.
     Restored(Vec<Ready>),
     /// Everything that was open when this lease was taken has been told.
@@ -169,8 +192,16 @@ pub(crate) enum Event {
     Covered(Vec<RunId>, Vec<(RunId, String)>),
     /// The nodes that count for limits.
     LimitHomes(Vec<(LimitName, NodeId)>),
+    /// Requests to cancel runs of other nodes, which executors that are connected here may have in hand.
+    CancelsElsewhere(Vec<CancelElsewhere>),
     /// Runs that are another node's now.
     HandedOver(Vec<RunId>),
+    /// Runs for which an executor was looked for on other nodes: those that went there, and those that stay.
+    Sought(Vec<RunId>, Vec<Waiting>),
+    /// What the store knows of runs that have been in executors' hands for long.
+    Looked(Vec<RunId>, Vec<RunCheck>),
+    /// Marks were taken off, or the database did not answer.
+    Unmarked,
     /// The lease is gone: what is not sent is somebody else's.
     LeaseLost,
     /// Send nothing more; answer when nothing is in flight.
@@ -214,6 +245,7 @@ pub(crate) fn finish_unsent(
         result: None,
         trace: run.trace.clone(),
         jitter: jitter(run.id, run.attempt),
+        owner: Some(LeaseToken { node: run.node, epoch: run.node_epoch }),
     }
 }
 

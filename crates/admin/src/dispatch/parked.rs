@@ -160,6 +160,21 @@ impl Parked {
         expired
     }
 
+    /// Takes out those of which `is_chosen` holds, the first of each kind in turn first, at most `count`. Where it does not
+    /// hold of the first of a kind, the others of that kind are not asked about.
+    pub(crate) fn take_where(&mut self, is_chosen: impl Fn(&Waiting) -> bool, count: usize) -> Vec<Waiting> {
+        let mut chosen = Vec::new();
+        for app in self.apps.values() {
+            for kind in app.heads.values() {
+                let queue = app.kinds.get(kind).into_iter().flatten();
+                let left = count.saturating_sub(chosen.len());
+                chosen.extend(queue.take_while(|(_, waiting)| is_chosen(waiting)).take(left).map(|(turn, _)| turn.run));
+            }
+        }
+        chosen.sort_unstable();
+        chosen.into_iter().filter_map(|run| self.remove(run)).collect()
+    }
+
     pub(crate) fn remove(&mut self, run: RunId) -> Option<Waiting> {
         let (id, kind, turn, until) = self.runs.remove(&run)?;
         self.ends.remove(&(until, run));
@@ -260,6 +275,19 @@ mod tests {
         assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(1))), [3]);
         assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(5))), [1]);
         assert!(parked.apps().is_empty());
+    }
+
+    #[test]
+    fn some_are_taken_out_together() {
+        let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
+        let mut parked = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
+        let seconds = |taken: Vec<Waiting>| taken.iter().map(|one| one.ready.run.due_at.second()).collect::<Vec<_>>();
+        assert_eq!(seconds(parked.take_where(|_| true, 2)).len(), 2);
+        assert_eq!(parked.runs.len(), 2);
+        assert_eq!(
+            seconds(parked.take_where(|waiting| waiting.ready.definition.job.handler == "other", 9)).len(),
+            1.min(parked.runs.len())
+        );
     }
 
     /// A hundred thousand: every step is logarithmic, or this would take minutes.

@@ -1,9 +1,12 @@
 //! From due to sent: the job's gate, an executor, and what must be durable first.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
+use rondel_core::route::question;
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Reason, Run, RunId, Timestamp};
 use rondel_store::ledger::Finish;
@@ -14,16 +17,39 @@ use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
 use super::steps::{Done, Step};
 use super::{Ready, finish_unsent};
 
+/// How long after its mark an at-most-once run may be sent.
+const MARK_HOLDS: Duration = Duration::from_secs(1);
+
 impl DispatchLoop {
     /// Lets every run go whose instant has come, once it is known what was open before.
     pub(super) fn release(&mut self, now: Timestamp) {
         if !self.knows_open_runs() {
             return;
         }
-        while self.upcoming.peek().is_some_and(|next| next.0.0.run.due_at <= now) {
-            let Some(Reverse(Upcoming(ready))) = self.upcoming.pop() else { return };
-            self.start(ready, now);
+        while self.upcoming.peek().is_some_and(|Reverse(next)| next.at <= now) {
+            let Some(Reverse(next)) = self.upcoming.pop() else { return };
+            if next.at < next.ready.run.due_at && !self.may_go_ahead(&next.ready, now) {
+                let at = next.ready.run.due_at;
+                self.upcoming.push(Reverse(Upcoming { at, ..next }));
+            } else {
+                self.start(next.ready, now);
+            }
         }
+        while self.marked_ahead.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, run)) = self.marked_ahead.pop_first() else { return };
+            if let Some(active) = self.active.get(&run) {
+                self.outgoing.entry(active.executor).or_default().push(run);
+            }
+        }
+    }
+
+    /// Whether nothing stands in a run's way, so that it can be given to an executor shortly before its instant, marked,
+    /// and sent when that comes. What has to wait for others is looked at when it is due.
+    fn may_go_ahead(&self, ready: &Ready, now: Timestamp) -> bool {
+        question(ready.definition.job.route).is_none()
+            && self.gates.would_pass(ready)
+            && self.limits.holding_back(ready, now).is_none()
+            && !ready.is_missed(now)
     }
 
     pub(super) fn place_or_park(&mut self, ready: Ready, now: Timestamp) {
@@ -34,6 +60,14 @@ impl DispatchLoop {
 
     /// Finds an executor; gives the run back where there is none with room.
     pub(super) fn place(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
+        if ready.token() != self.shared.membership.token() {
+            // Taken under a lease that is over: whoever adopts it finds it.
+            self.let_go(&ready, now);
+            return None;
+        }
+        if !self.shared.membership.holds() {
+            return Some(ready);
+        }
         if ready.came_late && ready.is_missed(now) {
             let outcome = Outcome::Skipped(Reason::Misfire);
             let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
@@ -57,74 +91,150 @@ impl DispatchLoop {
             online.in_flight += 1;
         }
         let marking = ready.definition.job.delivery == Delivery::AtMostOnce;
-        let active = Active {
-            ready,
-            executor,
-            executor_name,
-            sent_at: now,
-            phase: if marking { Phase::Marking } else { Phase::Sent },
-        };
+        let phase = if marking { Phase::Marking } else { Phase::Placed };
+        let active = Active::new(ready, executor, executor_name, now, phase);
         if marking {
             self.to_mark.push(in_hand(&active));
         } else {
-            self.queue_trigger(&active, now);
+            self.outgoing.entry(executor).or_default().push(active.ready.run.id);
         }
         self.active.insert(active.ready.run.id, active);
     }
 
-    pub(super) fn queue_trigger(&mut self, active: &Active, now: Timestamp) {
-        let fence = self.shared.membership.latest().ids.next(now);
-        self.outgoing.entry(active.executor).or_default().push(trigger(&active.ready, fence));
-    }
-
-    /// Puts this turn's triggers on the streams, one message per executor (and per 500).
+    /// Puts this turn's triggers on the streams, one message per executor (and per 500). Without a lease nothing is marked
+    /// or sent: it waits here until the lease holds again, or is dropped with it.
     pub(super) fn flush(&mut self, now: Timestamp) {
+        if !self.shared.membership.holds() {
+            return;
+        }
         if !self.to_mark.is_empty() {
             let marks = std::mem::take(&mut self.to_mark);
             if let Err(error) = self.steps.try_send(Step::Mark(marks)) {
                 let Step::Mark(marks) = error.into_inner() else { return };
-                let asked: Vec<RunId> = marks.iter().map(|mark| mark.run).collect();
-                self.marked(&asked, &[]);
+                let asked: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
+                self.marked(&asked, &[], now);
             }
         }
+        for (executor, runs) in std::mem::take(&mut self.outgoing) {
+            for batch in runs.chunks(TRIGGER_BATCH) {
+                self.send(executor, batch, now);
+            }
+        }
+    }
+
+    /// Sends these runs, each under the lease that it was taken under.
+    fn send(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
         let token = self.shared.membership.token();
-        for (executor, mut batch) in std::mem::take(&mut self.outgoing) {
-            while !batch.is_empty() {
-                let rest = batch.split_off(batch.len().min(TRIGGER_BATCH));
-                let runs: Vec<RunId> = batch.iter().map(|trigger| RunId::new(trigger.run_id)).collect();
-                let session = self.executors.get(executor).map(|online| online.session.clone());
-                rondel_failpoint::pass("send.checked");
-                if !session.is_some_and(|session| session.send(triggers(token, batch))) {
-                    self.unsend(&runs, now);
-                }
-                rondel_failpoint::pass("send.written");
-                batch = rest;
+        let ids = self.shared.membership.latest().ids;
+        let (mut batch, mut sent, mut unsent) =
+            (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()), Vec::new());
+        for run in runs {
+            let is_placed = |active: &&Active| active.executor == executor && active.phase == Phase::Placed;
+            let Some(active) = self.active.get(run).filter(is_placed) else { continue };
+            if active.ready.token() == token && active.may_be_sent(now) {
+                batch.push(trigger(&active.ready, ids.next(now)));
+                sent.push(*run);
+            } else {
+                unsent.push(*run);
+            }
+        }
+        if !batch.is_empty() {
+            let session = self.executors.get(executor).map(|online| online.session.clone());
+            rondel_failpoint::pass("send.checked");
+            if session.is_some_and(|session| session.send(triggers(token, batch))) {
+                self.note_sent(&sent, now);
+            } else {
+                unsent.append(&mut sent);
+            }
+            rondel_failpoint::pass("send.written");
+        }
+        self.unsend(&unsent, now);
+    }
+
+    fn note_sent(&mut self, runs: &[RunId], now: Timestamp) {
+        for run in runs {
+            if let Some(active) = self.active.get_mut(run) {
+                (active.phase, active.sent_at) = (Phase::Sent, now);
             }
         }
     }
 
     /// These runs are known not to have been received: they wait for somebody again.
     pub(super) fn unsend(&mut self, runs: &[RunId], now: Timestamp) {
+        let token = self.shared.membership.token();
         let mut unmark = Vec::new();
         for run in runs {
-            let Some(active) = self.active.remove(run) else { continue };
-            self.free_slot(active.executor);
+            let Some(active) = self.free_active(*run) else { continue };
             if active.ready.definition.job.delivery == Delivery::AtMostOnce {
                 unmark.push((*run, active.ready.run.attempt));
             }
-            self.give_back(&active.ready, now);
-            self.parked.push(Waiting { ready: active.ready, since: now });
+            if active.ready.token() == token {
+                self.give_back(&active.ready, now);
+                self.parked.push(Waiting { ready: active.ready, since: now });
+            } else {
+                self.let_go(&active.ready, now);
+            }
         }
-        if !unmark.is_empty() {
-            self.step(Step::Unmark(unmark));
+        self.unmark(unmark);
+    }
+
+    /// A mark says that a run may have been sent: where it is known that it was not, the mark goes.
+    pub(super) fn unmark(&mut self, runs: Vec<(RunId, i32)>) {
+        if !runs.is_empty() && self.try_step(Step::Unmark(runs)) {
+            self.unmarking += 1;
         }
+    }
+
+    /// The run is somebody else's, or is found again by the standing queries.
+    pub(super) fn let_go(&mut self, ready: &Ready, now: Timestamp) {
+        let run = ready.run.id;
+        self.deadlines.forget(run);
+        self.shared.in_memory.forget([run]);
+        self.release_limit(run, now);
+        self.leave_gate(run, now);
+    }
+
+    /// Takes a run out of its executor's hands.
+    pub(super) fn free_active(&mut self, run: RunId) -> Option<Active> {
+        let active = self.active.remove(&run)?;
+        self.marked_ahead.remove(&(active.ready.run.due_at, run));
+        if !matches!(active.phase, Phase::Ending | Phase::Settling) {
+            self.free_slot(active.executor);
+        }
+        Some(active)
+    }
+
+    /// Forgets what has an executor and was not sent to it. Gates and limits are told by whoever calls.
+    pub(super) fn drop_placed(&mut self) {
+        self.outgoing.clear();
+        self.to_mark.clear();
+        self.marked_ahead.clear();
+        let is_unsent = |active: &&Active| matches!(active.phase, Phase::Marking | Phase::Placed);
+        let mut unsent: Vec<RunId> = self.active.values().filter(is_unsent).map(|active| active.ready.run.id).collect();
+        unsent.sort_unstable();
+        let mut unmark = Vec::new();
+        for run in unsent {
+            let Some(active) = self.free_active(run) else { continue };
+            if active.phase == Phase::Placed && active.ready.definition.job.delivery == Delivery::AtMostOnce {
+                unmark.push((run, active.ready.run.attempt));
+            }
+            self.shared.in_memory.forget([run]);
+        }
+        self.unmark(unmark);
     }
 
     /// Steps that only note something are tried again by the next round, or by the standing queries.
     pub(super) fn step(&self, step: Step) {
-        if self.steps.try_send(step).is_err() {
+        self.try_step(step);
+    }
+
+    /// The same; false where there was no room.
+    pub(super) fn try_step(&self, step: Step) -> bool {
+        let has_room = self.steps.try_send(step).is_ok();
+        if !has_room {
             tracing::warn!("too many steps wait for the database; one was dropped and will be made again");
         }
+        has_room
     }
 
     pub(super) fn free_slot(&mut self, executor: ExecutorId) {
@@ -194,23 +304,39 @@ impl DispatchLoop {
         }
     }
 
-    pub(super) fn marked(&mut self, asked: &[RunId], won: &[RunId]) {
-        let now = self.shared.clock.now();
-        for run in asked {
-            let Some(active) = self.active.get_mut(run) else { continue };
-            if won.contains(run) {
-                active.phase = Phase::Sent;
-                active.sent_at = now;
-                let fence = self.shared.membership.latest().ids.next(now);
-                let trigger = trigger(&active.ready, fence);
-                self.outgoing.entry(active.executor).or_default().push(trigger);
-            } else if let Some(active) = self.active.remove(run) {
+    /// Only what was won is sent; at its instant, which may be a little ahead.
+    pub(super) fn marked(&mut self, asked: &[(RunId, i32)], won: &[RunId], now: Timestamp) {
+        let won: BTreeSet<RunId> = won.iter().copied().collect();
+        let mut unwanted = Vec::new();
+        for (run, attempt) in asked {
+            let is_this = |active: &&mut Active| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
+            let Some(active) = self.active.get_mut(run).filter(is_this) else {
+                // It was dropped meanwhile.
+                unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
+                continue;
+            };
+            let (executor, due_at) = (active.executor, active.ready.run.due_at);
+            if !won.contains(run) {
                 // Somebody else's, settled, or not answered: the standing queries find it if it is still open.
-                self.free_slot(active.executor);
-                self.shared.in_memory.forget([*run]);
-                self.release_limit(*run, now);
-                self.leave_gate(active.ready.run.id, now);
+                if let Some(active) = self.free_active(*run) {
+                    self.let_go(&active.ready, now);
+                }
+                continue;
+            }
+            active.phase = Phase::Placed;
+            if due_at > now {
+                self.marked_ahead.insert((due_at, *run));
+            } else {
+                self.outgoing.entry(executor).or_default().push(*run);
             }
         }
+        self.unmark(unwanted);
+    }
+}
+
+impl Active {
+    /// A mark that is older than a second may have been taken for a run that died with this node.
+    fn may_be_sent(&self, now: Timestamp) -> bool {
+        self.ready.definition.job.delivery == Delivery::AtLeastOnce || self.sent_at + MARK_HOLDS > now
     }
 }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::ack;
 use super::{Event, IncomingResult, SessionHandle, Settled, jitter};
+use crate::counters::Count;
 use crate::engine::{Shared, chain};
 
 /// Results in one transaction.
@@ -21,6 +22,8 @@ const BATCH: usize = 500;
 /// Results that may wait in one lane.
 const LANE_CAPACITY: usize = 20_000;
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked whether the lease holds again.
+const LEASE_DELAY: Duration = Duration::from_millis(100);
 
 /// The end of an attempt on its way into the store, and whom to answer.
 #[derive(Debug)]
@@ -50,6 +53,7 @@ impl IncomingResult {
             result: self.result,
             trace: None,
             jitter: jitter(self.run, self.attempt),
+            owner: None,
         }
     }
 }
@@ -126,6 +130,7 @@ impl ResultLoop {
             batch.into_iter().map(|item| (item.finish, item.reply_to)).unzip();
         let Some(ends) = self.finish(&finishes, stop).await else { return };
         let Ends { answers: finished, released, is_due, awaiting, over } = ends;
+        self.count(&finished);
         if is_due {
             self.shared.scan_poke.notify_one();
         }
@@ -153,12 +158,33 @@ impl ResultLoop {
         }
     }
 
+    fn count(&self, finished: &[Finished]) {
+        for answer in finished {
+            let what = match answer {
+                Finished::Superseded => Count::ResultsSuperseded,
+                Finished::Late => Count::ResultsLate,
+                Finished::NoSuchRun => Count::ResultsUnknown,
+                Finished::NotOwner => Count::StatementsRefused,
+                Finished::Stored(..) | Finished::Duplicate | Finished::Unwritable => continue,
+            };
+            self.shared.counters.add(what, 1);
+        }
+    }
+
     /// Tries until the database takes the batch; `None` where the process ends first.
     async fn finish(&self, batch: &[Finish], stop: &CancellationToken) -> Option<Ends> {
         let mut delay = Duration::from_millis(50);
         let mut complained = false;
         loop {
-            let held = self.shared.membership.latest();
+            // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
+            let Some(held) = self.shared.membership.held() else {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return None,
+                    () = tokio::time::sleep(LEASE_DELAY) => {}
+                }
+                continue;
+            };
             match self.shared.store.finish(Finisher { token: held.token, ids: &held.ids }, batch).await {
                 Ok(ends) => return Some(ends),
                 Err(error) => {

@@ -2,13 +2,15 @@
 
 use rondel_core::outcome::Outcome;
 use rondel_core::{AppId, ExecutorId, Reason, RunStatus, Timestamp};
+use rondel_store::LeaseToken;
+use rondel_store::cluster::Session;
 use rondel_store::ledger::{Finish, InHand};
 
 use super::parked::Waiting;
 use super::rollcall::Found;
 use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand, lost_message};
 use super::steps::Step;
-use super::{Ready, finish_unsent};
+use super::{CalledRun, Ready, finish_unsent};
 
 impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
@@ -29,15 +31,15 @@ impl DispatchLoop {
             ready.run.trace = Some(self.trace_of_none(&ready, now));
             self.end_unsent(&ready, Outcome::Skipped(reason), Some(message), now);
         }
-        for executor in self.executors.take_lost(now - self.shared.config.lost_after) {
-            for run in self.sent_to(executor, |_| true) {
-                self.lose(run, Reason::ExecutorLost, now);
-            }
-        }
+        self.tell_fences(now);
+        self.look_for_lost(now);
+        self.look_at_held(now);
         self.resolve_rollcall(now);
+        self.ask_witnesses();
         for app in self.parked.apps() {
             self.unpark(app, now);
         }
+        self.seek_elsewhere(now);
     }
 
     pub(super) fn note_running(&mut self, now: Timestamp) {
@@ -75,11 +77,30 @@ impl DispatchLoop {
         self.parked = parked;
     }
 
+    /// Runs that may have been sent under leases that are over: they have their places in their jobs' order, and whoever
+    /// may have them is asked.
+    pub(super) fn call_roll(
+        &mut self,
+        runs: Vec<CalledRun>,
+        sessions: &[Session],
+        over: &[LeaseToken],
+        now: Timestamp,
+    ) {
+        for called in &runs {
+            self.gates.restore(&called.ready);
+            self.limits.hold(&called.ready);
+        }
+        over.iter().for_each(|lease| self.tell_fence(*lease));
+        self.rollcall.call(runs, sessions, over, &mut self.executors, now);
+        self.resolve_rollcall(now);
+        self.ask_witnesses();
+    }
+
     pub(super) fn resolve_rollcall(&mut self, now: Timestamp) {
         if self.rollcall.is_empty() {
             return;
         }
-        for found in self.rollcall.resolve(&self.executors, self.shared.config.lost_after, now) {
+        for found in self.rollcall.resolve(&self.executors) {
             match found {
                 Found::Held(ready, executor) => self.hold(ready, executor, now),
                 // Every executor has said that it never had it: it was not sent, and it is late.
@@ -106,7 +127,7 @@ impl DispatchLoop {
         } else {
             Phase::Sent
         };
-        let active = Active { ready, executor, executor_name: name, sent_at: now, phase };
+        let active = Active::new(ready, executor, name, now, phase);
         if let Some(online) = self.executors.get_mut(executor) {
             online.in_flight += 1;
         }

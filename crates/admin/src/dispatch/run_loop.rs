@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::route::Memories;
+use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
@@ -14,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::executors::Executors;
+use super::fences::Told;
 use super::gates::{Gates, Passed};
 use super::limits::Limits;
 use super::overdue::Deadlines;
@@ -26,6 +28,9 @@ use crate::engine::Shared;
 
 /// How old a run in an executor's hands is when it is noted in the store.
 pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
+/// How long before its instant an at-most-once run is marked at the earliest: time for the write, so that it starts on
+/// time; and no more, for what dies in between ends as `unknown`.
+const MARK_LEAD: Duration = Duration::from_millis(200);
 /// Events taken before the due runs are looked at again.
 const EVENT_BURST: usize = 64;
 
@@ -35,14 +40,25 @@ pub(super) struct Active {
     pub(super) ready: Ready,
     pub(super) executor: ExecutorId,
     pub(super) executor_name: String,
+    /// When it was sent; before that, when the executor was chosen, which is the instant of an at-most-once run's mark.
     pub(super) sent_at: Timestamp,
+    /// When its row was looked at last.
+    pub(super) looked_at: Timestamp,
     pub(super) phase: Phase,
+}
+
+impl Active {
+    pub(super) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
+        Self { ready, executor, executor_name, sent_at: now, looked_at: now, phase }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Waits for its durable mark.
     Marking,
+    /// Its executor is chosen, and its mark durable where it needs one: it is sent at its instant, while the lease holds.
+    Placed,
     /// On the stream, or further.
     Sent,
     /// Sent, and noted as running.
@@ -55,11 +71,21 @@ pub(super) enum Phase {
 
 /// A run that waits for its instant, ordered by it.
 #[derive(Debug)]
-pub(super) struct Upcoming(pub(super) Ready);
+pub(super) struct Upcoming {
+    pub(super) ready: Ready,
+    /// When it is looked at: at its instant, or a little before it where it is to be marked first.
+    pub(super) at: Timestamp,
+}
 
 impl Upcoming {
+    pub(super) fn new(ready: Ready) -> Self {
+        let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
+        let at = if is_marked { ready.run.due_at - MARK_LEAD } else { ready.run.due_at };
+        Self { ready, at }
+    }
+
     fn key(&self) -> (Timestamp, Timestamp, RunId) {
-        (self.0.run.due_at, self.0.run.fire_at, self.0.run.id)
+        (self.at, self.ready.run.fire_at, self.ready.run.id)
     }
 }
 
@@ -102,11 +128,18 @@ pub(crate) struct DispatchLoop {
     pub(super) memories: Memories,
     /// Runs that wait for answers of executors.
     pub(super) probes: Probes,
-    /// Triggers of this turn of the loop, by executor.
-    pub(super) outgoing: BTreeMap<ExecutorId, Vec<v1::Trigger>>,
+    /// Runs that are to be sent in this turn of the loop, by executor.
+    pub(super) outgoing: BTreeMap<ExecutorId, Vec<RunId>>,
+    /// Marked runs whose instant is ahead.
+    pub(super) marked_ahead: BTreeSet<(Timestamp, RunId)>,
+    /// Steps under way that take marks off.
+    pub(super) unmarking: usize,
     /// At-most-once runs of this turn.
     pub(super) to_mark: Vec<InHand>,
-    pub(super) next_session: u64,
+    pub(super) fences_told: Told,
+    pub(super) is_looking_for_lost: bool,
+    pub(super) next_look_at: Timestamp,
+    pub(super) next_seek_at: Timestamp,
     pub(super) next_round_at: Timestamp,
     pub(super) drain: Option<oneshot::Sender<()>>,
 }
@@ -134,8 +167,13 @@ impl DispatchLoop {
             memories: Memories::default(),
             probes: Probes::default(),
             outgoing: BTreeMap::new(),
+            marked_ahead: BTreeSet::new(),
+            unmarking: 0,
             to_mark: Vec::new(),
-            next_session: 0,
+            fences_told: Told::new(),
+            is_looking_for_lost: false,
+            next_look_at: next_round_at,
+            next_seek_at: next_round_at,
             next_round_at,
             drain: None,
         }
@@ -143,9 +181,8 @@ impl DispatchLoop {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            let next = self.upcoming.peek().filter(|_| self.knows_open_runs());
-            let due_at = next.map_or(Timestamp::MAX, |next| next.0.0.run.due_at);
-            let wake = due_at.min(self.next_round_at).min(self.limits.wake_at()).min(self.probes.wake_at());
+            let wake =
+                self.next_instant().min(self.next_round_at).min(self.limits.wake_at()).min(self.probes.wake_at());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -169,6 +206,14 @@ impl DispatchLoop {
         }
     }
 
+    /// When the next run is to be looked at, or sent.
+    fn next_instant(&self) -> Timestamp {
+        let next = self.upcoming.peek().filter(|_| self.knows_open_runs());
+        let marked = self.marked_ahead.first().filter(|_| self.shared.membership.holds());
+        let at = next.map_or(Timestamp::MAX, |Reverse(next)| next.at);
+        at.min(marked.map_or(Timestamp::MAX, |(at, _)| *at))
+    }
+
     fn handle_burst(&mut self, first: Event) {
         let mut next = Some(first);
         for _ in 0..EVENT_BURST {
@@ -185,10 +230,12 @@ impl DispatchLoop {
 
     fn handle(&mut self, event: Event, now: Timestamp) {
         match event {
-            Event::Ready(runs) => self.upcoming.extend(runs.into_iter().map(|ready| Reverse(Upcoming(ready)))),
-            Event::Joined(session, executor, report) => self.joined(session, &executor, report, now),
+            Event::Ready(runs) => self.upcoming.extend(runs.into_iter().map(|ready| Reverse(Upcoming::new(ready)))),
+            Event::Joined(session, executor, report) => self.joined(session, executor, report, now),
             Event::Left(executor, number) => self.left(executor, number, now),
             Event::Beat(executor, active) => self.executors.beat(executor, active, now),
+            Event::FenceAnswered(executor, number, answer) => self.fence_answered(executor, number, answer, now),
+            Event::Heard(suspects, heard) => self.heard_elsewhere(&suspects, &heard, now),
             Event::Probed(executor, number, free) => self.answered(executor, number, &free, now),
             Event::Draining(executor) => {
                 if let Some(online) = self.executors.get_mut(executor) {
@@ -211,26 +258,17 @@ impl DispatchLoop {
                 }
             }
             Event::Expanded(root, shards, done) => self.expanded(root, shards, done, now),
-            Event::Marked(asked, won) => self.marked(&asked, &won),
-            Event::RollCall(runs, sessions) => {
-                for called in &runs {
-                    self.gates.restore(&called.ready);
-                    self.limits.hold(&called.ready);
-                }
-                let this = self.shared.membership.token().node;
-                let is_own = |from: Option<LeaseToken>| from.is_some_and(|from| from.node == this);
-                let next = self.next_session + 1;
-                if runs.iter().any(|called| !is_own(called.from)) {
-                    self.close_sessions(now);
-                }
-                let since = |from| if is_own(from) { 0 } else { next };
-                self.rollcall.call(runs, &sessions, since, now);
-            }
+            Event::Marked(asked, won) => self.marked(&asked, &won, now),
+            Event::Unmarked => self.unmarking = self.unmarking.saturating_sub(1),
+            Event::RollCall(runs, sessions, over) => self.call_roll(runs, &sessions, &over, now),
             Event::Restored(runs) => runs.iter().for_each(|ready| self.gates.restore(ready)),
             Event::Adopted(token) => self.adopted = Some(token),
             Event::Cancels(cancels) => self.cancel(cancels, now),
             Event::Covered(asked, cancels) => self.covered(&asked, cancels, now),
             Event::LimitHomes(homes) => self.homes_of_limits(homes, now),
+            Event::CancelsElsewhere(cancels) => self.cancel_elsewhere(cancels),
+            Event::Sought(given, left) => self.sought(given, left, now),
+            Event::Looked(asked, checks) => self.looked(&asked, &checks, now),
             Event::HandedOver(runs) => self.handed_over(runs, now),
             Event::LeaseLost => self.drop_unsent(),
             Event::Drain(done, grace) => {
@@ -244,14 +282,15 @@ impl DispatchLoop {
         }
     }
 
-    /// Whether the gates count all that was open when this node took its lease. Before that nothing is sent.
+    /// Whether this node may start runs: its lease holds, and the gates count all that was open when it took that.
     pub(super) fn knows_open_runs(&self) -> bool {
-        self.adopted == Some(self.shared.membership.token())
+        self.shared.membership.holds() && self.adopted == Some(self.shared.membership.token())
     }
 
     /// Forgets everything that is not in an executor's hands: it is durable, and whoever holds the lease finds it.
     fn drop_unsent(&mut self) {
-        let upcoming = std::mem::take(&mut self.upcoming).into_iter().map(|Reverse(Upcoming(ready))| ready);
+        self.drop_placed();
+        let upcoming = std::mem::take(&mut self.upcoming).into_iter().map(|Reverse(next)| next.ready);
         let mut dropped: Vec<Ready> = upcoming.collect();
         dropped.extend(self.parked.drain());
         let is_active = |run| self.active.contains_key(&run);
@@ -265,6 +304,7 @@ impl DispatchLoop {
 
     fn answer_drain(&mut self) {
         if self.active.is_empty()
+            && self.unmarking == 0
             && let Some(done) = self.drain.take()
         {
             // Nobody waits any more where the grace is over.

@@ -1,18 +1,21 @@
 //! What must be durable before the dispatcher goes on: broadcasts fixed, at-most-once runs marked, long runs noted.
 //! One loop, in order, in batches; it answers with events.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{LATER_RUN, Outcome, cancelled_by};
-use rondel_core::{AppId, NodeId, Run, RunId};
-use rondel_store::StoreError;
+use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId};
 use rondel_store::ledger::{InHand, LimitName};
+use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::parked::Waiting;
+use super::seek::Elsewhere;
 use super::{Event, IncomingResult, Ready, SessionHandle, finish_unsent};
+use crate::counters::Count;
 use crate::engine::{Shared, chain};
 
 /// Steps that may wait; a step that finds no room is tried again by the dispatcher.
@@ -31,15 +34,50 @@ pub(crate) enum Step {
     /// Note runs that live longer than about a second.
     NoteRunning(Vec<InHand>),
     /// Results of runs that this node does not have in memory.
-    Foreign(SessionHandle, AppId, Vec<IncomingResult>),
+    Foreign(Reporter, Vec<IncomingResult>),
     /// Ask runs to make room for a later one of their job.
     Cover(Vec<RunId>),
     /// Find out who counts for limits.
     LimitHomes(Vec<LimitName>),
     /// Give runs that were never sent to another node.
     HandOver(Vec<RunId>, NodeId),
+    /// Find out when other nodes last heard these executors.
+    LastHeard(Vec<ExecutorId>),
+    /// Read what has become of these runs.
+    Look(Vec<RunId>),
+    /// Give these runs to nodes that hear somebody who can run them.
+    Seek(Vec<Waiting>),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),
+}
+
+/// Who reports results.
+#[derive(Clone, Debug)]
+pub(crate) struct Reporter {
+    pub(crate) session: SessionHandle,
+    pub(crate) app: AppId,
+    pub(crate) name: String,
+    /// The incarnation before, whose journal it carries.
+    pub(crate) predecessor: Option<ExecutorId>,
+}
+
+impl Reporter {
+    pub(crate) fn as_executor(&self) -> (ExecutorId, String) {
+        (self.session.executor, self.name.clone())
+    }
+
+    /// Whether an attempt that is in these hands may be the reporter's: in its own, in those of the process whose journal
+    /// it carries, or of one before that, of the same name.
+    pub(crate) fn is(&self, executor: ExecutorId, name: Option<&str>) -> bool {
+        self.session.executor == executor || self.predecessor == Some(executor) || name == Some(&self.name)
+    }
+
+    /// Whether it can have had this attempt: the run is of its app, and the row does not name somebody else. Only the home
+    /// knows who has a run that lives for less than about a second.
+    pub(crate) fn may_have_had(&self, run: &Run, attempt: i32) -> bool {
+        let is_elsewhere = |id| !self.is(id, run.executor.as_deref());
+        run.app == self.app && !(run.attempt == attempt && run.executor_id.is_some_and(is_elsewhere))
+    }
 }
 
 /// Whether a broadcast was expanded.
@@ -94,21 +132,33 @@ impl StepLoop {
                 expanded.map(drop)
             }
             Step::Mark(runs) => {
-                let asked = runs.iter().map(|run| run.run).collect();
+                let asked = runs.iter().map(|run| (run.run, run.attempt)).collect();
                 let won = store.mark(token, &runs).await;
                 self.tell(Event::Marked(asked, won.as_ref().cloned().unwrap_or_default())).await;
                 won.map(drop)
             }
-            Step::Unmark(runs) => store.unmark(token, &runs).await,
+            Step::Unmark(runs) => {
+                let unmarked = store.unmark(token, &runs).await;
+                self.tell(Event::Unmarked).await;
+                unmarked
+            }
             Step::NoteRunning(runs) => store.note_running(token, &runs).await,
-            Step::Foreign(session, app, results) => self.foreign(session, app, results).await,
+            Step::Foreign(reporter, results) => self.foreign(reporter, results).await,
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
                 self.tell(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;
                 Ok(())
             }
+            Step::LastHeard(executors) => self.last_heard(executors, token).await,
+            Step::Look(runs) => {
+                let checks = store.check_runs(&runs).await?;
+                self.tell(Event::Looked(runs, checks)).await;
+                Ok(())
+            }
+            Step::Seek(waiting) => self.seek(waiting, token).await,
             Step::HandOver(runs, to) => {
                 let given = store.hand_over(token, &runs, to).await?;
+                self.shared.counters.add(Count::RunsHandedOver, given.len());
                 self.tell(Event::HandedOver(given)).await;
                 Ok(())
             }
@@ -121,29 +171,88 @@ impl StepLoop {
         drop(self.events.send(event).await);
     }
 
-    /// Results of runs of another node, or of an epoch before: any node with a living lease may store them. Only runs
-    /// of the executor's own app are taken from it.
-    async fn foreign(
+    /// When other nodes last heard these executors. Where the database does not answer, it is asked again.
+    async fn last_heard(&self, executors: Vec<ExecutorId>, token: LeaseToken) -> Result<(), StoreError> {
+        let since = self.shared.clock.now() - self.shared.config.lost_after;
+        let sessions = match self.shared.store.sessions(since).await {
+            Ok(sessions) => sessions,
+            Err(error) => {
+                self.tell(Event::Heard(Vec::new(), BTreeMap::new())).await;
+                return Err(error);
+            }
+        };
+        let mut heard = BTreeMap::new();
+        for session in sessions.iter().filter(|session| session.token.node != token.node) {
+            let at = heard.entry(session.executor).or_insert(session.last_seen_at);
+            *at = session.last_seen_at.max(*at);
+        }
+        self.tell(Event::Heard(executors, heard)).await;
+        Ok(())
+    }
+
+    /// Gives runs to nodes that hear somebody who can run them; what finds none comes back, and so does everything where
+    /// the database does not answer.
+    async fn seek(&self, waiting: Vec<Waiting>, token: LeaseToken) -> Result<(), StoreError> {
+        let mut given = Vec::new();
+        let sought = self.seek_each(&waiting, token, &mut given).await;
+        let mut left = waiting;
+        left.retain(|waiting| !given.contains(&waiting.ready.run.id));
+        self.shared.counters.add(Count::RunsHandedOver, given.len());
+        self.tell(Event::Sought(given, left)).await;
+        sought
+    }
+
+    async fn seek_each(
         &self,
-        session: SessionHandle,
-        app: AppId,
-        results: Vec<IncomingResult>,
+        waiting: &[Waiting],
+        token: LeaseToken,
+        given: &mut Vec<RunId>,
     ) -> Result<(), StoreError> {
+        let (store, now) = (&self.shared.store, self.shared.clock.now());
+        let since = now - self.shared.config.beat.saturating_mul(3);
+        let sessions = store.sessions(since).await?;
+        let namespaces: BTreeSet<NamespaceId> = waiting.iter().map(|waiting| waiting.ready.run.namespace).collect();
+        let mut records = Vec::new();
+        for namespace in namespaces {
+            records.extend(store.executors(namespace, since).await?);
+        }
+        let elsewhere = Elsewhere::new(token.node, &self.shared.membership.nodes(), &sessions, &records, now);
+        let mut by_node: BTreeMap<NodeId, Vec<RunId>> = BTreeMap::new();
+        for ready in waiting.iter().map(|waiting| &waiting.ready).filter(|ready| ready.token() == token) {
+            if let Some(node) = elsewhere.node_for(ready) {
+                by_node.entry(node).or_default().push(ready.run.id);
+            }
+        }
+        for (node, runs) in by_node {
+            let went = store.hand_over(token, &runs, node).await?;
+            tracing::info!(count = went.len(), node_id = %node, "gave runs to a node that hears an executor for them");
+            given.extend(went);
+        }
+        Ok(())
+    }
+
+    /// Results of runs of another node, or of an epoch before: any node with a living lease may store them. Only what the
+    /// executor can have had is taken from it.
+    async fn foreign(&self, reporter: Reporter, results: Vec<IncomingResult>) -> Result<(), StoreError> {
         let ids: Vec<RunId> = results.iter().map(|result| result.run).collect();
         let runs: HashMap<RunId, Run> =
             self.shared.store.runs(&ids).await?.into_iter().map(|run| (run.id, run)).collect();
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
-        let name = self.shared.registry.get(session.executor).map(|online| online.name).unwrap_or_default();
         for result in results {
-            let run = runs.get(&result.run).filter(|run| run.app == app);
+            let known = runs.get(&result.run);
+            let run = known.filter(|run| reporter.may_have_had(run, result.attempt));
             let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
             match (run, definition) {
                 (Some(run), Some(definition)) => {
-                    let finish = result.into_finish(run.job, definition.job.after, (session.executor, name.clone()));
-                    self.shared.results.submit(finish, Some(session.clone())).await;
+                    let finish = result.into_finish(run.job, definition.job.after, reporter.as_executor());
+                    self.shared.results.submit(finish, Some(reporter.session.clone())).await;
                 }
-                _ => self.shared.results.refuse(&session, result.run, result.attempt),
+                _ => {
+                    let why = if known.is_some() { Count::ResultsRefused } else { Count::ResultsUnknown };
+                    self.shared.counters.add(why, 1);
+                    self.shared.results.refuse(&reporter.session, result.run, result.attempt);
+                }
             }
         }
         Ok(())
@@ -188,5 +297,36 @@ impl StepLoop {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+
+    use super::*;
+    use crate::dispatch::tests_support::{executor, run_due_at};
+
+    #[test]
+    fn nobody_reports_what_somebody_else_has_in_hand() {
+        let (session, online, _stream) = executor(7, 1);
+        let reporter =
+            Reporter { session, app: online.app, name: "me".to_owned(), predecessor: Some(ExecutorId::new(6)) };
+        let run = |id: Option<i64>, name: &str| Run {
+            executor_id: id.map(ExecutorId::new),
+            executor: Some(name.to_owned()),
+            ..run_due_at(Timestamp::from_secs(1))
+        };
+        for (run, attempt, expected) in [
+            (run(None, "other"), 1, true),
+            (run(Some(7), "other"), 1, true),
+            (run(Some(6), "other"), 1, true),
+            (run(Some(5), "me"), 1, true),
+            (run(Some(5), "other"), 1, false),
+            (run(Some(5), "other"), 2, true),
+            (Run { app: AppId::new(9), ..run(Some(7), "me") }, 1, false),
+        ] {
+            assert_eq!(reporter.may_have_had(&run, attempt), expected, "{run:?} {attempt}");
+        }
     }
 }

@@ -9,14 +9,16 @@ use rondel_store::ledger::Finish;
 
 use super::run_loop::{Active, DispatchLoop, Phase, lost_message};
 use super::{Reply, Report, SessionHandle, finish_unsent};
+use crate::counters::Count;
 use crate::registry::OnlineExecutor;
 
 /// How long an executor that said it was full is left alone.
 const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 impl DispatchLoop {
-    pub(super) fn joined(&mut self, session: SessionHandle, executor: &OnlineExecutor, report: Report, now: Timestamp) {
-        self.next_session = self.next_session.max(session.number);
+    pub(super) fn joined(&mut self, session: SessionHandle, executor: OnlineExecutor, report: Report, now: Timestamp) {
+        let name = self.executors.distinct_name(&executor, report.predecessor);
+        let executor = OnlineExecutor { name, ..executor };
         let id = executor.id;
         if let Some(predecessor) = report.predecessor {
             self.succeed(predecessor, id, &report, now);
@@ -24,12 +26,15 @@ impl DispatchLoop {
         self.reconcile(id, &report, now);
         // The end of its stream before may have taken it off the list after the hello put it there.
         self.shared.registry.insert(executor.clone());
-        self.executors.join(session, executor, report);
-        let in_flight = self.active.values().filter(|active| active.executor == id).count();
+        self.executors.join(session, &executor, report);
+        let is_its =
+            |active: &&Active| active.executor == id && !matches!(active.phase, Phase::Ending | Phase::Settling);
+        let in_flight = self.active.values().filter(is_its).count();
         if let Some(online) = self.executors.get_mut(id) {
             online.in_flight = in_flight;
         }
         self.resolve_rollcall(now);
+        self.ask_witnesses();
         self.unpark(executor.app, now);
     }
 
@@ -72,18 +77,6 @@ impl DispatchLoop {
         self.shared.registry.remove(id);
     }
 
-    /// Ends every stream, so that each executor opens a new one and says what it has in hand.
-    pub(super) fn close_sessions(&mut self, now: Timestamp) {
-        let sessions: Vec<(ExecutorId, u64)> =
-            self.executors.all().map(|online| (online.session.executor, online.session.number)).collect();
-        for (executor, number) in sessions {
-            if let Some(online) = self.executors.leave(executor, number, now) {
-                online.session.end.cancel();
-            }
-            self.shared.registry.remove(executor);
-        }
-    }
-
     /// The executor was lost with this run, or never received it.
     pub(super) fn lose(&mut self, run: RunId, reason: Reason, now: Timestamp) {
         let Some(active) = self.active.get_mut(&run) else { return };
@@ -95,6 +88,8 @@ impl DispatchLoop {
         };
         if self.shared.results.try_submit(finish, None) {
             active.phase = Phase::Ending;
+            let executor = active.executor;
+            self.free_slot(executor);
         }
     }
 
@@ -130,6 +125,7 @@ impl DispatchLoop {
             }
             v1::RefusedWhy::Fenced => {
                 tracing::warn!(executor_id = %executor, "an executor refused this node's epoch");
+                self.shared.counters.add(Count::TriggersFenced, 1);
                 if let Some(online) = self.executors.get_mut(executor) {
                     online.full_until = Some(now + FULL_PAUSE.saturating_mul(5));
                 }

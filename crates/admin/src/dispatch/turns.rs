@@ -17,7 +17,7 @@ const HAND_OVER_BATCH: usize = 500;
 impl DispatchLoop {
     /// A run is due: through the job's gate, then to an executor.
     pub(super) fn start(&mut self, ready: Ready, now: Timestamp) {
-        if !self.shared.membership.holds() || self.drain.is_some() {
+        if self.drain.is_some() || ready.token() != self.shared.membership.token() {
             self.shared.in_memory.forget([ready.run.id]);
             return;
         }
@@ -165,6 +165,7 @@ impl DispatchLoop {
     pub(super) fn handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
         for run in &runs {
             self.limits.remove(*run);
+            self.parked.remove(*run);
             self.leave_gate(*run, now);
         }
         self.shared.in_memory.forget(runs);

@@ -9,26 +9,31 @@ use rondel_store::ledger::{Finish, Finished};
 
 use super::messages::cancel;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming};
-use super::steps::Step;
+use super::steps::{Reporter, Step};
 use super::{IncomingResult, SessionHandle, Settled};
+use crate::counters::Count;
 
 impl DispatchLoop {
     pub(super) fn results(&mut self, session: &SessionHandle, results: Vec<IncomingResult>, now: Timestamp) {
-        let Some((app, name)) = self.executors.get(session.executor).map(|online| (online.app, online.name.clone()))
-        else {
-            return;
+        let Some(online) = self.executors.get(session.executor) else { return };
+        let app = online.app;
+        let reporter = Reporter {
+            session: session.clone(),
+            app,
+            name: online.name.clone(),
+            predecessor: online.report.predecessor,
         };
         rondel_failpoint::pass("result.received");
         let mut foreign = Vec::new();
         for result in results {
-            match self.take_result(session, &name, result, now) {
+            match self.take_result(&reporter, result, now) {
                 None => {}
                 Some(result) => foreign.push(result),
             }
         }
         if !foreign.is_empty() {
             // Without room for the step they are not answered, so they come again.
-            self.step(Step::Foreign(session.clone(), app, foreign));
+            self.step(Step::Foreign(reporter, foreign));
         }
         self.unpark(app, now);
     }
@@ -36,34 +41,40 @@ impl DispatchLoop {
     /// Gives the result of a run that is known here to its lane; gives back any other.
     pub(super) fn take_result(
         &mut self,
-        session: &SessionHandle,
-        name: &str,
+        reporter: &Reporter,
         result: IncomingResult,
         now: Timestamp,
     ) -> Option<IncomingResult> {
-        let executor = (session.executor, name.to_owned());
+        let (session, executor) = (&reporter.session, reporter.as_executor());
         let run = result.run;
         let result = IncomingResult { outcome: self.deadlines.judge(run, result.outcome), ..result };
         if let Some(ready) = self.rollcall.get(run).filter(|ready| ready.run.attempt == result.attempt) {
+            if !reporter.may_have_had(&ready.run, result.attempt) {
+                self.refuse_result(reporter, &result);
+                return None;
+            }
             let trace = ready.run.trace.clone();
             let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
             if self.shared.results.try_submit(finish, Some(session.clone()))
                 && let Some(ready) = self.rollcall.remove(run)
             {
-                let active = Active {
-                    ready,
-                    executor: session.executor,
-                    executor_name: name.to_owned(),
-                    sent_at: now,
-                    phase: Phase::Settling,
-                };
-                self.active.insert(run, active);
+                let (executor, name) = reporter.as_executor();
+                self.active.insert(run, Active::new(ready, executor, name, now, Phase::Settling));
             }
             return None;
         }
-        let is_its =
-            |active: &&mut Active| active.executor == session.executor && active.ready.run.attempt == result.attempt;
-        let Some(active) = self.active.get_mut(&run).filter(is_its) else { return Some(result) };
+        let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
+        let Some(active) = self.active.get_mut(&run).filter(is_this) else { return Some(result) };
+        if !reporter.is(active.executor, Some(&active.executor_name)) {
+            // Nobody but the home knows yet who has it.
+            self.refuse_result(reporter, &result);
+            return None;
+        }
+        if matches!(active.phase, Phase::Marking | Phase::Placed) {
+            // It was never sent.
+            self.refuse_result(reporter, &result);
+            return None;
+        }
         if active.phase == Phase::Settling {
             // Sent again because its answer takes long: the answer comes when the first one is durable.
             return None;
@@ -72,10 +83,21 @@ impl DispatchLoop {
         let trace = ready.run.trace.clone();
         let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
         if self.shared.results.try_submit(finish, Some(session.clone())) {
+            let was_ending = active.phase == Phase::Ending;
             active.phase = Phase::Settling;
-            self.free_slot(session.executor);
+            let executor = active.executor;
+            if !was_ending {
+                self.free_slot(executor);
+            }
         }
         None
+    }
+
+    /// A result of a run that the executor cannot have had changes nothing. It is answered, so that it does not come again.
+    fn refuse_result(&self, reporter: &Reporter, result: &IncomingResult) {
+        tracing::warn!(run_id = %result.run, executor = reporter.name, "an executor reported a run that is not its own");
+        self.shared.counters.add(Count::ResultsRefused, 1);
+        self.shared.results.refuse(&reporter.session, result.run, result.attempt);
     }
 
     pub(super) fn settled(&mut self, settled: &Settled, now: Timestamp) {
@@ -102,7 +124,11 @@ impl DispatchLoop {
         let mut not_here: BTreeMap<RunId, String> = BTreeMap::new();
         for (run, by) in cancels {
             if let Some(active) = self.active.get(&run) {
-                if let Some(online) = self.executors.get(active.executor).filter(|_| active.phase != Phase::Marking) {
+                if let Some(online) = self
+                    .executors
+                    .get(active.executor)
+                    .filter(|_| !matches!(active.phase, Phase::Marking | Phase::Placed))
+                {
                     online.session.send(cancel(run, active.ready.run.attempt, &by));
                 }
             } else if let Some(ready) = self.take_waiting(run) {
@@ -119,13 +145,13 @@ impl DispatchLoop {
 
     /// Ends those that wait for their instant, in one pass for all of them.
     fn cancel_upcoming(&mut self, cancels: &mut BTreeMap<RunId, String>, now: Timestamp) {
-        let is_asked = |Reverse(Upcoming(ready)): &Reverse<Upcoming>| cancels.contains_key(&ready.run.id);
+        let is_asked = |Reverse(next): &Reverse<Upcoming>| cancels.contains_key(&next.ready.run.id);
         if cancels.is_empty() || !self.upcoming.iter().any(is_asked) {
             return;
         }
         let (asked, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.upcoming).into_iter().partition(is_asked);
         self.upcoming = rest.into();
-        for Reverse(Upcoming(ready)) in asked {
+        for Reverse(Upcoming { ready, .. }) in asked {
             if let Some(by) = cancels.remove(&ready.run.id) {
                 self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
             }

@@ -1,11 +1,12 @@
 //! The first message of a stream: who dials in, and whether it may.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, NamespaceId, RunId, name};
-use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
+use rondel_proto::{PROTOCOL, v1};
 use rondel_store::cluster::ExecutorRecord;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
@@ -129,6 +130,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
 }
 
 fn check_form(hello: &v1::Hello) -> Result<(), Status> {
+    check_protocol(hello.protocol)?;
     let refuse = |field: &str, message: String| Err(Status::invalid_argument(format!("{field}: {message}")));
     for (field, value) in [("namespace", &hello.namespace), ("app", &hello.app), ("name", &hello.name)] {
         if let Err(message) = name::check(value) {
@@ -148,6 +150,16 @@ fn check_form(hello: &v1::Hello) -> Result<(), Status> {
         Some(message) => refuse("handlers", message),
         None => Ok(()),
     }
+}
+
+/// An executor that does not answer fences would be waited for until it is lost.
+fn check_protocol(spoken: u32) -> Result<(), Status> {
+    let what = match spoken.cmp(&PROTOCOL) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Less => "older than this server's; update the executor's SDK",
+        Ordering::Greater => "newer than this server's; update the server first",
+    };
+    Err(Status::failed_precondition(format!("protocol: this executor speaks version {spoken}, {what} ({PROTOCOL})")))
 }
 
 /// Two living processes with one incarnation id would settle each other's runs. A stream that was heard just now is

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::{RunId, Timestamp};
-use rondel_proto::v1;
+use rondel_core::{NodeId, RunId, Timestamp};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message;
+use rondel_proto::{PROTOCOL, v1};
+use rondel_store::LeaseToken;
 use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt as _};
@@ -16,7 +17,7 @@ use tonic::Status;
 use super::hello::Greeted;
 use super::{Inner, LogItem};
 use crate::declared::Declaring;
-use crate::dispatch::{Event, Reply, SessionHandle, incoming};
+use crate::dispatch::{Event, FenceAnswer, Reply, SessionHandle, fence, incoming};
 use crate::engine::{Shared, chain};
 use crate::progress::Progress;
 
@@ -49,7 +50,7 @@ impl Session {
             tracing::warn!(error = %chain(&error), "cannot note an executor's session");
             Status::unavailable("the server cannot reach its database now")
         })?;
-        let handle = SessionHandle { executor: greeted.online.id, number, sender, end: CancellationToken::new() };
+        let handle = SessionHandle { executor: greeted.online.id, number, sender };
         handle.send(server_message::Body::Welcome(welcome(shared)));
         tracing::info!(
             executor = greeted.online.name,
@@ -88,8 +89,6 @@ impl Session {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.handle.sender.closed() => break,
-                // The dispatcher wants a new stream.
-                () = self.handle.end.cancelled() => break,
                 next = tokio::time::timeout(silence, messages.next()) => next,
             };
             match next {
@@ -163,6 +162,10 @@ impl Session {
                 let free = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
                 self.tell(Event::Probed(id, replies.probe_id, free)).await;
             }
+            Body::FenceReply(reply) => {
+                self.shared.registry.heard(id, now, None);
+                self.tell(Event::FenceAnswered(id, self.handle.number, answer(reply))).await;
+            }
             // A second hello changes nothing.
             Body::Hello(_) => {}
         }
@@ -195,7 +198,8 @@ fn welcome(shared: &Shared) -> v1::Welcome {
         servers: living.filter_map(|node| node.advertise_url.clone()).collect(),
         heartbeat_ms: millis(shared.config.heartbeat),
         silence_ms: millis(shared.config.silence),
-        fences: Vec::new(),
+        fences: shared.membership.fences(now).into_iter().map(fence).collect(),
+        protocol: PROTOCOL,
     }
 }
 
@@ -208,6 +212,12 @@ fn reply(reply: &v1::Reply) -> Option<(RunId, i32, Reply)> {
         Kind::Progress | Kind::Unspecified => return None,
     };
     Some((RunId::new(reply.run_id), reply.attempt, what))
+}
+
+fn answer(reply: v1::FenceReply) -> FenceAnswer {
+    let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
+    let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
+    FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished) }
 }
 
 fn chunk(chunk: v1::LogChunk) -> LogChunk {

@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Held;
+use crate::counters::Count;
 use crate::definitions::Compiled;
 use crate::engine::{Shared, chain};
 
@@ -129,6 +130,7 @@ impl ScanLoop {
         for batch in batches(jobs) {
             let claimed = self.shared.store.claim(held.token, &batch).await?;
             won += claimed.jobs.len();
+            self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
             let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
             let all_won = claimed.jobs.len() == batch.len();
             let runs = batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs);

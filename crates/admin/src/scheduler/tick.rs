@@ -129,8 +129,8 @@ impl TickLoop {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
                     ended.push(finish_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by))));
                 }
-                (Some(_), Some(definition)) => {
-                    let run = Ready::released(run, Arc::clone(definition), now);
+                (Some(check), Some(definition)) => {
+                    let run = Ready { term: check.term, ..Ready::released(run, Arc::clone(definition), now) };
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
                     // like any other; one that is made up for has met it.
                     if run.run.trigger != Trigger::Misfire && run.is_missed(now) {

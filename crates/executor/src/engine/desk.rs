@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rondel_core::RunStatus;
 use rondel_proto::v1::reply::Kind;
-use rondel_proto::v1::{self, Fence, LogAck, RefusedWhy, Reply, ResultAck, RunRef, Trigger, Triggers};
+use rondel_proto::v1::{self, Fence, FenceReply, LogAck, RefusedWhy, Reply, ResultAck, RunRef, Trigger, Triggers};
 use tokio::time::Instant;
 
 use super::link::{Item, Link};
@@ -59,7 +59,7 @@ impl Desk {
             let key = RunKey::new(trigger.run_id, trigger.attempt);
             match self.judge(key, &trigger, origin) {
                 Answer::Accept => {
-                    self.runs.accept(RunContext::new(&self.setup, trigger, link.id), origin);
+                    self.runs.accept(RunContext::new(&self.setup, trigger, link.id));
                     replies.push(Item::Reply(reply(key, Kind::Accepted)));
                 }
                 Answer::Held => replies.push(Item::Reply(reply(key, Kind::Accepted))),
@@ -213,12 +213,11 @@ impl Desk {
         *fenced = (*fenced).max(fence.node_epoch);
     }
 
-    /// Tells the server that fenced a node what is here of it: accepted runs, and results that nobody has answered for.
+    /// Tells the server that fenced a node what is here: accepted runs, and results that nobody has answered for. All of
+    /// them, whoever sent them first: a run may have gone through the hands of several servers while it was here.
     pub(crate) fn answer_fence(&mut self, link: &Link, fence: &Fence, now: Instant) {
-        let (node_id, epoch) = (fence.node_id, fence.node_epoch);
-        let of_it = |origin: (i64, i64)| origin.0 == node_id && origin.1 <= epoch;
-        let held = self.runs.iter().filter(|held| of_it(held.origin));
-        link.extend(held.map(|held| Item::Reply(reply(held.run.key(), Kind::Accepted))));
+        let (held, finished) = self.inventory();
+        link.push(Item::Fence(FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished }));
         let unacked: Vec<RunKey> = self.outbox.unacked_keys().collect();
         for key in unacked {
             self.outbox.deliver_by(key, link.id, now);

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use rondel_proto::v1::executor_message::Body;
-use rondel_proto::v1::{self, Draining, ExecutorMessage, LogChunk, Logs, ProbeReplies, Replies, Reply, Results};
+use rondel_proto::v1::{
+    self, Draining, ExecutorMessage, FenceReply, LogChunk, Logs, ProbeReplies, Replies, Reply, Results,
+};
 use tokio::sync::Notify;
 
 use crate::lifecycle::lock;
@@ -39,6 +41,7 @@ pub(crate) enum Item {
     Log(LogChunk),
     Result(v1::Result),
     Probe(ProbeReplies),
+    Fence(FenceReply),
     Draining,
 }
 
@@ -46,6 +49,7 @@ impl Item {
     fn bytes(&self) -> usize {
         match self {
             Self::Reply(_) | Self::Probe(_) | Self::Draining => 32,
+            Self::Fence(reply) => (reply.held.len() + reply.finished.len()) * 16 + 32,
             Self::Log(chunk) => chunk.lines.iter().map(|line| line.text.len() + 32).sum(),
             Self::Result(result) => result.message.len() + result.result.len() + 64,
         }
@@ -126,6 +130,7 @@ impl Round {
             Item::Log(chunk) => self.chunks.push(chunk),
             Item::Result(result) => self.results.push(result),
             Item::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
+            Item::Fence(reply) => self.others.push(Body::FenceReply(reply)),
             Item::Draining => self.others.push(Body::Draining(Draining {})),
         }
     }

@@ -186,6 +186,7 @@ impl Engine {
             finished,
             declared: self.setup.declared.clone(),
             handler_infos: self.setup.handler_infos(),
+            protocol: rondel_proto::PROTOCOL,
         }
     }
 

@@ -10,8 +10,6 @@ use crate::run::{RunContext, RunKey};
 /// Accepted and not finished.
 pub(crate) struct Held {
     pub(crate) run: RunContext,
-    /// Who sent it: node and epoch.
-    pub(crate) origin: (i64, i64),
     /// Its place in the queue; `None` once it runs.
     place: Option<u64>,
     /// Since when it should end.
@@ -81,12 +79,12 @@ impl Runs {
     }
 
     /// Takes a run in, behind those that wait.
-    pub(crate) fn accept(&mut self, run: RunContext, origin: (i64, i64)) {
+    pub(crate) fn accept(&mut self, run: RunContext) {
         let place = self.arrivals;
         self.arrivals += 1;
         *self.per_job.entry(run.job_id().get()).or_default() += 1;
         self.queue.insert(place, run.key());
-        self.held.insert(run.key(), Held { run, origin, place: Some(place), overdue_since: None });
+        self.held.insert(run.key(), Held { run, place: Some(place), overdue_since: None });
     }
 
     /// The runs that have a slot now and are to be started.
@@ -181,7 +179,7 @@ mod tests {
     async fn queued_runs_start_in_the_order_of_their_arrival() {
         let mut runs = Runs::new(1);
         for (run_id, due) in [(1, 50), (2, 90), (3, 70), (4, 70)] {
-            runs.accept(run(run_id, due), (1, 1));
+            runs.accept(run(run_id, due));
         }
         let mut order = Vec::new();
         while !runs.is_empty() {
@@ -198,7 +196,7 @@ mod tests {
         let mut runs = Runs::new(2);
         for run_id in 0..6 {
             assert!(!runs.is_full());
-            runs.accept(run(run_id, 0), (1, 1));
+            runs.accept(run(run_id, 0));
             runs.take_startable(Instant::now());
         }
         assert!(runs.is_full());
@@ -211,8 +209,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_lasting_runs_are_announced_and_once() {
         let mut runs = Runs::new(9);
-        runs.accept(run(1, 0), (1, 1));
-        runs.accept(run(2, 0), (1, 1));
+        runs.accept(run(1, 0));
+        runs.accept(run(2, 0));
         runs.take_startable(Instant::now());
         runs.remove(RunKey::new(1, 1));
         let after = Duration::from_millis(500);

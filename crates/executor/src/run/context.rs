@@ -36,7 +36,7 @@ impl RunKey {
 /// comes with a lower one than it has seen. It is what protects from a run that was given up for lost and yet goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
-    /// Rises when the job moves to another server.
+    /// Rises when another server looks after the job, and when that server takes its lease anew.
     pub term: i64,
     /// Rises with each start within a term.
     pub n: i64,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::Timestamp;
+use rondel_proto::PROTOCOL;
 use rondel_proto::v1::executor_message::Body as FromExecutor;
 use rondel_proto::v1::gateway_client::GatewayClient;
 use rondel_proto::v1::server_message::Body as FromServer;
@@ -103,9 +104,18 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
         .map_err(|_| End::Unreachable("no welcome in time".to_owned()))?
         .map_err(|status| not_welcome(&status))?;
     match first.and_then(|message| message.body) {
+        Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => Err(End::Refused(too_old(&welcome))),
         Some(FromServer::Welcome(welcome)) => Ok((sender, inbound, welcome)),
         _ => Err(End::Unreachable("the server began without a welcome".to_owned())),
     }
+}
+
+/// A server that does not know what this executor answers would take its silence for an answer.
+fn too_old(welcome: &Welcome) -> String {
+    format!(
+        "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",
+        welcome.node_name, welcome.server_version, welcome.protocol
+    )
 }
 
 fn not_welcome(status: &Status) -> End {

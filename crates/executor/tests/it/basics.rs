@@ -137,12 +137,57 @@ async fn what_cannot_run_is_refused_with_the_reason() {
     server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
     server.trigger(trigger(7, "wait")).await;
     assert_eq!(server.reply(7, Kind::Refused).await.refused(), RefusedWhy::Fenced);
-    // The fence is answered with what is here of the node.
-    server.replies_count(1, Kind::Accepted, 2).await;
+    // The fence is answered with everything that is here.
+    let answer = server.find(|body| match body {
+        Body::FenceReply(reply) => Some(reply.clone()),
+        _ => None,
+    });
+    let answer = answer.await;
+    assert_eq!((answer.node_id, answer.node_epoch, answer.finished.len()), (NODE, EPOCH, 0));
+    assert_eq!(answer.held.iter().map(|held| held.run_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     for run_id in 1..=5 {
         go.notify_one();
         server.result(run_id).await;
     }
+    running.stop().await;
+}
+
+/// A run may come to a server's hands by the death of others: whoever sent it first, the answer to a fence has it.
+#[tokio::test]
+async fn a_fence_of_any_node_is_answered_with_everything() {
+    let server = FakeServer::start().await;
+    server.set_acks(false);
+    let running = Running::start(builder(&server).handler("double", double));
+    server.trigger(Trigger { params: "21".to_owned(), ..trigger(1, "double") }).await;
+    server.result(1).await;
+    server.send(ToExecutor::Fence(Fence { node_id: NODE + 1, node_epoch: 8 })).await;
+    let answer = server.find(|body| match body {
+        Body::FenceReply(reply) => Some(reply.clone()),
+        _ => None,
+    });
+    let answer = answer.await;
+    assert_eq!((answer.node_id, answer.node_epoch, answer.held.len()), (NODE + 1, 8, 0));
+    assert_eq!(answer.finished.iter().map(|one| one.run_id).collect::<Vec<_>>(), [1]);
+    // Its result follows on this stream, and this server's own triggers are as welcome as before.
+    server.results_count(1, 2).await;
+    server.trigger(Trigger { params: "4".to_owned(), ..trigger(2, "double") }).await;
+    assert_eq!(server.result(2).await.result, "8");
+    server.set_acks(true);
+    running.stop().await;
+}
+
+/// A server that does not know what this executor answers is not stayed with.
+#[tokio::test]
+async fn an_older_server_is_left_until_it_is_newer() {
+    let server = FakeServer::start().await;
+    server.change_welcome(|welcome| welcome.protocol = 0);
+    let running = Running::start(builder(&server).handler("double", double));
+    assert_eq!(server.hello(0).await.protocol, rondel_proto::PROTOCOL);
+    server.hello(1).await;
+    server.change_welcome(|welcome| welcome.protocol = rondel_proto::PROTOCOL);
+    server.hello(2).await;
+    server.trigger(Trigger { params: "4".to_owned(), ..trigger(2, "double") }).await;
+    assert_eq!(server.result(2).await.result, "8");
     running.stop().await;
 }
 

@@ -65,6 +65,7 @@ impl Default for State {
                 heartbeat_ms: 100,
                 silence_ms: 15_000,
                 now_at_ms: 1_800_000_000_000,
+                protocol: rondel_proto::PROTOCOL,
                 ..Welcome::default()
             },
             authorizations: Vec::new(),

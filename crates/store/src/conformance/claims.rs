@@ -58,7 +58,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         tokio::join!(store.claim(a, std::slice::from_ref(&claim_a)), store.claim(b, std::slice::from_ref(&claim_b)));
     let (won_a, won_b) = (won_a.unwrap(), won_b.unwrap());
     let (winner, won, lost) = if won_a.jobs.is_empty() { (b, won_b, won_a) } else { (a, won_a, won_b) };
-    assert_eq!(won, Claimed { jobs: vec![(job.id, 1)], existing: vec![] });
+    assert_eq!(won, Claimed { jobs: vec![(job.id, 1)], ..Claimed::default() });
     assert_eq!(lost, Claimed::default());
     let now = due(store, &job, &[winner.node]).await.unwrap();
     assert_eq!((now.next_fire_at, now.home, now.term), (at + Duration::from_secs(2), winner.node, 1));
@@ -96,9 +96,10 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let row = run(&job, token, at);
     let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![row.clone()], follows: None }];
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
-    assert_eq!(store.claim(old, &claims).await.unwrap(), Claimed::default());
+    let refused = Claimed { is_refused: true, ..Claimed::default() };
+    assert_eq!(store.claim(old, &claims).await.unwrap(), refused);
     store.release(token).await.unwrap();
-    assert_eq!(store.claim(token, &claims).await.unwrap(), Claimed::default());
+    assert_eq!(store.claim(token, &claims).await.unwrap(), refused);
     assert_eq!(due(store, &job, &[NOBODY]).await, Some(seen));
     assert_eq!(store.runs(&[row.id]).await.unwrap(), []);
     assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), Claimed::default());
@@ -122,7 +123,7 @@ pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
         ..run(&job, token, at + Duration::from_secs(1))
     };
     let claimed = claim(store, token, &job, vec![same.clone(), other.clone(), span.clone()]).await;
-    assert_eq!(claimed, Claimed { jobs: vec![(job.id, 1)], existing: vec![same.id] });
+    assert_eq!(claimed, Claimed { jobs: vec![(job.id, 1)], existing: vec![same.id], is_refused: false });
     assert_eq!(store.runs(&[same.id]).await.unwrap(), []);
     for run in [first, other, span] {
         assert_eq!(read(store, run.id).await, run);

@@ -7,7 +7,7 @@ use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_one, job, join, next_id, pending, read, run};
-use crate::ledger::{CancelAsked, InHand, LimitName, RunCheck};
+use crate::ledger::{CancelAsked, CancelElsewhere, InHand, LimitName, RunCheck};
 use crate::{LeaseToken, Store};
 
 fn in_hand(run: &Run, executor: &str) -> InHand {
@@ -87,8 +87,15 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
 
     let mut checks = store.check_runs(&[second.id, first.id, RunId::new(next_id())]).await.unwrap();
     checks.sort_by_key(|check| check.id);
-    let check =
-        |run: &Run, status| RunCheck { id: run.id, status, attempt: 1, job_version: 1, owner: token, cancel_by: None };
+    let check = |run: &Run, status| RunCheck {
+        id: run.id,
+        status,
+        attempt: 1,
+        job_version: 1,
+        owner: token,
+        cancel_by: None,
+        term: 1,
+    };
     assert_eq!(checks, [check(&first, RunStatus::Running), check(&second, RunStatus::Succeeded)]);
 }
 
@@ -115,6 +122,23 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     assert_eq!(finish_one(store, failed).await, super::verdict(RunStatus::Failed));
     assert_eq!(store.cancels(token).await.unwrap(), []);
     assert_eq!(store.ask_cancel(run.id, "x", now).await.unwrap(), CancelAsked::Over(RunStatus::Failed));
+}
+
+/// Whoever has a stream to the executor of another node's run finds the request too.
+pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) {
+    let (token, other) = (join(store).await, join(store).await);
+    let now = store.now().await.unwrap();
+    let (held, unsent) = (pending(store, token).await, pending(store, token).await);
+    store.note_running(token, &[in_hand(&held, "a")]).await.unwrap();
+    store.ask_cancels(&[held.id, unsent.id], "Bo", now).await.unwrap();
+    let is_of_here = |cancel: &CancelElsewhere| [held.id, unsent.id].contains(&cancel.run);
+    let mut elsewhere = store.cancels_elsewhere(other, 10_000).await.unwrap();
+    elsewhere.retain(is_of_here);
+    let expected = CancelElsewhere { run: held.id, attempt: 1, executor: ExecutorId::new(7), by: "Bo".to_owned() };
+    assert_eq!(elsewhere, [expected]);
+    assert!(!store.cancels_elsewhere(token, 10_000).await.unwrap().iter().any(is_of_here), "its own");
+    finish_one(store, finish(&held, Outcome::Cancelled)).await;
+    assert!(!store.cancels_elsewhere(other, 10_000).await.unwrap().iter().any(is_of_here));
 }
 
 /// What a later run of the job takes the place of ends as covered, by whatever outcome it comes to its end.

@@ -110,6 +110,7 @@ macro_rules! for_each_conformance_check {
             marks_are_won_once,
             running_is_noted_for_pending_runs,
             a_cancel_is_noted_until_the_run_is_over,
+            a_cancel_is_read_by_those_who_hear_the_executor,
             who_is_covered_says_so,
             a_limit_has_one_home,
             unsent_runs_are_handed_over,
@@ -119,6 +120,7 @@ macro_rules! for_each_conformance_check {
             shards_that_end_at_once_give_one_verdict,
             a_retry_by_hand_is_not_a_shard,
             a_result_is_stored_once,
+            only_the_owner_ends_a_run_by_itself,
             results_of_other_attempts_are_kept_beside,
             an_unknown_verdict_becomes_the_true_one,
             parents_are_checked_when_saved,
@@ -298,6 +300,7 @@ fn finish(run: &Run, outcome: Outcome) -> Finish {
         result: None,
         trace: Some("{\"route\":\"first\",\"of\":[\"executor-a\"]}".to_owned()),
         jitter: 0.5,
+        owner: None,
     }
 }
 

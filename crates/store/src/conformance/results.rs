@@ -7,8 +7,8 @@ use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
 use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
-use crate::Store;
 use crate::ledger::{Finish, Finished, InHand};
+use crate::{LeaseToken, Store};
 
 /// Once stored it is durable, whole, and never changes; what does not exist is said to.
 pub async fn a_result_is_stored_once(store: &dyn Store) {
@@ -51,6 +51,24 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     let stored = read(store, run.id).await;
     assert_eq!((stored.status, stored.reason), (RunStatus::Cancelled, Some(Reason::Requested)));
     assert_eq!((stored.executor.as_deref(), stored.started_at), (Some("b"), Some(run.due_at)));
+}
+
+/// What a server says by itself about a run that is another lease's by now changes nothing; what an executor says does.
+pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
+    let token = join(store).await;
+    let run = pending(store, token).await;
+    let zombie = LeaseToken { epoch: token.epoch - 1, ..token };
+    let skipped =
+        |owner| Finish { owner: Some(owner), executor: None, ..finish(&run, Outcome::Skipped(Reason::Expired)) };
+    let lost = Finish { outcome: Outcome::Lost(Reason::ExecutorLost), ..skipped(zombie) };
+    assert_eq!(finish_all(store, &[skipped(zombie), lost]).await, [Finished::NotOwner, Finished::NotOwner]);
+    assert_eq!(read(store, run.id).await, run);
+    assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, verdict(RunStatus::Succeeded));
+    assert_eq!(finish_one(store, skipped(token)).await, Finished::Duplicate);
+
+    let other = pending(store, token).await;
+    let unknown = Finish { owner: Some(token), executor: None, ..finish(&other, Outcome::Skipped(Reason::Expired)) };
+    assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
 }
 
 /// The newest attempt counts; the end of an older one says how it was after all.

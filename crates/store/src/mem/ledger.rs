@@ -6,8 +6,8 @@ use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{MemStore, State, key, size};
 use crate::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, LimitName, RunCheck,
-    RunQuery, may_have_been_sent,
+    Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
+    LimitName, RunCheck, RunQuery, may_have_been_sent,
 };
 use crate::settle::clean_name;
 use crate::{LeaseToken, Ledger, Result};
@@ -28,7 +28,7 @@ impl Ledger for MemStore {
         let mut state = self.state();
         let mut claimed = Claimed::default();
         if !state.holds(token, now) {
-            return Ok(claimed);
+            return Ok(Claimed { is_refused: true, ..claimed });
         }
         for job in jobs {
             if state.due_job(job.seen.job) != Some(job.seen) {
@@ -110,6 +110,7 @@ impl Ledger for MemStore {
             job_version: run.job_version,
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
             cancel_by: run.cancel_by.clone(),
+            term: state.due.get(&run.job).map_or(0, |due| due.term),
         };
         Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(check).collect())
     }
@@ -249,6 +250,18 @@ impl Ledger for MemStore {
         let asked: Vec<RunId> = state.cancels.iter().copied().collect();
         let who = |id: RunId| state.own(token, id)?.cancel_by.clone().map(|by| (id, by));
         Ok(asked.into_iter().filter_map(who).collect())
+    }
+
+    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
+        let state = self.state();
+        let is_elsewhere =
+            |run: &&Run| run.status == RunStatus::Running && (run.node, run.node_epoch) != (token.node, token.epoch);
+        let cancel = |run: &Run| {
+            let (executor, by) = (run.executor_id?, run.cancel_by.clone()?);
+            Some(CancelElsewhere { run: run.id, attempt: run.attempt, executor, by })
+        };
+        let asked = state.cancels.iter().filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
+        Ok(asked.filter_map(cancel).take(size(limit)).collect())
     }
 
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {

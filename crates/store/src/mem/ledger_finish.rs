@@ -5,6 +5,7 @@ use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
 
 use super::State;
+use crate::LeaseToken;
 use crate::ledger::{Finish, Finished};
 use crate::settle::{self, CleanFinish, Judgement, Standing};
 
@@ -19,10 +20,12 @@ impl State {
             marked: run.marked_at.is_some(),
             cancel_asked: run.cancel_by.as_deref().map(cancel_reason),
             awaits_children: !run.status.is_terminal() && run.open_children.is_some(),
+            owner: LeaseToken { node: run.node, epoch: run.node_epoch },
         };
         match settle::judge(standing, finish) {
             Judgement::NoSuchRun => Finished::NoSuchRun,
             Judgement::Duplicate => Finished::Duplicate,
+            Judgement::NotOwner => Finished::NotOwner,
             Judgement::Superseded => {
                 self.keep_superseded(&clean);
                 Finished::Superseded

@@ -6,8 +6,8 @@ use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 
 use super::SqlStore;
 use crate::ledger::{
-    Adopted, CancelAsked, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand, LimitName, RunCheck,
-    RunQuery,
+    Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
+    LimitName, RunCheck, RunQuery,
 };
 use crate::{LeaseToken, Ledger, Result};
 
@@ -91,6 +91,10 @@ impl Ledger for SqlStore {
 
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
         self.read_cancels(token).await
+    }
+
+    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
+        self.read_cancels_elsewhere(token, limit).await
     }
 
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {

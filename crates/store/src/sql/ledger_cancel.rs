@@ -1,11 +1,11 @@
 //! Open runs that somebody wants cancelled.
 
-use rondel_core::{JobId, Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, transact};
-use crate::ledger::CancelAsked;
+use crate::ledger::{CancelAsked, CancelElsewhere};
 use crate::settle::clean_name;
 use crate::{LeaseToken, Result};
 
@@ -24,6 +24,13 @@ pub(super) const READ_CANCELS: Statement = Statement {
     text: "SELECT run_cancel.run_id, run_cancel.requested_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
            WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
            ORDER BY run_cancel.run_id",
+};
+pub(super) const READ_CANCELS_ELSEWHERE: Statement = Statement {
+    name: "read_cancels_elsewhere",
+    text: "SELECT run_cancel.run_id, run.attempt, run.executor_id, run_cancel.requested_by \
+           FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
+           WHERE (run.node_id <> ? OR run.node_epoch <> ?) AND run.status = 'running' AND run.executor_id IS NOT NULL \
+           ORDER BY run_cancel.run_id LIMIT ?",
 };
 
 const LOCK_OPEN: Statement = Statement {
@@ -86,6 +93,21 @@ impl SqlStore {
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run_cancel");
             cancels.push((RunId::new(columns.int("run_id")?), columns.text("requested_by")?));
+        }
+        Ok(cancels)
+    }
+
+    pub(super) async fn read_cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
+        let query = Query::new(&READ_CANCELS_ELSEWHERE).int(token.node.get()).int(token.epoch).int(limit.into());
+        let mut cancels = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run_cancel");
+            cancels.push(CancelElsewhere {
+                run: RunId::new(columns.int("run_id")?),
+                attempt: columns.small("attempt")?,
+                executor: ExecutorId::new(columns.int("executor_id")?),
+                by: columns.text("requested_by")?,
+            });
         }
         Ok(cancels)
     }

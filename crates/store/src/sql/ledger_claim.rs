@@ -80,6 +80,7 @@ impl SqlStore {
                 Ok(won) => {
                     claimed.jobs.extend(won.jobs);
                     claimed.existing.extend(won.existing);
+                    claimed.is_refused |= won.is_refused;
                 }
                 Err(error) if !matches!(failure::of(&error), Failure::Data | Failure::Duplicate) => {
                     if claimed.jobs.is_empty() {
@@ -205,7 +206,7 @@ impl Tx<'_> {
 
 async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
     if !tx.holds(token).await? {
-        return Ok(Claimed::default());
+        return Ok(Claimed { is_refused: true, ..Claimed::default() });
     }
     let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
     for job in jobs {

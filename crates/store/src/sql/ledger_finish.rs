@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rondel_core::outcome::{After, Outcome, cancel_reason};
 use rondel_core::run::BROADCAST;
-use rondel_core::{ExecutorId, JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
@@ -19,12 +19,12 @@ use crate::follow::EndedRun;
 use crate::ledger::{Ends, Finish, Finished, Finisher};
 use crate::outbox::is_failure;
 use crate::settle::{self, CleanFinish, Judgement, Standing};
-use crate::{Result, StoreError};
+use crate::{LeaseToken, Result, StoreError};
 
 pub(super) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
     text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, parent_id, job_id, fire_at_ms, cause, \
-           shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children FROM run WHERE id {in_list} ORDER BY id {for_update}",
+           shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
@@ -270,6 +270,7 @@ impl<'f> Batch<'f> {
         match settle::judge(locked.standing, finish) {
             Judgement::NoSuchRun => self.answers.push(Finished::NoSuchRun),
             Judgement::Duplicate => self.answers.push(Finished::Duplicate),
+            Judgement::NotOwner => self.answers.push(Finished::NotOwner),
             Judgement::Superseded => {
                 self.superseded.push(EndedAttempt {
                     finish: clean,
@@ -328,6 +329,7 @@ impl<'f> Batch<'f> {
                     marked: false,
                     cancel_asked: locked.standing.cancel_asked,
                     awaits_children: false,
+                    owner: locked.standing.owner,
                 };
                 (locked.executor_id, locked.started_at) = (None, None);
                 locked.is_dirty = true;
@@ -555,6 +557,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             marked: columns.opt_int("marked_at_ms")?.is_some(),
             cancel_asked: columns.opt_text("cancel_by")?.as_deref().map(cancel_reason),
             awaits_children: false,
+            owner: LeaseToken { node: NodeId::new(0), epoch: 0 },
         },
         parent: columns.opt_int("parent_id")?.map(RunId::new),
         key: FireKey { job: columns.int("job_id")?, fire_at: columns.int("fire_at_ms")?, cause: columns.int("cause")? },
@@ -566,6 +569,8 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         is_dirty: false,
     };
     locked.standing.awaits_children = columns.opt_int("open_children")?.is_some();
+    locked.standing.owner =
+        LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
     Ok((id, locked))
 }
 

@@ -9,9 +9,11 @@ use super::rows::{self, run_columns};
 use crate::ledger::{RunCheck, RunQuery};
 use crate::{LeaseToken, Result};
 
-const READ_CHECKS: Statement = Statement {
+pub(super) const READ_CHECKS: Statement = Statement {
     name: "read_checks",
-    text: "SELECT id, status, attempt, job_version, node_id, node_epoch, cancel_by FROM run WHERE id {in_list}",
+    text: "SELECT run.id, run.status, run.attempt, run.job_version, run.node_id, run.node_epoch, run.cancel_by, \
+           COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
+           WHERE run.id {in_list}",
 };
 const READ_ATTEMPTS: Statement = Statement {
     name: "read_attempts",
@@ -134,6 +136,7 @@ impl SqlStore {
                     job_version: columns.int("job_version")?,
                     owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
                     cancel_by: columns.opt_text("cancel_by")?,
+                    term: columns.int("term")?,
                 });
             }
         }

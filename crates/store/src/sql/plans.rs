@@ -49,6 +49,8 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
         (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),
         (&catalog_versions::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
+        (&ledger_read::READ_CHECKS, "run USING INTEGER PRIMARY KEY"),
+        (&ledger_read::READ_CHECKS, "job_due USING INTEGER PRIMARY KEY"),
         (&ledger_read::LIST_ALL, "run_list (namespace_id=? AND id<?)"),
         (&ledger_read::LIST_BY_STATUS, "run_list (namespace_id=? AND id<?)"),
         (&ledger_read::LIST_TROUBLE, "run_trouble (namespace_id=? AND id<?)"),

@@ -1,5 +1,7 @@
 //! Nodes: the servers of the cluster.
 
+use std::collections::BTreeMap;
+
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::{NodeId, Timestamp};
@@ -22,6 +24,9 @@ struct NodeJson {
     advertise_url: Option<String>,
     server_version: String,
     started_at: Timestamp,
+    /// What the one that answers has counted since its start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counters: Option<BTreeMap<&'static str, u64>>,
 }
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
@@ -32,6 +37,7 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
         id: node.id,
         status: if node.is_living(now) { "active" } else { "dead" },
         is_this: node.name == this,
+        counters: (node.name == this).then(|| call.engine().counters().all().collect()),
         name: node.name,
         epoch: node.epoch,
         lease_until: node.lease_until,

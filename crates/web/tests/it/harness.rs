@@ -143,6 +143,7 @@ impl Server {
             result: Some("{\"n\": 1.50}".to_owned()),
             trace: Some(r#"{"route":"round","of":["<b>a"],"refused":{"z":"full"},"waited":{"turn":1200}}"#.to_owned()),
             jitter: 0.0,
+            owner: None,
         };
         let ids = IdGen::new(1023);
         let finisher = Finisher { token: self.engine.token(), ids: &ids };

@@ -1,140 +1,16 @@
-//! The executors' door, over real gRPC on port 0, with the store in memory: who is let in, and what the wire promises.
+//! Who is let in, and what the wire promises of one node.
 
-#![cfg(test)]
-
-use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_admin::auth::{Token, add_admin_token};
-use rondel_admin::{Engine, EngineConfig, Lifecycle};
-use rondel_core::{AppId, JobSpec, NamespaceId, RunStatus, Timestamp};
+use rondel_admin::auth::Token;
+use rondel_core::RunStatus;
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
-use rondel_proto::v1::gateway_client::GatewayClient;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::ledger::RunQuery;
-use rondel_store::{Ledger as _, MemStore, Store};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::transport::{Channel, Server};
-use tonic::{Code, Request, Status, Streaming};
+use rondel_store::Ledger as _;
+use tonic::Code;
 
-const NAMESPACE: NamespaceId = NamespaceId::new(1);
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// A running engine with its door open, and a token for it.
-struct World {
-    engine: Engine,
-    store: Arc<MemStore>,
-    lifecycle: Lifecycle,
-    url: String,
-    token: Token,
-}
-
-impl World {
-    async fn start() -> Self {
-        let started = tokio::time::Instant::now();
-        let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
-        let store = Arc::new(MemStore::new(Arc::new(clock)));
-        let lifecycle = Lifecycle::new();
-        let as_store: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
-        let engine = Engine::start(as_store, EngineConfig::default(), &lifecycle).await.unwrap();
-        let token = Token::generate();
-        add_admin_token(engine.store(), engine.new_id(), &token, engine.now()).await.unwrap();
-        engine.store().ensure_app(AppId::new(7), NAMESPACE, "files", engine.now()).await.unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let stop = lifecycle.hard.clone();
-        let server = Server::builder()
-            .add_service(engine.gateway())
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move { stop.cancelled().await });
-        lifecycle.spawn("port", rondel_admin::Until::Hard, async move { server.await.unwrap() });
-        Self { engine, store, lifecycle, url, token }
-    }
-
-    async fn dial(&self, token: Option<&Token>, hello: v1::Hello) -> Result<Line, Status> {
-        let mut client = GatewayClient::<Channel>::connect(self.url.clone()).await.unwrap();
-        let (up, messages) = mpsc::channel(64);
-        up.send(v1::ExecutorMessage { body: Some(Up::Hello(hello)) }).await.unwrap();
-        let mut request = Request::new(ReceiverStream::new(messages));
-        if let Some(token) = token {
-            let value = format!("Bearer {}", token.reveal()).parse().unwrap();
-            request.metadata_mut().insert("authorization", value);
-        }
-        let down = client.session(request).await?.into_inner();
-        Ok(Line { up, down })
-    }
-
-    async fn end(self) {
-        self.engine.drain(Duration::from_secs(1)).await;
-        tokio::time::timeout(LIMIT, self.lifecycle.wait()).await.unwrap();
-        assert!(!self.lifecycle.has_failed());
-    }
-}
-
-/// An executor's stream.
-struct Line {
-    up: mpsc::Sender<v1::ExecutorMessage>,
-    down: Streaming<v1::ServerMessage>,
-}
-
-impl Line {
-    async fn say(&self, body: Up) {
-        self.up.send(v1::ExecutorMessage { body: Some(body) }).await.unwrap();
-    }
-
-    /// The next message that `pick` wants.
-    async fn hear<T>(&mut self, pick: impl Fn(Down) -> Option<T>) -> T {
-        let next = async {
-            loop {
-                let message = self.down.message().await.unwrap().expect("the stream goes on");
-                if let Some(found) = message.body.and_then(&pick) {
-                    return found;
-                }
-            }
-        };
-        tokio::time::timeout(LIMIT, next).await.unwrap()
-    }
-
-    async fn trigger(&mut self) -> v1::Trigger {
-        self.hear(|body| match body {
-            Down::Triggers(triggers) => triggers.triggers.into_iter().next(),
-            _ => None,
-        })
-        .await
-    }
-
-    async fn ack(&mut self) -> v1::ResultAck {
-        self.hear(|body| match body {
-            Down::ResultAcks(acks) => acks.acks.into_iter().next(),
-            _ => None,
-        })
-        .await
-    }
-}
-
-fn hello(name: &str, incarnation: i64) -> v1::Hello {
-    v1::Hello {
-        namespace: "default".to_owned(),
-        app: "files".to_owned(),
-        name: name.to_owned(),
-        incarnation,
-        slots: 4,
-        handlers: vec!["h".to_owned()],
-        ..v1::Hello::default()
-    }
-}
-
-fn succeeded(trigger: &v1::Trigger) -> Up {
-    let result = v1::Result {
-        run_id: trigger.run_id,
-        attempt: trigger.attempt,
-        status: v1::result::Status::Succeeded.into(),
-        job_id: trigger.job_id,
-        ..v1::Result::default()
-    };
-    Up::Results(v1::Results { results: vec![result] })
-}
+use super::world::{LIMIT, World, create, hello, request, runs, succeeded};
 
 async fn refusal(world: &World, token: Option<&Token>, hello: v1::Hello) -> (Code, String) {
     match world.dial(token, hello).await {
@@ -155,6 +31,11 @@ async fn who_may_not_come_in_is_told_why() {
     let (code, message) = refusal(&world, token, unknown).await;
     assert_eq!(code, Code::FailedPrecondition);
     assert!(message.contains("\"nothing\""), "{message}");
+    for (protocol, advice) in [(0, "update the executor's SDK"), (99, "update the server first")] {
+        let (code, message) = refusal(&world, token, v1::Hello { protocol, ..hello("a", 1) }).await;
+        assert_eq!(code, Code::FailedPrecondition);
+        assert!(message.contains(advice) && message.contains(&format!("version {protocol}")), "{message}");
+    }
     for (bad, field) in [
         (v1::Hello { slots: 0, ..hello("a", 1) }, "slots"),
         (v1::Hello { incarnation: 0, ..hello("a", 1) }, "incarnation"),
@@ -186,22 +67,6 @@ async fn two_executors_that_claim_one_incarnation_are_refused() {
     world.end().await;
 }
 
-async fn create(world: &World, more: serde_json::Value) -> rondel_store::catalog::JobRecord {
-    let mut spec = serde_json::json!({"name": "j", "app": "files", "handler": "h"});
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let spec: JobSpec = serde_json::from_value(spec).unwrap();
-    world.engine.create_job(NAMESPACE, spec, "test").await.unwrap()
-}
-
-async fn request(world: &World, job: &rondel_store::catalog::JobRecord) {
-    let request = rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None };
-    world.engine.request_run(job, request).await.unwrap();
-}
-
-async fn runs(world: &World) -> Vec<rondel_core::Run> {
-    world.store.list_runs(NAMESPACE, &RunQuery { limit: 100, ..RunQuery::default() }).await.unwrap()
-}
-
 /// A result is durable before it is acknowledged; the same result again is a duplicate; one of nobody's run is none.
 #[tokio::test]
 async fn results_are_durable_before_they_are_acknowledged_and_may_come_twice() {
@@ -217,6 +82,7 @@ async fn results_are_durable_before_they_are_acknowledged_and_may_come_twice() {
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Duplicate);
     line.say(succeeded(&v1::Trigger { run_id: 5, ..trigger })).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
+    assert_eq!(world.engine.counters().get(rondel_admin::Count::ResultsUnknown), 1);
     world.end().await;
 }
 

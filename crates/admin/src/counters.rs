@@ -1,0 +1,92 @@
+//! What is counted of rare things, for people and for tests: each is 0 in a quiet cluster.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Something that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// Triggers that an executor refused because their epoch was fenced: this node slept through its lease.
+    TriggersFenced,
+    /// Statements that the store refused because this node's epoch was gone or its lease over.
+    StatementsRefused,
+    /// Results of attempts that a later one had followed.
+    ResultsSuperseded,
+    /// Results that came after the verdict `unknown`.
+    ResultsLate,
+    /// Results of runs that do not exist.
+    ResultsUnknown,
+    /// Results of runs that are not the executor's: of another app, or in another executor's hands.
+    ResultsRefused,
+    /// Executors that nobody heard for so long that their runs were given up.
+    ExecutorsLost,
+    /// Runs that were given to a node which has a stream to a fit executor, or which counts for their limit.
+    RunsHandedOver,
+}
+
+impl Count {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::TriggersFenced,
+        Self::StatementsRefused,
+        Self::ResultsSuperseded,
+        Self::ResultsLate,
+        Self::ResultsUnknown,
+        Self::ResultsRefused,
+        Self::ExecutorsLost,
+        Self::RunsHandedOver,
+    ];
+
+    /// Its name, without the prefix and suffix that a metric has: `rondel_triggers_fenced_total`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TriggersFenced => "triggers_fenced",
+            Self::StatementsRefused => "statements_refused",
+            Self::ResultsSuperseded => "results_superseded",
+            Self::ResultsLate => "results_late",
+            Self::ResultsUnknown => "results_unknown",
+            Self::ResultsRefused => "results_refused",
+            Self::ExecutorsLost => "executors_lost",
+            Self::RunsHandedOver => "runs_handed_over",
+        }
+    }
+}
+
+/// The counts of this process since its start.
+#[derive(Debug, Default)]
+pub struct Counters([AtomicU64; Count::ALL.len()]);
+
+impl Counters {
+    /// So many more.
+    pub(crate) fn add(&self, what: Count, more: usize) {
+        self.0[what as usize].fetch_add(u64::try_from(more).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How many so far.
+    #[must_use]
+    pub fn get(&self, what: Count) -> u64 {
+        self.0[what as usize].load(Ordering::Relaxed)
+    }
+
+    /// All of them, by name.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Count::ALL.into_iter().map(|what| (what.name(), self.get(what)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_counted_by_itself() {
+        let counters = Counters::default();
+        for (index, what) in Count::ALL.into_iter().enumerate() {
+            assert_eq!(what as usize, index, "{what:?} stands elsewhere in the list");
+            counters.add(what, index);
+        }
+        let names: std::collections::BTreeSet<_> = counters.all().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), Count::ALL.len());
+        assert!(counters.all().map(|(_, count)| count).eq(0..8));
+    }
+}

@@ -1,0 +1,177 @@
+//! Looks at the rows where this node's memory may be behind: executors that only other nodes hear, and runs that ended
+//! on other nodes. Nodes do not talk to each other; rows do.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
+use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
+
+use super::Settled;
+use super::messages::cancel;
+use super::run_loop::{DispatchLoop, Phase};
+use super::steps::Step;
+use crate::counters::Count;
+
+/// How often runs in executors' hands are looked at, and how long they must have been there.
+const LOOK_PERIOD: Duration = Duration::from_secs(5);
+/// Runs that one look sees; the longest held first.
+const LOOK_MAX: usize = 5_000;
+
+/// What a row means for a run that this node has in its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It is as it was.
+    Same,
+    /// It has its verdict.
+    Over,
+    /// Another attempt follows.
+    Again,
+    /// It is another node's.
+    Moved,
+}
+
+impl DispatchLoop {
+    /// Asks when other nodes last heard those who are silent here for too long.
+    pub(super) fn look_for_lost(&mut self, now: Timestamp) {
+        let suspects = self.executors.suspects(now - self.shared.config.lost_after);
+        if !suspects.is_empty() && !self.is_looking_for_lost {
+            self.is_looking_for_lost = self.try_step(Step::LastHeard(suspects));
+        }
+    }
+
+    /// A lost stream is not a lost executor while another node hears it.
+    pub(super) fn heard_elsewhere(
+        &mut self,
+        suspects: &[ExecutorId],
+        heard: &BTreeMap<ExecutorId, Timestamp>,
+        now: Timestamp,
+    ) {
+        self.is_looking_for_lost = false;
+        for executor in suspects {
+            match heard.get(executor) {
+                Some(at) if *at + self.shared.config.lost_after > now => self.executors.watch(*executor, *at),
+                _ if self.executors.lose(*executor, now) => self.lost(*executor, now),
+                _ => {}
+            }
+        }
+        self.resolve_rollcall(now);
+    }
+
+    fn lost(&mut self, executor: ExecutorId, now: Timestamp) {
+        let runs = self.sent_to(executor, |_| true);
+        tracing::warn!(executor_id = %executor, count = runs.len(), "no node has heard an executor for long; it is lost");
+        self.shared.counters.add(Count::ExecutorsLost, 1);
+        for run in runs {
+            self.lose(run, Reason::ExecutorLost, now);
+        }
+    }
+
+    /// A result may have been stored by another node: then nothing comes here any more.
+    pub(super) fn look_at_held(&mut self, now: Timestamp) {
+        if self.shared.store.is_single_server() || now < self.next_look_at {
+            return;
+        }
+        self.next_look_at = now + LOOK_PERIOD;
+        let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
+        let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
+        let mut held: Vec<(Timestamp, RunId)> = self
+            .active
+            .values()
+            .filter(|active| is_held(active.phase) && is_old(active.sent_at))
+            .map(|active| (active.looked_at, active.ready.run.id))
+            .collect();
+        held.sort_unstable();
+        held.truncate(LOOK_MAX);
+        for (_, run) in &held {
+            if let Some(active) = self.active.get_mut(run) {
+                active.looked_at = now;
+            }
+        }
+        let called = self.rollcall.runs().take(LOOK_MAX).map(|ready| ready.run.id);
+        let runs: Vec<RunId> = held.into_iter().map(|(_, run)| run).chain(called).collect();
+        if !runs.is_empty() {
+            self.try_step(Step::Look(runs));
+        }
+    }
+
+    pub(super) fn looked(&mut self, asked: &[RunId], checks: &[RunCheck], now: Timestamp) {
+        let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
+        let this = self.shared.membership.token();
+        for run in asked {
+            let held = self.active.get(run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
+            let Some(ready) = held.map(|active| &active.ready).or_else(|| self.rollcall.get(*run)) else { continue };
+            let attempt = ready.run.attempt;
+            let known = known(attempt, rows.get(run).copied(), |check| check.owner.node == this.node);
+            if known != Known::Same {
+                self.rollcall.remove(*run);
+                self.free_active(*run);
+            }
+            match known {
+                Known::Same => {}
+                Known::Over | Known::Moved => {
+                    self.settled(&Settled { run: *run, attempt, finished: Finished::Duplicate }, now);
+                }
+                Known::Again => {
+                    self.shared.in_memory.forget([*run]);
+                    self.release_limit(*run, now);
+                    let passed = self.gates.again(*run);
+                    self.go_on(passed, now);
+                }
+            }
+        }
+    }
+
+    /// Tells executors that are connected here of requests that the owners of their runs may have no stream for.
+    pub(super) fn cancel_elsewhere(&self, cancels: Vec<CancelElsewhere>) {
+        for asked in cancels {
+            if let Some(online) = self.executors.get(asked.executor) {
+                online.session.send(cancel(asked.run, asked.attempt, &asked.by));
+            }
+        }
+    }
+}
+
+fn known(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> bool) -> Known {
+    match row {
+        None => Known::Over,
+        Some(check) if check.status.is_terminal() => Known::Over,
+        Some(check) if check.attempt > attempt => Known::Again,
+        Some(check) if !is_own(check) => Known::Moved,
+        Some(_) => Known::Same,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{NodeId, RunStatus};
+    use rondel_store::LeaseToken;
+
+    use super::*;
+
+    #[test]
+    fn what_a_row_says_about_a_held_run() {
+        let row = |status, attempt, node| RunCheck {
+            id: RunId::new(1),
+            status,
+            attempt,
+            job_version: 1,
+            owner: LeaseToken { node: NodeId::new(node), epoch: 1 },
+            cancel_by: None,
+            term: 1,
+        };
+        let known = |row: Option<RunCheck>| known(2, row.as_ref(), |check| check.owner.node == NodeId::new(1));
+        for (row, expected) in [
+            (None, Known::Over),
+            (Some(row(RunStatus::Succeeded, 2, 1)), Known::Over),
+            (Some(row(RunStatus::Failed, 3, 2)), Known::Over),
+            (Some(row(RunStatus::Waiting, 3, 1)), Known::Again),
+            (Some(row(RunStatus::Running, 2, 2)), Known::Moved),
+            (Some(row(RunStatus::Pending, 2, 2)), Known::Moved),
+            (Some(row(RunStatus::Running, 2, 1)), Known::Same),
+            (Some(row(RunStatus::Pending, 2, 1)), Known::Same),
+        ] {
+            assert_eq!(known(row.clone()), expected, "{row:?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Due runs for which nobody fit is connected here, while somebody is connected to another living node: they go there,
+//! and their jobs with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rondel_core::{AppId, ExecutorId, NodeId, RunId, Timestamp};
+use rondel_store::cluster::{ExecutorRecord, Node, Session};
+
+use super::Ready;
+use super::parked::Waiting;
+use super::run_loop::DispatchLoop;
+use super::steps::Step;
+
+/// How long a run waits for somebody here first: an executor that dials in all over comes to each node in turn.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often somebody is looked for elsewhere.
+const SEEK_PERIOD: Duration = Duration::from_secs(2);
+/// Runs that are given away in one go.
+const SEEK_MAX: usize = 500;
+
+impl DispatchLoop {
+    /// Takes out the runs that wait for nobody here, and has them given to a node that has somebody.
+    pub(super) fn seek_elsewhere(&mut self, now: Timestamp) {
+        if self.shared.store.is_single_server() || now < self.next_seek_at || !self.knows_open_runs() {
+            return;
+        }
+        self.next_seek_at = now + SEEK_PERIOD;
+        // A job with runs in executors' hands stays: its home counts them.
+        let busy: BTreeSet<_> = self.active.values().map(|active| active.ready.run.job).collect();
+        let executors = &self.executors;
+        let is_stranded = |waiting: &Waiting| {
+            let run = &waiting.ready.run;
+            waiting.since + PATIENCE <= now
+                && !busy.contains(&run.job)
+                && executors.staying(run.app, &waiting.ready.definition.job).is_empty()
+        };
+        let stranded = self.parked.take_where(is_stranded, SEEK_MAX);
+        if stranded.is_empty() {
+            return;
+        }
+        if let Err(error) = self.steps.try_send(Step::Seek(stranded))
+            && let Step::Seek(stranded) = error.into_inner()
+        {
+            stranded.into_iter().for_each(|waiting| self.parked.push(waiting));
+        }
+    }
+
+    /// Those that went, and those that stay.
+    pub(super) fn sought(&mut self, given: Vec<RunId>, left: Vec<Waiting>, now: Timestamp) {
+        left.into_iter().for_each(|waiting| self.parked.push(waiting));
+        self.handed_over(given, now);
+    }
+}
+
+/// What the store says of executors that are connected to other nodes.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    /// Living nodes other than this one, each with the executors that it hears.
+    by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
+    executors: BTreeMap<ExecutorId, Candidate>,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    app: AppId,
+    name: String,
+    handlers: BTreeSet<String>,
+    labels: BTreeMap<String, String>,
+}
+
+impl Candidate {
+    fn of(record: &ExecutorRecord) -> Self {
+        Self {
+            app: record.app,
+            name: record.name.clone(),
+            handlers: serde_json::from_str(&record.handlers).unwrap_or_default(),
+            labels: serde_json::from_str(&record.labels).unwrap_or_default(),
+        }
+    }
+
+    fn is_fit(&self, ready: &Ready) -> bool {
+        let job = &ready.definition.job;
+        self.app == ready.run.app && self.handlers.contains(&job.handler) && job.select.admits(&self.name, &self.labels)
+    }
+}
+
+impl Elsewhere {
+    pub(super) fn new(
+        this: NodeId,
+        nodes: &[Node],
+        sessions: &[Session],
+        records: &[ExecutorRecord],
+        now: Timestamp,
+    ) -> Self {
+        let is_living = |session: &&Session| {
+            let hears = |node: &Node| node.id != this && node.is_living(now) && node.token() == session.token;
+            session.open && nodes.iter().any(hears)
+        };
+        let mut by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
+        for session in sessions.iter().filter(is_living) {
+            by_node.entry(session.token.node).or_default().insert(session.executor);
+        }
+        Self { by_node, executors: records.iter().map(|record| (record.id, Candidate::of(record))).collect() }
+    }
+
+    /// The node that hears the most executors which are fit for this run; of those the first.
+    pub(super) fn node_for(&self, ready: &Ready) -> Option<NodeId> {
+        let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
+        let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
+        let best =
+            counts.filter(|(count, _)| *count > 0).max_by_key(|(count, node)| (*count, std::cmp::Reverse(*node)));
+        best.map(|(_, node)| node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::NamespaceId;
+    use rondel_store::LeaseToken;
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+
+    fn node(id: i64, epoch: i64, lease_until: i64) -> Node {
+        Node {
+            id: NodeId::new(id),
+            name: format!("n{id}"),
+            epoch,
+            lease_until: Timestamp::from_secs(lease_until),
+            advertise_url: None,
+            server_version: String::new(),
+            started_at: Timestamp::EPOCH,
+        }
+    }
+
+    fn session(node: i64, epoch: i64, executor: i64) -> Session {
+        Session {
+            token: LeaseToken { node: NodeId::new(node), epoch },
+            executor: ExecutorId::new(executor),
+            app: AppId::new(1),
+            last_seen_at: NOW,
+            open: true,
+        }
+    }
+
+    fn record(id: i64, handlers: &str, labels: &str) -> ExecutorRecord {
+        ExecutorRecord {
+            id: ExecutorId::new(id),
+            namespace: NamespaceId::new(1),
+            app: AppId::new(1),
+            name: format!("e{id}"),
+            predecessor: None,
+            sdk_version: String::new(),
+            labels: labels.to_owned(),
+            weight: 1,
+            slots: 1,
+            handlers: handlers.to_owned(),
+            first_seen_at: NOW,
+            last_seen_at: NOW,
+        }
+    }
+
+    #[test]
+    fn runs_go_where_somebody_fit_is_heard() {
+        let nodes = [node(1, 1, 1_005), node(2, 4, 1_005), node(3, 1, 1_005), node(4, 1, 999)];
+        let records = [
+            record(1, "[\"h\"]", "{}"),
+            record(2, "[\"other\"]", "{}"),
+            record(3, "[\"h\"]", "{\"zone\":\"a\"}"),
+            record(4, "not json", "{}"),
+        ];
+        let closed = Session { open: false, ..session(3, 1, 1) };
+        let target = |sessions: &[Session], overrides: serde_json::Value| {
+            let elsewhere = Elsewhere::new(NodeId::new(1), &nodes, sessions, &records, NOW);
+            elsewhere.node_for(&ready(1, &definition(&overrides))).map(NodeId::get)
+        };
+        let any = || json!({});
+        assert_eq!(target(&[], any()), None);
+        assert_eq!(target(&[session(1, 1, 1)], any()), None, "here");
+        assert_eq!(target(&[session(2, 4, 2), session(2, 4, 4)], any()), None, "nobody has the handler");
+        assert_eq!(target(&[session(2, 3, 1)], any()), None, "heard under an epoch that is over");
+        assert_eq!(target(&[session(4, 1, 1)], any()), None, "the node is dead");
+        assert_eq!(target(&[closed], any()), None);
+        assert_eq!(target(&[session(2, 4, 1), session(3, 1, 1)], any()), Some(2));
+        assert_eq!(target(&[session(2, 4, 1), session(3, 1, 1), session(3, 1, 3)], any()), Some(3), "two of them");
+        let in_zone = json!({"select": {"labels": ["zone=a"]}});
+        assert_eq!(target(&[session(2, 4, 1), session(3, 1, 3)], in_zone), Some(3));
+    }
+}

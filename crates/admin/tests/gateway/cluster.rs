@@ -1,0 +1,240 @@
+//! Several nodes on one store: leases that end, nodes that die, executors that only some of them hear.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_admin::{Count, EngineConfig};
+use rondel_core::{RunId, RunStatus};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body as Up;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::{Cluster as _, Ledger as _, MemStore};
+use serde_json::json;
+
+use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succeeded};
+
+/// A node whose lease is short, and who soon takes an executor for lost.
+fn quick(name: &str) -> EngineConfig {
+    EngineConfig {
+        node_name: name.to_owned(),
+        lease: Duration::from_secs(1),
+        beat: Duration::from_millis(200),
+        heartbeat: Duration::from_millis(200),
+        lost_after: Duration::from_secs(2),
+        ..EngineConfig::default()
+    }
+}
+
+async fn node(store: &Arc<MemStore>, name: &str) -> World {
+    World::start_on(Arc::clone(store), quick(name)).await
+}
+
+async fn dial(world: &World, hello: v1::Hello) -> Line {
+    world.dial(Some(&world.token), hello).await.unwrap().beat()
+}
+
+async fn wait_until(what: &str, holds: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LIMIT, waiting).await.is_ok(), "not in time: {what}");
+}
+
+fn token_of(trigger: &v1::Trigger) -> (i64, i64) {
+    (trigger.fence_term, trigger.fence_n)
+}
+
+fn run_ref(trigger: &v1::Trigger) -> v1::RunRef {
+    v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt }
+}
+
+/// What a line says next of fences and triggers.
+#[derive(Debug)]
+enum Said {
+    Fence(v1::Fence),
+    Triggers,
+}
+
+async fn next(line: &mut Line) -> Said {
+    line.hear(|body| match body {
+        Down::Fence(fence) => Some(Said::Fence(fence)),
+        Down::Triggers(_) => Some(Said::Triggers),
+        _ => None,
+    })
+    .await
+}
+
+/// The survivor fences the dead lease on its streams, asks again until it is answered, and sends nothing of it before.
+#[tokio::test]
+async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
+    let store = store();
+    let (a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let job = create(&a, json!({"overlap": {"policy": "allow"}})).await;
+    let (mut to_a, mut to_b) = (dial(&a, hello("e", 1)).await, dial(&b, hello("e", 1)).await);
+    request(&a, &job).await;
+    let held = to_a.trigger().await;
+    request(&a, &job).await;
+    let never_came = to_a.trigger().await;
+    assert!(token_of(&held) < token_of(&never_came), "the later start has the greater token");
+    let dead = a.engine.token();
+    a.die().await;
+    drop(to_a);
+    for _ in 0..2 {
+        let Said::Fence(fence) = next(&mut to_b).await else { panic!("a trigger before the answer") };
+        assert_eq!((fence.node_id, fence.node_epoch), (dead.node.get(), dead.epoch));
+    }
+    let answer = v1::FenceReply {
+        node_id: dead.node.get(),
+        node_epoch: dead.epoch,
+        held: vec![run_ref(&held)],
+        finished: vec![],
+    };
+    to_b.say(Up::FenceReply(answer)).await;
+    let again = to_b.trigger().await;
+    assert_eq!((again.run_id, again.attempt), (never_came.run_id, 2));
+    assert!(token_of(&never_came) < token_of(&again), "its home has changed");
+    for trigger in [&held, &again] {
+        to_b.say(succeeded(trigger)).await;
+        assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
+    }
+    assert!(runs(&b).await.iter().all(|run| run.status == RunStatus::Succeeded));
+    // Who comes later hears of it in its welcome.
+    let mut late = dial(&b, hello("late", 2)).await;
+    let fences = late.hear(|body| match body {
+        Down::Welcome(welcome) => Some(welcome.fences),
+        _ => None,
+    });
+    assert_eq!(fences.await, [v1::Fence { node_id: dead.node.get(), node_epoch: dead.epoch }]);
+    b.end().await;
+}
+
+/// A lost stream is not a lost executor while another node hears it: results, cancels and the home's memory go by rows.
+#[tokio::test]
+async fn an_executor_that_another_node_hears_is_not_lost() {
+    let store = store();
+    let (a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let job = create(&a, json!({})).await;
+    let (mut to_a, mut to_b) = (dial(&a, hello("e", 1)).await, dial(&b, hello("e", 1)).await);
+    request(&a, &job).await;
+    let trigger = to_a.trigger().await;
+    drop(to_a);
+    wait_until("it is silent at A for twice as long as it may be", async || {
+        let sent_at = runs(&a).await[0].started_at;
+        sent_at.is_some_and(|sent_at| sent_at + Duration::from_secs(4) < a.engine.now())
+    })
+    .await;
+    let run = runs(&a).await.remove(0);
+    assert_eq!((run.status, run.attempt), (RunStatus::Running, 1));
+    assert_eq!(a.engine.counters().get(Count::ExecutorsLost), 0);
+    store.ask_cancel(run.id, "Bo", a.engine.now()).await.unwrap();
+    let cancel = to_b.hear(|body| match body {
+        Down::Cancels(cancels) => cancels.cancels.into_iter().next(),
+        _ => None,
+    });
+    assert_eq!(RunId::new(cancel.await.run_id), run.id);
+    to_b.say(succeeded(&trigger)).await;
+    assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
+    wait_until("A forgets the run", async || a.engine.runs_in_memory() == 0).await;
+
+    // Once nobody hears it any more, it is lost.
+    request(&a, &job).await;
+    let again = to_b.trigger().await;
+    assert_eq!(again.attempt, 1, "given to the node that hears it");
+    drop(to_b);
+    wait_until("it is lost", async || b.engine.counters().get(Count::ExecutorsLost) == 1).await;
+    wait_until("another attempt", async || runs(&b).await[0].attempt == 2).await;
+    a.die().await;
+    b.die().await;
+}
+
+/// A node without a stream to anybody fit gives its due runs, and their job's home, to one that has.
+#[tokio::test]
+async fn due_runs_go_to_the_node_that_hears_an_executor() {
+    let store = store();
+    let (a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let job = create(&a, json!({})).await;
+    let mut to_a = dial(&a, hello("e", 1)).await;
+    request(&a, &job).await;
+    let first = to_a.trigger().await;
+    to_a.say(succeeded(&first)).await;
+    to_a.ack().await;
+    drop(to_a);
+    wait_until("A hears nobody", async || a.engine.online_executors().is_empty()).await;
+    let mut to_b = dial(&b, hello("e", 1)).await;
+    request(&a, &job).await;
+    let second = to_b.trigger().await;
+    assert_eq!(second.attempt, 1);
+    assert!(token_of(&first) < token_of(&second), "{first:?} {second:?}");
+    to_b.say(succeeded(&second)).await;
+    assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
+    assert_eq!(a.engine.counters().get(Count::RunsHandedOver), 1);
+    request(&a, &job).await;
+    assert_eq!(runs(&b).await[0].node, b.engine.token().node, "the job lives there now");
+    a.end().await;
+    b.end().await;
+}
+
+/// While the lease does not hold nothing is sent, and no result is acknowledged.
+#[tokio::test]
+async fn without_a_lease_nothing_is_sent_and_nothing_acknowledged() {
+    let config =
+        EngineConfig { lease: Duration::from_secs(2), beat: Duration::from_secs(3600), ..EngineConfig::default() };
+    let world = World::start_on(store(), config).await;
+    let job = create(&world, json!({"overlap": {"policy": "allow"}})).await;
+    let mut line = dial(&world, hello("e", 1)).await;
+    request(&world, &job).await;
+    let trigger = line.trigger().await;
+    wait_until("the lease ends", async || !world.engine.readiness().lease_held).await;
+    line.say(succeeded(&trigger)).await;
+    request(&world, &job).await;
+    let said = line.hear(|body| matches!(body, Down::Triggers(_) | Down::ResultAcks(_)).then_some(body));
+    let said = tokio::time::timeout(Duration::from_secs(2), said).await;
+    assert!(said.is_err(), "{said:?}");
+    assert!(runs(&world).await.iter().all(|run| !run.status.is_terminal()));
+    world.die().await;
+}
+
+/// Only its executor ends an attempt; whoever else reports it is answered, counted, and changes nothing.
+#[tokio::test]
+async fn nobody_reports_another_ones_run() {
+    let world = World::start().await;
+    let job = create(&world, json!({})).await;
+    let mut mine = dial(&world, hello("mine", 1)).await;
+    request(&world, &job).await;
+    let trigger = mine.trigger().await;
+    let mut other = dial(&world, hello("other", 2)).await;
+    other.say(succeeded(&trigger)).await;
+    assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
+    assert_eq!(runs(&world).await[0].status, RunStatus::Pending);
+    assert_eq!(world.engine.counters().get(Count::ResultsRefused), 1);
+    mine.say(succeeded(&trigger)).await;
+    assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::Stored);
+    // It has its verdict, whoever reports it; an attempt that never began is none.
+    mine.say(succeeded(&trigger)).await;
+    assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::Duplicate);
+    mine.say(succeeded(&v1::Trigger { attempt: 7, ..trigger })).await;
+    assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
+    assert_eq!(world.engine.counters().get(Count::ResultsUnknown), 1);
+    world.end().await;
+}
+
+/// The mark is durable before the instant, so that the run starts on time, and never before.
+#[tokio::test]
+async fn at_most_once_is_marked_just_before_it_is_due() {
+    let world = World::start().await;
+    let mut line = dial(&world, hello("e", 1)).await;
+    let due_at = world.store.now().await.unwrap().ceil_second() + Duration::from_secs(4);
+    create(&world, json!({"delivery": "at_most_once", "schedule": {"at": due_at.to_string()}})).await;
+    let trigger = line.trigger().await;
+    let came_at = world.store.now().await.unwrap();
+    assert_eq!(trigger.due_at_ms, due_at.as_millis());
+    assert!(came_at >= due_at, "it came {:?} early", due_at.since(came_at));
+    let marked_at = runs(&world).await[0].marked_at.expect("a mark");
+    let ahead = due_at.since(marked_at);
+    assert!(!ahead.is_zero() && ahead <= Duration::from_millis(200), "marked {ahead:?} before");
+    line.say(succeeded(&trigger)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}

@@ -1,0 +1,7 @@
+//! The executors' door: one node, and several that die, sleep and lose their streams.
+
+#![cfg(test)]
+
+mod cluster;
+mod door;
+mod world;

@@ -1,0 +1,188 @@
+//! Engines with their doors open, over real gRPC on port 0, with one store in memory; and executors made by hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::{Engine, EngineConfig, Lifecycle};
+use rondel_core::{AppId, JobSpec, NamespaceId, Timestamp};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body as Up;
+use rondel_proto::v1::gateway_client::GatewayClient;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::ledger::RunQuery;
+use rondel_store::{Ledger as _, MemStore, Store};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Status, Streaming};
+
+const NAMESPACE: NamespaceId = NamespaceId::new(1);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A store whose clock goes as the test's does.
+pub(crate) fn store() -> Arc<MemStore> {
+    let started = tokio::time::Instant::now();
+    let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
+    Arc::new(MemStore::new(Arc::new(clock)))
+}
+
+/// A running engine with its door open, and a token for it.
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) store: Arc<MemStore>,
+    lifecycle: Lifecycle,
+    url: String,
+    pub(crate) token: Token,
+}
+
+impl World {
+    pub(crate) async fn start() -> Self {
+        Self::start_on(store(), EngineConfig::default()).await
+    }
+
+    /// One node on this store.
+    pub(crate) async fn start_on(store: Arc<MemStore>, config: EngineConfig) -> Self {
+        let lifecycle = Lifecycle::new();
+        let as_store: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
+        let engine = Engine::start(as_store, config, &lifecycle).await.unwrap();
+        let token = Token::generate();
+        add_admin_token(engine.store(), engine.new_id(), &token, engine.now()).await.unwrap();
+        engine.store().ensure_app(AppId::new(7), NAMESPACE, "files", engine.now()).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let stop = lifecycle.hard.clone();
+        let server = Server::builder()
+            .add_service(engine.gateway())
+            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move { stop.cancelled().await });
+        lifecycle.spawn("port", rondel_admin::Until::Hard, async move { server.await.unwrap() });
+        Self { engine, store, lifecycle, url, token }
+    }
+
+    pub(crate) async fn dial(&self, token: Option<&Token>, hello: v1::Hello) -> Result<Line, Status> {
+        let mut client = GatewayClient::<Channel>::connect(self.url.clone()).await.unwrap();
+        let (up, messages) = mpsc::channel(64);
+        up.send(v1::ExecutorMessage { body: Some(Up::Hello(hello)) }).await.unwrap();
+        let mut request = Request::new(ReceiverStream::new(messages));
+        if let Some(token) = token {
+            let value = format!("Bearer {}", token.reveal()).parse().unwrap();
+            request.metadata_mut().insert("authorization", value);
+        }
+        let down = client.session(request).await?.into_inner();
+        Ok(Line { up, down, beats: JoinSet::new() })
+    }
+
+    /// As by kill -9: nothing is said, given back or finished.
+    pub(crate) async fn die(self) {
+        self.lifecycle.soft.cancel();
+        self.lifecycle.hard.cancel();
+        tokio::time::timeout(LIMIT, self.lifecycle.wait()).await.unwrap();
+    }
+
+    pub(crate) async fn end(self) {
+        self.engine.drain(Duration::from_secs(1)).await;
+        tokio::time::timeout(LIMIT, self.lifecycle.wait()).await.unwrap();
+        assert!(!self.lifecycle.has_failed());
+    }
+}
+
+/// An executor's stream.
+pub(crate) struct Line {
+    up: mpsc::Sender<v1::ExecutorMessage>,
+    down: Streaming<v1::ServerMessage>,
+    /// Ends with the line.
+    beats: JoinSet<()>,
+}
+
+impl Line {
+    pub(crate) async fn say(&self, body: Up) {
+        self.up.send(v1::ExecutorMessage { body: Some(body) }).await.unwrap();
+    }
+
+    /// Says that it is there, again and again.
+    pub(crate) fn beat(mut self) -> Self {
+        let up = self.up.downgrade();
+        self.beats.spawn(async move {
+            let mut period = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                period.tick().await;
+                let Some(up) = up.upgrade() else { return };
+                let body = Some(Up::Heartbeat(v1::Heartbeat::default()));
+                if up.send(v1::ExecutorMessage { body }).await.is_err() {
+                    return;
+                }
+            }
+        });
+        self
+    }
+
+    /// The next message that `pick` wants.
+    pub(crate) async fn hear<T>(&mut self, pick: impl Fn(Down) -> Option<T>) -> T {
+        let next = async {
+            loop {
+                let message = self.down.message().await.unwrap().expect("the stream goes on");
+                if let Some(found) = message.body.and_then(&pick) {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, next).await.unwrap()
+    }
+
+    pub(crate) async fn trigger(&mut self) -> v1::Trigger {
+        self.hear(|body| match body {
+            Down::Triggers(triggers) => triggers.triggers.into_iter().next(),
+            _ => None,
+        })
+        .await
+    }
+
+    pub(crate) async fn ack(&mut self) -> v1::ResultAck {
+        self.hear(|body| match body {
+            Down::ResultAcks(acks) => acks.acks.into_iter().next(),
+            _ => None,
+        })
+        .await
+    }
+}
+
+pub(crate) fn hello(name: &str, incarnation: i64) -> v1::Hello {
+    v1::Hello {
+        namespace: "default".to_owned(),
+        app: "files".to_owned(),
+        name: name.to_owned(),
+        incarnation,
+        slots: 4,
+        handlers: vec!["h".to_owned()],
+        protocol: rondel_proto::PROTOCOL,
+        ..v1::Hello::default()
+    }
+}
+
+pub(crate) fn succeeded(trigger: &v1::Trigger) -> Up {
+    let result = v1::Result {
+        run_id: trigger.run_id,
+        attempt: trigger.attempt,
+        status: v1::result::Status::Succeeded.into(),
+        job_id: trigger.job_id,
+        ..v1::Result::default()
+    };
+    Up::Results(v1::Results { results: vec![result] })
+}
+
+pub(crate) async fn create(world: &World, more: serde_json::Value) -> rondel_store::catalog::JobRecord {
+    let mut spec = serde_json::json!({"name": "j", "app": "files", "handler": "h"});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let spec: JobSpec = serde_json::from_value(spec).unwrap();
+    world.engine.create_job(NAMESPACE, spec, "test").await.unwrap()
+}
+
+pub(crate) async fn request(world: &World, job: &rondel_store::catalog::JobRecord) {
+    let request = rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None };
+    world.engine.request_run(job, request).await.unwrap();
+}
+
+pub(crate) async fn runs(world: &World) -> Vec<rondel_core::Run> {
+    world.store.list_runs(NAMESPACE, &RunQuery { limit: 100, ..RunQuery::default() }).await.unwrap()
+}
