@@ -1,6 +1,7 @@
 //! Not a test: the last program that the tests run says what they did not cover here.
 //!
-//! A test whose database is not there returns early and says so on one line; those lines drown in a long run. This program
+//! A test whose database is not there returns early and says so on one line; those lines drown in a long run. Languages
+//! without an interpreter are passed over. This program
 //! has no harness, so nothing captures what it writes, and cargo runs it after the other test programs of this package.
 //! It never fails: `RONDEL_TEST_REQUIRE` is what turns a skip into a failure.
 
@@ -15,11 +16,11 @@ fn main() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let missing = uncovered();
     if missing.is_empty() {
-        return writeln!(out, "\nevery database was covered\n");
+        return writeln!(out, "\nevery database and language was covered\n");
     }
     writeln!(out, "\nNOT COVERED by this run, and skipped by the tests that need it:")?;
     for what in missing {
         writeln!(out, "  - {what}")?;
     }
-    writeln!(out, "./tests/run starts the databases and covers all of it.\n")
+    writeln!(out, "./tests/run starts the databases, and installs what Debian has.\n")
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, scratch, wait_until};
+use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, has_interpreter, scratch, wait_until};
 use serde_json::{Value, json};
 
 use crate::verdicts::{trigger, verdict};
@@ -119,8 +119,12 @@ async fn scripts_get_what_xxl_job_gives_them() {
         ("shell", "echo \"$1|$2|$3|$RONDEL_JOB\""),
         ("python", "import os, sys; print('|'.join([*sys.argv[1:], os.environ['RONDEL_JOB']]))"),
         ("node", "console.log([...process.argv.slice(2), process.env.RONDEL_JOB].join('|'))"),
+        ("php", "<?php echo implode('|', [...array_slice($argv, 1), getenv('RONDEL_JOB')]), PHP_EOL;"),
+        ("powershell", "Write-Output (($args + $env:RONDEL_JOB) -join '|')"),
     ] {
-        if !handlers.contains(&language) {
+        // The closing lines of a run of all tests name the languages that this host lacks.
+        assert_eq!(handlers.contains(&language), has_interpreter(language), "{language}: {handlers:?}");
+        if !has_interpreter(language) {
             continue;
         }
         let name = format!("in-{language}");
@@ -132,7 +136,7 @@ async fn scripts_get_what_xxl_job_gives_them() {
 }
 
 /// Every line of a run's log, once it is complete.
-async fn log(api: &Api, run: &str) -> Vec<String> {
+pub(crate) async fn log(api: &Api, run: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut after = String::new();
     wait_until(Duration::from_secs(60), "the log is complete", async || {
@@ -152,18 +156,18 @@ async fn log(api: &Api, run: &str) -> Vec<String> {
 }
 
 /// How much a flood prints, in MiB: 64 where nobody says anything.
-fn flood_mib() -> u64 {
+pub(crate) fn flood_mib() -> u64 {
     rondel_tests::variable("TEST_FLOOD_MIB").and_then(|text| text.parse().ok()).unwrap_or(64)
 }
 
 /// The greatest memory of a process since it was last forgotten, in KiB.
-fn peak_kib(id: u32) -> u64 {
+pub(crate) fn peak_kib(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("read a process's status");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("its peak");
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }
 
-fn forget_peak(id: u32) {
+pub(crate) fn forget_peak(id: u32) {
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").expect("forget the peak");
 }
 

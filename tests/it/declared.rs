@@ -78,6 +78,12 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     assert_eq!((&job["declared"]["drift"], &job["declared"]["undeclared_at"]), (&json!([]), &json!(null)));
     until(&api, "mail is there", LIMIT, |job| job["declared"].is_object()).await;
     assert_eq!(api.get("/api/v1/jobs/taken").await.expect(200)["app"], "other");
+    let told = wait_until(LIMIT, "the problem is told", async || {
+        let told = api.get("/api/v1/apps/billing/declaration-problems").await.expect(200)["items"].clone();
+        if told.as_array().is_some_and(|all| !all.is_empty()) { Ok(told) } else { Err(told) }
+    })
+    .await;
+    assert_eq!((&told[0]["job"], told.as_array().map(Vec::len)), (&json!("taken"), Some(1)), "{told:#}");
 
     // The next build changes one job and drops another, while the old build still runs: no flapping.
     let second = Build::start(&server, "two", &[close(late)]);

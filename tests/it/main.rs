@@ -4,6 +4,7 @@ mod agent;
 mod bad_input;
 mod broadcast;
 mod calendars;
+mod compile_errors;
 mod console;
 mod crash;
 mod declared;
@@ -21,6 +22,7 @@ mod proof;
 mod purge;
 mod routers;
 mod tidy;
+mod unruly;
 mod verdicts;
 mod webhook;
 

@@ -141,6 +141,12 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
         assert!(page.contains(field), "{page}");
     }
 
+    let form = self::page(&server, "/jobs/good/edit").await;
+    for part in [r#"name="params_by" value="fields" checked"#, r#"name="param.text.table""#] {
+        assert!(form.contains(part), "{part}: {form}");
+    }
+    assert!(self::page(&server, "/executors").await.contains("import"));
+
     // A run.
     let refused = api.post("/api/v1/jobs/told-later/runs", json!({"params": {"rows": 1}})).await.expect(422);
     assert_eq!(complaint(&refused).0, ["/params/table"]);

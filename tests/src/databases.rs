@@ -127,15 +127,12 @@ pub async fn scratch(backend: Backend) -> Option<ScratchDb> {
     Some(ScratchDb { backend, url: url.into(), place: Place::Server { server, database } })
 }
 
-/// What tests in this environment leave out, one sentence each.
-pub fn uncovered() -> Vec<String> {
-    Backend::ALL
-        .into_iter()
-        .filter_map(|backend| {
-            let variable = backend.variable().filter(|name| settings::variable(name).is_none())?;
-            Some(format!("{backend}, as {variable} is not set"))
-        })
-        .collect()
+/// The databases that are not there, one sentence each.
+pub(crate) fn uncovered() -> impl Iterator<Item = String> {
+    Backend::ALL.into_iter().filter_map(|backend| {
+        let variable = backend.variable().filter(|name| settings::variable(name).is_none())?;
+        Some(format!("{backend}, as {variable} is not set"))
+    })
 }
 
 /// One line, past the capture of the test's output, with the test's name: `tests/run` counts these.

@@ -33,6 +33,10 @@ pub struct EngineConfig {
     pub silence: Duration,
     /// After how long without a sign of an executor its runs are given up; longer than the silence and a grace.
     pub lost_after: Duration,
+    /// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace, and a result's way.
+    pub overdue_ask: Duration,
+    /// How long after the deadline it is given up.
+    pub overdue_give_up: Duration,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
     /// How long logs are kept after their run began; they go with their run at the latest.
@@ -61,6 +65,8 @@ impl Default for EngineConfig {
             heartbeat: Duration::from_secs(2),
             silence: Duration::from_secs(15),
             lost_after: Duration::from_secs(30),
+            overdue_ask: Duration::from_secs(20),
+            overdue_give_up: Duration::from_secs(60),
             retention: Duration::from_secs(30 * 24 * 3600),
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,

@@ -14,10 +14,6 @@ use super::messages::cancel;
 use super::run_loop::{DispatchLoop, Phase};
 use super::{Ready, finish_unsent};
 
-/// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace, and a result's way.
-const ASK_AFTER: Duration = Duration::from_secs(20);
-/// How long after the deadline it is given up.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// Who asks.
 const WATCH: &str = "the server, for its timeout is over";
 
@@ -67,10 +63,11 @@ impl Deadlines {
         }
     }
 
-    fn overdue(&self, now: Timestamp) -> Vec<(RunId, i32, Overdue)> {
+    /// What is past its deadline by one of the patiences of [`EngineConfig`](crate::EngineConfig).
+    fn overdue(&self, now: Timestamp, (ask, give_up): (Duration, Duration)) -> Vec<(RunId, i32, Overdue)> {
         let what = |deadline: &Deadline| {
-            let asks = (now >= deadline.at + ASK_AFTER).then_some(Overdue::Ask);
-            if now >= deadline.at + GIVE_UP_AFTER { Some(Overdue::GiveUp) } else { asks }
+            let asks = (now >= deadline.at + ask).then_some(Overdue::Ask);
+            if now >= deadline.at + give_up { Some(Overdue::GiveUp) } else { asks }
         };
         self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, what(deadline)?))).collect()
     }
@@ -78,7 +75,8 @@ impl Deadlines {
 
 impl DispatchLoop {
     pub(super) fn watch_deadlines(&mut self, now: Timestamp) {
-        for (run, attempt, what) in self.deadlines.overdue(now) {
+        let patience = (self.shared.config.overdue_ask, self.shared.config.overdue_give_up);
+        for (run, attempt, what) in self.deadlines.overdue(now, patience) {
             let active = self.active.get(&run).filter(|active| active.ready.run.attempt == attempt);
             let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
                 continue;
@@ -124,6 +122,8 @@ mod tests {
     use super::*;
     use crate::dispatch::tests_support::{definition, ready};
 
+    const PATIENCE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(60));
+
     #[test]
     fn who_goes_on_past_its_deadline_is_asked_and_then_given_up() {
         let mut deadlines = Deadlines::default();
@@ -136,13 +136,13 @@ mod tests {
             [(149, None), (150, Some(Overdue::Ask)), (189, Some(Overdue::Ask)), (190, Some(Overdue::GiveUp))]
         {
             let expected: Vec<_> = what.map(|what| (run, 1, what)).into_iter().collect();
-            assert_eq!(deadlines.overdue(Timestamp::from_secs(second)), expected, "{second}");
+            assert_eq!(deadlines.overdue(Timestamp::from_secs(second), PATIENCE), expected, "{second}");
         }
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::Cancelled);
         deadlines.asked(run);
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::TimedOut);
         assert_eq!(deadlines.judge(run, Outcome::Succeeded), Outcome::Succeeded);
         deadlines.forget(run);
-        assert_eq!(deadlines.overdue(Timestamp::from_secs(500)), []);
+        assert_eq!(deadlines.overdue(Timestamp::from_secs(500), PATIENCE), []);
     }
 }

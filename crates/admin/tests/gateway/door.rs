@@ -10,7 +10,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::Ledger as _;
 use tonic::Code;
 
-use super::world::{LIMIT, World, create, hello, request, runs, succeeded};
+use super::world::{LIMIT, World, create, hello, request, runs, store, succeeded};
 
 async fn refusal(world: &World, token: Option<&Token>, hello: v1::Hello) -> (Code, String) {
     match world.dial(token, hello).await {
@@ -136,5 +136,43 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_dead() {
     assert_eq!((again.run_id, again.attempt), (died.run_id, 2));
     let attempts = world.store.attempts(rondel_core::RunId::new(died.run_id)).await.unwrap();
     assert_eq!(attempts.len(), 1);
+    world.end().await;
+}
+
+/// An executor that does not stop a run at its deadline is asked to, by name of the watch; then the run is given up, and its
+/// job goes on.
+#[tokio::test]
+async fn a_run_that_goes_on_past_its_deadline_is_given_up() {
+    let (overdue_ask, overdue_give_up) = (Duration::from_secs(1), Duration::from_secs(3));
+    let world = World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
+    let job = create(&world, serde_json::json!({"timeout": "1s"})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    request(&world, &job).await;
+    let ignored = line.trigger().await;
+    let started = v1::Reply {
+        kind: v1::reply::Kind::Started.into(),
+        run_id: ignored.run_id,
+        attempt: ignored.attempt,
+        ..v1::Reply::default()
+    };
+    line.say(Up::Replies(v1::Replies { replies: vec![started] })).await;
+    request(&world, &job).await;
+    let asked = line.hear(|body| match body {
+        Down::Cancels(cancels) => cancels.cancels.into_iter().next(),
+        _ => None,
+    });
+    let asked = asked.await;
+    assert_eq!((asked.run_id, asked.by.contains("timeout")), (ignored.run_id, true), "{asked:?}");
+    // The job is serial: its next run comes when this one is given up.
+    let next = line.trigger().await;
+    assert_ne!(next.run_id, ignored.run_id);
+    let run = world.store.runs(&[rondel_core::RunId::new(ignored.run_id)]).await.unwrap().remove(0);
+    assert_eq!(run.status, RunStatus::TimedOut);
+    assert!(run.message.unwrap_or_default().contains("executor a did not stop it"));
+    line.say(succeeded(&next)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    // What it says in the end changes nothing.
+    line.say(succeeded(&ignored)).await;
+    assert_ne!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }

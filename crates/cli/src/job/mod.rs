@@ -43,6 +43,8 @@ enum JobCommand {
     Versions(versions::VersionsArgs),
     /// Show what an edit of a job changed, scripts line by line
     Diff(versions::DiffArgs),
+    /// Put back what an earlier version said; the job keeps its name, and is on or off as it is
+    Restore(versions::RestoreArgs),
     /// Make a run of a job, due now
     Trigger(TriggerArgs),
     /// Ask for the open runs of a job to be cancelled, or for those of one fire
@@ -121,6 +123,7 @@ impl JobArgs {
             JobCommand::Get(args) => VIEW.whole(&client.get(&["jobs", &args.name], &[]).await?, format),
             JobCommand::Versions(args) => versions::list(&client, &args, format).await,
             JobCommand::Diff(args) => versions::diff(&client, &args, format).await,
+            JobCommand::Restore(args) => saved(&versions::restore(&client, &args).await?, format),
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),

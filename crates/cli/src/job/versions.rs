@@ -4,7 +4,7 @@ use clap::Args;
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use crate::client::{Client, text_of, time_of};
+use crate::client::{Body, Client, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::terminal::harmless;
@@ -31,6 +31,16 @@ pub(super) struct DiffArgs {
     /// To this version; else the newest
     #[arg(long, value_name = "N")]
     to: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RestoreArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    /// Which version
+    #[arg(value_name = "VERSION")]
+    version: u32,
 }
 
 const VIEW: View = View { name: "version", headers: &["VERSION", "SAVED", "AUTHOR"], row };
@@ -60,6 +70,12 @@ pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -
             output::data(&lines.join("\n"))
         }
     }
+}
+
+/// Puts one back; answers the job.
+pub(super) async fn restore(client: &Client, args: &RestoreArgs) -> Result<Body, Failure> {
+    let body = serde_json::json!({ "version": args.version }).to_string();
+    client.post(&["jobs", &args.name, "restore"], &body).await
 }
 
 fn row(version: &Value, now: Timestamp) -> Vec<String> {

@@ -241,7 +241,7 @@ async fn switch(call: &Call, name: &str, if_match: &IfMatch, enabled: bool) -> R
 }
 
 /// Reads, changes and writes; again if somebody else was faster, unless the caller said which version is meant.
-async fn change(
+pub(super) async fn change(
     call: &Call,
     name: &str,
     if_match: &IfMatch,

@@ -46,6 +46,7 @@ pub(crate) fn routes() -> Routes {
         .delete("/api/v1/jobs/{name}", Edit, jobs::delete)
         .post("/api/v1/jobs/{name}/pause", Operate, jobs::pause)
         .post("/api/v1/jobs/{name}/reset", Edit, jobs::reset)
+        .post("/api/v1/jobs/{name}/restore", Edit, versions::restore)
         .post("/api/v1/jobs/{name}/resume", Operate, jobs::resume)
         .get("/api/v1/jobs/{name}/versions/diff", View, versions::diff)
         .post("/api/v1/jobs/{name}/cancel", Operate, cancels::job)

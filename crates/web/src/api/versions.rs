@@ -1,4 +1,4 @@
-//! What an edit of a job changed.
+//! What an edit of a job changed, and putting back what an earlier version said.
 
 use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -6,11 +6,13 @@ use http::{HeaderMap, StatusCode};
 use rondel_core::JobSpec;
 use rondel_core::diff::{self, Change};
 use rondel_store::catalog::JobRecord;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::jobs::{JobName, find};
+use super::jobs::{JobName, change, find};
+use crate::body::{JsonBody, read, refuse_value};
 use crate::call::Call;
+use crate::etag::IfMatch;
 use crate::frame::json;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -69,15 +71,45 @@ pub(super) async fn diff(
     json(StatusCode::OK, &DiffJson { from, to, changes, text })
 }
 
+/// The body of a request to put back a version.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Restore {
+    version: i64,
+}
+
+/// Makes what an earlier version said the newest one. The job keeps its name, and is on or off as it is.
+pub(super) async fn restore(
+    call: Call,
+    JobName(name): JobName,
+    if_match: IfMatch,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let wanted: Restore = read(&body)?;
+    let record = find(&call, &name).await?;
+    let old = of_version(&call, &record, wanted.version).await?;
+    let old = old.map_err(|message| refuse_value("/version", message))?;
+    change(&call, &name, &if_match, |record| {
+        Ok(JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old.clone() })
+    })
+    .await
+}
+
 async fn definition(
     call: &Call<DiffQuery>,
     record: &JobRecord,
     (parameter, version): (&'static str, i64),
 ) -> Result<Value, Problem> {
-    let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
-    let spec: JobSpec = found.map(|found| found.spec).ok_or_else(|| {
-        let message = format!("there is no version {version}; the newest is {}", record.version);
+    let found = of_version(call, record, version).await?;
+    let spec = found.map_err(|message| {
         Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
     })?;
     Ok(serde_json::to_value(&spec).unwrap_or_default())
+}
+
+/// What a version says, or that there is none.
+async fn of_version<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<Result<JobSpec, String>, Problem> {
+    let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
+    let missing = || format!("there is no version {version}; the newest is {}", record.version);
+    Ok(found.map(|found| found.spec).ok_or_else(missing))
 }

@@ -170,3 +170,40 @@ async fn what_an_edit_changed_is_shown() {
     let refused = server.get(&format!("{path}?to=3")).await.expect(422);
     assert_eq!(refused["errors"][0]["parameter"], "to");
 }
+
+/// No version of a script is lost: thirty and more are listed, and each can be put back.
+#[tokio::test]
+async fn every_version_of_a_script_is_kept_and_can_be_put_back() {
+    let server = Server::start().await;
+    let script = |number: usize| json!({"script": format!("echo one\necho {number}\n")});
+    let body = json!({"name": "a", "app": "x", "handler": "shell", "params": script(1)});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    for number in 2..=35 {
+        server.with_body("PATCH", "/api/v1/jobs/a", json!({"params": script(number)})).await.expect(200);
+    }
+    let mut listed = Vec::new();
+    let mut path = "/api/v1/jobs/a/versions".to_owned();
+    loop {
+        let page = server.get(&path).await.expect(200);
+        listed.extend(page["items"].as_array().unwrap().clone());
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        path = format!("/api/v1/jobs/a/versions?cursor={next}");
+    }
+    let versions: Vec<_> = listed.iter().map(|one| one["version"].as_i64().unwrap()).collect();
+    assert_eq!(versions, (1..=35).rev().collect::<Vec<_>>());
+    assert_eq!(listed[34]["definition"]["params"], script(1));
+
+    server.bare("POST", "/api/v1/jobs/a/pause").await.expect(200);
+    let restore = |version: i64| json!({ "version": version });
+    let back = server.with_body("POST", "/api/v1/jobs/a/restore", restore(6)).await.expect(200);
+    assert_eq!((&back["params"], &back["version"], &back["enabled"]), (&script(6), &json!(37), &json!(false)));
+    let same = server.with_body("POST", "/api/v1/jobs/a/restore", restore(6)).await.expect(200);
+    assert_eq!(same["version"], 37, "nothing is saved where nothing changes");
+    let none = server.with_body("POST", "/api/v1/jobs/a/restore", restore(99)).await.expect(422);
+    assert_eq!(none["errors"][0]["pointer"], "/version");
+    assert!(none["errors"][0]["message"].as_str().unwrap().contains("the newest is 37"), "{none}");
+    server.with_body("POST", "/api/v1/jobs/a/restore", json!({})).await.expect(422);
+    let request = server.request("POST", "/api/v1/jobs/a/restore").header("content-type", "application/json");
+    let stale = request.header("if-match", "\"v3\"").body(restore(2).to_string().into()).unwrap();
+    assert_eq!(server.send(stale).await.status, 412);
+}
