@@ -62,7 +62,9 @@ async fn a_handler_that_aborts_its_process_takes_down_no_other_run(db: ScratchDb
     }
     let _calm = program(&server, "calm", None);
     beside(&api, "calm").await;
-    create(&api, "unruly", "abort", json!({})).await;
+    // A process that dies within milliseconds of its welcome has not written down yet that it had one: its successor proves
+    // nothing, and its runs wait for its silence.
+    create(&api, "unruly", "abort", json!({"params": {"ms": 500}})).await;
     let run = trigger(&api, "unruly-abort").await;
     let mut starts = 0;
     let run = loop {

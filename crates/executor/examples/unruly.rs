@@ -1,6 +1,6 @@
 //! An executor for tests, with handlers that do what no handler should.
 //!
-//! `unruly SERVER TOKEN_FILE APP NAME [DATA_DIR]`. `abort` ends the process; `spin` blocks its thread for `ms` without an
+//! `unruly SERVER TOKEN_FILE APP NAME [DATA_DIR]`. `abort` ends the process after `ms`; `spin` blocks its thread for `ms` without an
 //! `await`, and neither yields nor looks whether it is to stop; `flood` writes `mib` MiB to its log; `garble` says what no
 //! text should hold, in its log, its result and its error; `steady` does nothing.
 use std::process::ExitCode;
@@ -23,7 +23,8 @@ fn garbage() -> String {
     format!("\u{1b}[31mred\u{1b}]0;title\u{7} \0 \u{202e}back {broken}\r\nsecond")
 }
 
-async fn abort() {
+async fn abort(Params(how): Params<HowMuch>) {
+    tokio::time::sleep(Duration::from_millis(how.ms)).await;
     std::process::abort();
 }
 
