@@ -77,7 +77,9 @@ async fn make_a_job(browser: &mut Browser, shots: &Path) {
     browser.fill("[name=description]", "Counts to twenty, and says so").await;
     browser.fill("[name=app]", "demo").await;
     browser.fill("[name=handler]", "shell").await;
-    browser.fill("[name=params]", &json!({"argv": ["sh", "-c", SCRIPT]}).to_string()).await;
+    // The handler says what it takes: a field for each.
+    browser.until("the fields are there", "document.querySelector('[name=\"param.json.argv\"]')").await;
+    browser.fill("[name=\"param.json.argv\"]", &json!(["sh", "-c", SCRIPT]).to_string()).await;
     browser.shoot(&shots.join("new.png")).await;
     browser.follow("#create").await;
     browser.until("the job is shown", "location.pathname === '/jobs/nightly-report'").await;
@@ -116,6 +118,11 @@ async fn furnish(api: &Api) {
         json!({"name": "search.reindex", "handler": "shell", "params": shell("sleep 5"), "timeout": "1s"}),
         json!({"name": "inventory.sync", "handler": "shell", "params": shell("true"), "route": "broadcast",
             "schedule": {"cron": "0 */15 * * * ?"}}),
+        json!({"name": "billing.tell", "handler": "shell", "params": shell("echo $RONDEL_PARENTS"),
+            "schedule": {"after": ["billing.close-month"], "on": "failure"}}),
+        json!({"name": "billing.file", "handler": "shell", "params": shell("true"), "route": "broadcast",
+            "schedule": {"after": ["billing.close-month", "billing.tell"], "on": "either"}}),
+        json!({"name": "nobody.there", "handler": "missing", "schedule": {"every": "1h"}, "enabled": false}),
         json!({"name": "legacy.import", "handler": "shell", "params": shell("true"),
             "schedule": {"cron": "0 0 4 * * ?"}, "enabled": false}),
     ];
@@ -165,6 +172,8 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
         ("run", format!("/runs/{nightly}")),
         ("run-failed", format!("/runs/{failed}")),
         ("run-broadcast", format!("/runs/{whole}")),
+        ("run-search", format!("/runs/{nightly}?contains=line+1")),
+        ("job-warned", "/jobs/nobody.there".to_owned()),
         ("executors", "/executors".to_owned()),
     ];
     for (lang, tag) in [("en", "en"), ("zh", "zh-CN")] {
@@ -191,6 +200,7 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
     switch_on_the_list(browser, url).await;
     ask_why(browser, url, shots).await;
     edit_a_job(browser, url).await;
+    cancel_a_run(browser, url, api, shots).await;
     assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
 }
 
@@ -246,6 +256,21 @@ async fn edit_a_job(browser: &mut Browser, url: &str) {
             "location.pathname === '/jobs/billing.close-month' && document.body.textContent.includes('0 30 1 1 * ?')",
         )
         .await;
+}
+
+/// Who cancels is asked why, and the verdict says it.
+async fn cancel_a_run(browser: &mut Browser, url: &str, api: &Api, shots: &Path) {
+    let params = json!({"params": {"argv": ["sleep", "60"]}});
+    let run = api.post("/api/v1/jobs/nightly-report/runs", params).await.expect(201);
+    browser.goto(&format!("{url}/runs/{}", run["id"].as_str().expect("an id"))).await;
+    browser.until("it runs", "document.querySelector('#status').dataset.status === 'running'").await;
+    browser.eval("document.querySelector('[popovertarget=cancel]').click()").await;
+    browser.fill("#cancel [name=reason]", "the disk is full").await;
+    browser.shoot(&shots.join("cancel.png")).await;
+    browser.follow("#cancel-yes").await;
+    browser.until("it is cancelled", "document.querySelector('#status').dataset.status === 'cancelled'").await;
+    let said = browser.eval("document.querySelector('#status').textContent").await;
+    assert!(said.as_str().expect("text").contains("the disk is full"), "{said}");
 }
 
 async fn see_what_goes_wrong(browser: &mut Browser, url: &str, shots: &Path) {

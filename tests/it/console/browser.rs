@@ -194,7 +194,8 @@ impl Browser {
     pub(super) async fn fill(&mut self, selector: &str, text: &str) {
         let (field, text) = (quoted(selector), quoted(text));
         let script = format!(
-            "(field => {{ field.value = {text}; field.dispatchEvent(new Event('input', {{bubbles: true}})); }})\
+            "(field => {{ field.value = {text}; \
+             ['input', 'change'].forEach(kind => field.dispatchEvent(new Event(kind, {{bubbles: true}}))); }})\
              (document.querySelector({field}))"
         );
         self.eval(&script).await;

@@ -4,7 +4,6 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::tree::{Branch, DEPTH_MAX, Link, arrange};
 use rondel_core::{Run, RunId};
-use rondel_store::Store;
 use serde::Serialize;
 
 use super::run_json::{RunItem, items};
@@ -56,7 +55,7 @@ struct TreeJson {
 
 pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
-    let Tree { branches, has_more } = read(call.engine().store(), run).await?;
+    let Tree { branches, has_more } = read(&call, run).await?;
     let runs = branches.iter().map(|branch| branch.run.clone()).collect();
     let shown = |(branch, item): (Branch, RunItem)| BranchJson {
         depth: branch.depth,
@@ -69,16 +68,20 @@ pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> 
     json(StatusCode::OK, &TreeJson { items, has_more })
 }
 
-/// The tree that a run belongs to. Where the run that its fire began with is gone already, it begins with the run itself.
-pub(crate) async fn read(store: &dyn Store, run: Run) -> Result<Tree, Problem> {
+/// The tree that a run belongs to, as far as the caller may see it. Where the run that its fire began with is gone already,
+/// or out of sight, it begins with the run itself; what hangs on a run that is out of sight is too.
+pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
     let root = match run.fire_root() {
         id if id == run.id => run,
-        id => store.runs(&[id]).await?.pop().filter(|root| root.namespace == run.namespace).unwrap_or(run),
+        id => {
+            let found = call.engine().store().runs(&[id]).await?.pop();
+            found.filter(|root| root.namespace == run.namespace && call.sees(root.app)).unwrap_or(run)
+        }
     };
     let (mut found, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
     for _ in 0..DEPTH_MAX {
         let room = BRANCH_COUNT_MAX - 1 - found.len();
-        let (mut next, is_cut) = below(store, &level, room).await?;
+        let (mut next, is_cut) = below(call, &level, room).await?;
         level = next.iter().map(|run| run.id).collect();
         found.append(&mut next);
         has_more = is_cut;
@@ -91,7 +94,7 @@ pub(crate) async fn read(store: &dyn Store, run: Run) -> Result<Tree, Problem> {
 
 /// What follows from a run directly: at most so many, and whether there are more.
 pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJson>, bool), Problem> {
-    let (mut runs, has_more) = below(call.engine().store(), &[run.id], CHILD_COUNT_MAX).await?;
+    let (mut runs, has_more) = below(call, &[run.id], CHILD_COUNT_MAX).await?;
     runs.sort_by_key(|one| (one.link_to(run), one.shard_index, one.id));
     let kinds: Vec<Link> = runs.iter().map(|one| one.link_to(run)).collect();
     let children = kinds.into_iter().zip(items(call, runs).await?).map(|(kind, item)| ChildJson { kind, item });
@@ -99,10 +102,11 @@ pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJ
 }
 
 /// At most `max` of what follows from these, and whether there is more.
-async fn below(store: &dyn Store, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
+async fn below<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
     let limit = u32::try_from(max + 1).unwrap_or(u32::MAX);
-    let mut runs = store.runs_below(parents, limit).await?;
+    let mut runs = call.engine().store().runs_below(parents, limit).await?;
     let is_cut = runs.len() > max;
     runs.truncate(max);
+    runs.retain(|run| call.sees(run.app));
     Ok((runs, is_cut))
 }

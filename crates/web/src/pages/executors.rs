@@ -61,6 +61,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
 
 async fn problems(page: &Page) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
-    let told = apps.into_iter().map(|app| (app.name, page.engine().declaration_problems(app.id)));
+    let seen = apps.into_iter().filter(|app| page.call.sees(app.id));
+    let told = seen.map(|app| (app.name, page.engine().declaration_problems(app.id)));
     Ok(told.filter(|(_, problems)| !problems.is_empty()).collect())
 }

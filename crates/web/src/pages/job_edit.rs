@@ -136,7 +136,7 @@ async fn show(page: &Page, status: StatusCode, record: &JobRecord, typed: Typed)
         shell: page.shell(Nav::Jobs),
         t: page.t,
         name: record.spec.name.clone(),
-        param_fields: job_params::drawn(page, &typed.form, typed.sent.as_ref()),
+        param_fields: job_params::drawn(page, &typed.form, typed.sent.as_ref()).await?,
         form: typed.form,
         errors: typed.errors,
         offers: Offers::read(page).await?,

@@ -107,7 +107,7 @@ async fn form(
     errors: Errors,
 ) -> Result<Response, Problem> {
     let offers = Offers::read(page).await?;
-    let param_fields = job_params::drawn(page, &form, sent);
+    let param_fields = job_params::drawn(page, &form, sent).await?;
     let shell = page.shell(Nav::Jobs);
     let template = NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true };
     html(status, &template)

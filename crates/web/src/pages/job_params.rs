@@ -10,7 +10,7 @@ use super::job_form::{Errors, JobForm};
 use super::params_form::{self, FieldKind, ParamField};
 use super::shell::{Page, html};
 use super::texts::Texts;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 /// The part of the form, alone: for when another handler was chosen.
 #[derive(Template)]
@@ -28,14 +28,21 @@ pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> 
     if form.params_by.is_empty() {
         form.params_by = JobForm::default().params_by;
     }
-    let param_fields = drawn(&page, &form, Some(&sent));
+    let param_fields = drawn(&page, &form, Some(&sent)).await?;
     html(StatusCode::OK, &ParamsPart { t: page.t, form, errors: Errors::default(), param_fields })
 }
 
-/// The fields that the chosen handler's parameters have, with what was typed into them; none where it does not say.
-pub(super) fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Vec<ParamField> {
+/// The fields that the chosen handler's parameters have, with what was typed into them; none where it does not say, or where
+/// its app is out of reach.
+pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Result<Vec<ParamField>, Problem> {
     let namespace = page.call.namespace.id;
-    let Some(schema) = page.engine().params_schema(namespace, &form.app, &form.handler) else { return Vec::new() };
+    let schema = page.engine().params_schema(namespace, &form.app, &form.handler);
+    let Some(schema) = schema else { return Ok(Vec::new()) };
+    match page.call.check_app_name(&form.app).await {
+        Ok(()) => {}
+        Err(problem) if problem.code() == Code::Forbidden => return Ok(Vec::new()),
+        Err(problem) => return Err(problem),
+    }
     let params = match form.params.as_str() {
         "" => Value::Null,
         // What is no JSON is mended as text.
@@ -47,5 +54,5 @@ pub(super) fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Vec<P
             typed.clone_into(&mut field.value);
         }
     }
-    fields
+    Ok(fields)
 }

@@ -35,7 +35,7 @@ impl RunTree {
     /// The tree that a run belongs to; nothing where it stands alone.
     pub(super) async fn read<Q>(page: &Page<Q>, shown: &Run) -> Result<Option<Self>, Problem> {
         let (now, t) = (page.engine().now(), page.t);
-        let mut found = run_tree::read(page.engine().store(), shown.clone()).await?;
+        let mut found = run_tree::read(&page.call, shown.clone()).await?;
         // They are drawn as a grid already.
         found.branches.retain(|one| one.link != Some(Link::Shard) || one.run.parent != Some(shown.id));
         if found.branches.len() < 2 {
