@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_admin::EngineConfig;
 use rondel_admin::auth::Token;
 use rondel_core::RunStatus;
 use rondel_proto::v1;
