@@ -145,7 +145,8 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_dead() {
 #[tokio::test]
 async fn a_run_that_goes_on_past_its_deadline_is_given_up() {
     let (overdue_ask, overdue_give_up) = (Duration::from_secs(1), Duration::from_secs(3));
-    let world = World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
+    let world =
+        World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
     let job = create(&world, serde_json::json!({"timeout": "1s"})).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
