@@ -152,6 +152,24 @@ CREATE TABLE node (
     -- Version of its program.
     server_version TEXT NOT NULL
         CHECK (length(server_version) <= 255),
+    -- 1 while its process is on its way out: it takes nothing new, and inherits nothing.
+    is_leaving INTEGER NOT NULL DEFAULT 0
+        CHECK (is_leaving IN (0, 1)),
+    -- How it shares out jobs without a living home.
+    claim_strategy TEXT NOT NULL DEFAULT 'default'
+        CHECK (claim_strategy IN ('default', 'id_hash', 'least_count', 'weight')),
+    -- Its share, where that goes by weight.
+    weight BIGINT NOT NULL DEFAULT 1,
+    -- How many jobs it is home to, by its last count.
+    job_count BIGINT NOT NULL DEFAULT 0,
+    -- How far the wall clock of its host is ahead of this database's.
+    skew_ms BIGINT NOT NULL DEFAULT 0,
+    -- How many times it tried to claim a job since its process started.
+    claims_tried BIGINT NOT NULL DEFAULT 0,
+    -- How many of those another node had locked or moved.
+    claims_lost BIGINT NOT NULL DEFAULT 0,
+    -- How many of its statements were refused since then because its epoch was gone.
+    refused_count BIGINT NOT NULL DEFAULT 0,
     -- When this epoch began.
     started_at_ms BIGINT NOT NULL,
     CONSTRAINT node_key UNIQUE (name)

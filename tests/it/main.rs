@@ -4,6 +4,7 @@ mod agent;
 mod bad_input;
 mod broadcast;
 mod calendars;
+mod cluster;
 mod compile_errors;
 mod console;
 mod crash;

@@ -85,6 +85,20 @@ impl Clock {
         Timestamp::from_millis(micros.div_euclid(1000))
     }
 
+    /// How far this host's wall clock is ahead of the database's, in milliseconds; negative where it is behind. It decides
+    /// nothing, and is told to people. On a given clock there is no wall clock.
+    #[must_use]
+    pub fn skew_ms(&self) -> i64 {
+        match self.boot {
+            Boot::Host => {
+                let wall = clock_gettime(ClockId::Realtime);
+                let wall_ms = wall.tv_sec.saturating_mul(1_000).saturating_add(wall.tv_nsec / 1_000_000);
+                wall_ms.saturating_sub(self.now().as_millis())
+            }
+            Boot::Given(_) => 0,
+        }
+    }
+
     /// Takes in a reading that was asked for at `sent` and arrived at `received`. Answers how far the clock stepped
     /// back, in milliseconds, where it did.
     pub fn observe(&self, database_now: Timestamp, sent: i64, received: i64) -> Option<i64> {

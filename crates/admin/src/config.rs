@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rondel_core::homes::ClaimStrategy;
+
 use crate::clock::Boot;
 
 /// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
@@ -15,6 +17,10 @@ pub struct EngineConfig {
     pub lease: Duration,
     /// How often the lease is renewed; at most a quarter of it.
     pub beat: Duration,
+    /// How jobs without a living home are shared out among the nodes; to be the same on all of them.
+    pub claim_strategy: ClaimStrategy,
+    /// This node's share, where that goes by weight.
+    pub node_weight: u32,
     /// How often due jobs are looked for.
     pub scan_period: Duration,
     /// How far ahead fires are claimed.
@@ -56,6 +62,8 @@ impl Default for EngineConfig {
             advertise_url: None,
             lease: Duration::from_secs(5),
             beat: Duration::from_secs(1),
+            claim_strategy: ClaimStrategy::Default,
+            node_weight: 1,
             scan_period: Duration::from_secs(1),
             look_ahead: Duration::from_secs(5),
             near: Duration::from_secs(3),

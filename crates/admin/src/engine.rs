@@ -2,22 +2,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use rondel_core::calendar::Rule;
+use rondel_core::homes::Switch;
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobSpec, NodeId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::ledger::RunQuery;
 use rondel_store::{LeaseToken, Store, StoreError};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
 
 use crate::alert::AlertLoop;
 use crate::clock::Clock;
-use crate::cluster::{AdoptLoop, BeatLoop, Membership, join};
+use crate::cluster::{
+    AdoptLoop, AppSwitches, BeatLoop, DatabaseTrouble, DatabaseWatch, Departing, Membership, MoveLoop, join, leave,
+};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{Board, DeclarationProblem, DeclareLoop};
@@ -33,6 +36,7 @@ use crate::registry::{OnlineExecutor, Registry};
 use crate::scheduler::heal::HealLoop;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::scan::ScanLoop;
+use crate::scheduler::share::ClaimCounts;
 use crate::scheduler::tick::{Command, TickLoop};
 
 const EVENT_CAPACITY: usize = 4_096;
@@ -74,8 +78,14 @@ pub(crate) struct Shared {
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<Command>,
     pub(crate) events: mpsc::Sender<Event>,
-    database: AtomicBool,
-    draining: AtomicBool,
+    pub(crate) beat_poke: Notify,
+    pub(crate) database: DatabaseWatch,
+    pub(crate) apps: AppSwitches,
+    pub(crate) departing: Departing,
+    pub(crate) claims: ClaimCounts,
+    /// Until when jobs are quiet, since the database's clock stepped back; in milliseconds.
+    quiet_until_ms: AtomicI64,
+    pub(crate) draining: AtomicBool,
     /// What was open when this node started has been looked for.
     adopted: AtomicBool,
 }
@@ -130,20 +140,33 @@ impl Shared {
         if self.store.is_single_server() { 1 } else { self.config.lanes.max(1) }
     }
 
-    pub(crate) fn database_answers(&self, answers: bool) {
-        self.database.store(answers, Ordering::Relaxed);
+    /// Whether this process is on its way out.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// The database's clock stepped back: nothing is due again before it has come to where it was.
+    pub(crate) fn note_quiet(&self, until: Timestamp) {
+        self.quiet_until_ms.fetch_max(until.as_millis(), Ordering::Relaxed);
+    }
+
+    fn quiet_until(&self) -> Option<Timestamp> {
+        let until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
+        (until > self.clock.now()).then_some(until)
     }
 }
 
 /// Whether a node does its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// Its lease holds.
     pub lease_held: bool,
     /// It is on its way out.
     pub draining: bool,
-    /// The database answered the last beat.
-    pub database: bool,
+    /// What is wrong with the database, where the last beat was not answered.
+    pub database: Option<DatabaseTrouble>,
+    /// The node's switch.
+    pub switch: Switch,
     /// Jobs are quiet until then, because the database's clock stepped back.
     pub quiet_until: Option<Timestamp>,
 }
@@ -189,7 +212,12 @@ impl Engine {
             adopt_poke: Notify::new(),
             tick,
             events: events.clone(),
-            database: AtomicBool::new(true),
+            beat_poke: Notify::new(),
+            database: DatabaseWatch::default(),
+            apps: AppSwitches::default(),
+            departing: Departing::default(),
+            claims: ClaimCounts::default(),
+            quiet_until_ms: AtomicI64::new(0),
             draining: AtomicBool::new(false),
             adopted: AtomicBool::new(false),
         });
@@ -212,6 +240,8 @@ impl Engine {
         lifecycle.spawn("scan", Until::Soft, scan.run(soft.clone()));
         let adopt = AdoptLoop::new(Arc::clone(&shared));
         lifecycle.spawn("adopt", Until::Soft, adopt.run(soft.clone()));
+        let moves = MoveLoop::new(Arc::clone(&shared));
+        lifecycle.spawn("moves", Until::Soft, moves.run(soft.clone()));
         let housekeeping = HousekeepingLoop::new(Arc::clone(&shared));
         lifecycle.spawn("housekeeping", Until::Soft, housekeeping.run(soft.clone()));
         let alert = AlertLoop::new(Arc::clone(&shared));
@@ -308,9 +338,10 @@ impl Engine {
     pub fn readiness(&self) -> Readiness {
         Readiness {
             lease_held: self.shared.membership.holds(),
-            draining: self.shared.draining.load(Ordering::Relaxed),
-            database: self.shared.database.load(Ordering::Relaxed),
-            quiet_until: None,
+            draining: self.shared.is_leaving(),
+            database: self.shared.database.trouble(),
+            switch: self.shared.membership.switch(),
+            quiet_until: self.shared.quiet_until(),
         }
     }
 
@@ -360,6 +391,11 @@ impl Engine {
         &self.shared
     }
 
+    /// Makes the node look at the switches now.
+    pub fn poke_beat(&self) {
+        self.shared.beat_poke.notify_one();
+    }
+
     /// Makes the scan look now.
     pub fn poke_scan(&self) {
         self.shared.scan_poke.notify_one();
@@ -386,24 +422,11 @@ impl Engine {
         }
     }
 
-    /// Leaves: the scan and the ring stop, executors are told, runs in their hands may end within `grace`, and their
-    /// results become durable; then the lease is given back. What was not sent is durable and found by others.
+    /// Leaves: its jobs go to other nodes, as far as there are any; the scan and the ring stop, executors are told, runs in
+    /// their hands may end within `grace`, and their results become durable; then the lease is given back. What was not
+    /// sent is durable and found by others.
     pub async fn drain(&self, grace: Duration) {
-        self.shared.draining.store(true, Ordering::Relaxed);
-        self.lifecycle.soft.cancel();
-        tracing::info!(grace = ?grace, "draining");
-        let (done, drained) = oneshot::channel();
-        if self.shared.events.send(Event::Drain(done, grace)).await.is_ok()
-            && tokio::time::timeout(grace, drained).await.is_err()
-        {
-            tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
-        }
-        let token = self.shared.membership.token();
-        self.shared.membership.end();
-        if let Err(error) = self.shared.store.release(token).await {
-            tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
-        }
-        self.lifecycle.hard.cancel();
+        leave::leave(&self.shared, &self.lifecycle, grace).await;
     }
 }
 

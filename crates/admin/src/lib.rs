@@ -32,6 +32,7 @@ mod progress;
 mod registry;
 mod scheduler;
 
+pub use cluster::DatabaseTrouble;
 pub use config::EngineConfig;
 pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;

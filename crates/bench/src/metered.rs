@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::homes::Switch;
 use rondel_core::run::Attempt;
 use rondel_core::{
     AccountId, AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId, SessionId, Timestamp,
@@ -20,18 +21,18 @@ use rondel_store::catalog::{
     App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NamespaceDeleted,
     NewJob, VersionRecord,
 };
-use rondel_store::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
+use rondel_store::cluster::{ExecutorRecord, HomeMove, Join, JoinRequest, Node, NodeReport, Session};
 use rondel_store::declarations::{DeclaredMark, DeclaredSet};
 use rondel_store::ledger::{
     Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finished, Finisher,
-    InHand, LimitName, RunCheck, RunQuery,
+    InHand, LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun,
 };
 use rondel_store::logs::{LogChunk, LogRange, RemovedLogs};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
-use rondel_store::upkeep::StuckJob;
+use rondel_store::upkeep::{JobStat, StuckJob};
 use rondel_store::{
     Accounts, AuditLog, Calendars, Catalog, Cluster, Declarations, LeaseToken, Ledger, Logs, Outbox, Result, SignIns,
-    SqlStore, Tokens, Upkeep,
+    SqlStore, StoreError, Tokens, Trouble, Upkeep,
 };
 use tokio::time::Instant;
 
@@ -246,6 +247,11 @@ pass_on!(Ledger {
     fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
     fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
     fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
+    fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
+    fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
+    fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobId>;
+    fn count_jobs_at(home: NodeId) -> u64;
+    fn free_jobs(token: LeaseToken, dead: NodeId, limit: u32) -> u64;
     fn open_runs(job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Vec<Run>;
     fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
     fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
@@ -280,6 +286,11 @@ pass_on!(Cluster {
     fn renew(token: LeaseToken, lease: Duration) -> Option<Timestamp>;
     fn release(token: LeaseToken) -> ();
     fn nodes() -> Vec<Node>;
+    fn report_node(token: LeaseToken, report: &NodeReport) -> ();
+    fn set_node_switch(name: &str, switch: Switch) -> bool;
+    fn set_app_switch(app: AppId, switch: Switch) -> bool;
+    fn app_switches() -> Vec<(AppId, Switch)>;
+    fn forget_nodes(dead_since: Timestamp, limit: u32) -> u64;
     fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> ();
     fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
     fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
@@ -288,6 +299,10 @@ pass_on!(Cluster {
 } also {
     fn is_single_server(&self) -> bool {
         self.inner.is_single_server()
+    }
+
+    async fn trouble(&self, error: &StoreError) -> Trouble {
+        self.inner.trouble(error).await
     }
 });
 
@@ -324,6 +339,9 @@ pass_on!(Calendars {
 } also {});
 
 pass_on!(Upkeep {
+    fn roll_up(before: Timestamp, limit: u32) -> u64;
+    fn job_stats(job: JobId, from: Timestamp, to: Timestamp) -> Vec<JobStat>;
+    fn forget_stats(before: Timestamp, limit: u32) -> u64;
     fn stuck_jobs(limit: u32) -> Vec<StuckJob>;
     fn heal_job(seen: StuckJob, next_fire_at: Option<Timestamp>) -> bool;
     fn free_homeless(nodes: &[NodeId], limit: u32) -> u64;

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{ClientArgs, text_of};
+use crate::client::{Client, ClientArgs, text_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::terminal::harmless;
@@ -31,6 +31,24 @@ enum AppCommand {
         #[arg(value_name = "APP")]
         name: String,
     },
+    /// Send the app's executors nothing new; what is due waits, as long as its job's queue timeout says
+    Drain {
+        /// The app's name
+        #[arg(value_name = "APP")]
+        name: String,
+    },
+    /// Let the app's runs go to its executors again
+    Activate {
+        /// The app's name
+        #[arg(value_name = "APP")]
+        name: String,
+    },
+    /// Skip what is due in the app, and cancel what runs
+    Stop {
+        /// The app's name
+        #[arg(value_name = "APP")]
+        name: String,
+    },
     /// Create an app, so that its executors can come before its first job
     Create {
         /// Its name
@@ -39,7 +57,7 @@ enum AppCommand {
     },
 }
 
-const VIEW: View = View { name: "name", headers: &["NAME", "EXECUTORS"], row };
+const VIEW: View = View { name: "name", headers: &["NAME", "STATE", "EXECUTORS"], row };
 
 const HANDLERS: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
 
@@ -52,6 +70,9 @@ impl AppArgs {
             AppCommand::Handlers { name } => {
                 HANDLERS.list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
             }
+            AppCommand::Drain { name } => set_state(&client, &name, "draining", self.format).await,
+            AppCommand::Activate { name } => set_state(&client, &name, "active", self.format).await,
+            AppCommand::Stop { name } => set_state(&client, &name, "stopped", self.format).await,
             AppCommand::Create { name } => {
                 VIEW.line(&client.post(&["apps"], &json!({ "name": name }).to_string()).await?, self.format)
             }
@@ -59,8 +80,13 @@ impl AppArgs {
     }
 }
 
+async fn set_state(client: &Client, app: &str, state: &str, format: FormatArgs) -> Result<(), Failure> {
+    let body = json!({ "state": state }).to_string();
+    VIEW.line(&client.put(&["apps", app, "state"], &body).await?, format)
+}
+
 fn row(app: &Value, _now: Timestamp) -> Vec<String> {
-    vec![text_of(&app["name"]), text_of(&app["executor_count"])]
+    vec![text_of(&app["name"]), text_of(&app["state"]), text_of(&app["executor_count"])]
 }
 
 fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {

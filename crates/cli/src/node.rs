@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::client::{ClientArgs, text_of, time_of};
 use crate::exit::Failure;
@@ -24,17 +24,45 @@ pub(crate) struct NodeArgs {
 enum NodeCommand {
     /// List the servers
     List,
+    /// Let a server give its jobs to the others and take none; what executors have in hand goes on
+    Drain(OneNode),
+    /// Let a server work again
+    Activate(OneNode),
+    /// Drain a server, and send its executors elsewhere
+    Stop(OneNode),
 }
 
-const VIEW: View =
-    View { name: "name", headers: &["NAME", "STATUS", "EPOCH", "VERSION", "STARTED", "LEASE UNTIL", "URL"], row };
+#[derive(Debug, Args)]
+struct OneNode {
+    /// The server's name
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+const VIEW: View = View {
+    name: "name",
+    headers: &["NAME", "STATUS", "EPOCH", "VERSION", "STARTED", "LEASE UNTIL", "SKEW", "CLAIM STRATEGY", "URL"],
+    row,
+};
 
 impl NodeArgs {
     /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
-        let NodeCommand::List = self.command;
-        VIEW.list(&self.client.client()?.get(&["nodes"], &[]).await?, self.format)
+        let client = self.client.client()?;
+        let (OneNode { name }, state) = match self.command {
+            NodeCommand::List => return VIEW.list(&client.get(&["nodes"], &[]).await?, self.format),
+            NodeCommand::Drain(node) => (node, "draining"),
+            NodeCommand::Activate(node) => (node, "active"),
+            NodeCommand::Stop(node) => (node, "stopped"),
+        };
+        let body = json!({ "state": state }).to_string();
+        VIEW.line(&client.put(&["nodes", &name, "state"], &body).await?, self.format)
     }
+}
+
+/// A length in milliseconds with its sign, such as `+12ms`.
+fn signed_ms(value: &Value) -> String {
+    value.as_i64().map_or_else(String::new, |ms| format!("{ms:+}ms"))
 }
 
 fn row(node: &Value, now: Timestamp) -> Vec<String> {
@@ -45,6 +73,8 @@ fn row(node: &Value, now: Timestamp) -> Vec<String> {
         text_of(&node["server_version"]),
         time_of(&node["started_at"], now),
         time_of(&node["lease_until"], now),
+        signed_ms(&node["skew_ms"]),
+        text_of(&node["claim_strategy"]),
         text_of(&node["advertise_url"]),
     ]
 }

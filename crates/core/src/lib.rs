@@ -8,6 +8,7 @@
 //! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
+//! - [`homes`] says which node of a cluster owns which job;
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
 pub mod access;
@@ -18,6 +19,7 @@ pub mod diff;
 pub mod edit;
 pub mod fires;
 pub mod graph;
+pub mod homes;
 pub mod id;
 pub mod job;
 mod local;

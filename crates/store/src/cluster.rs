@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
+use rondel_core::homes::{ClaimStrategy, Switch};
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId, Timestamp};
 
-use crate::Result;
+use crate::{Result, StoreError, Trouble};
 
 /// What a node acts under: lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +68,57 @@ pub struct Node {
     pub server_version: String,
     /// When this epoch began.
     pub started_at: Timestamp,
+    /// Its switch, as people set it.
+    pub switch: Switch,
+    /// What it last said of itself.
+    pub report: NodeReport,
+}
+
+/// What a node says of itself with each beat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Its process is on its way out: it takes nothing new, and inherits nothing.
+    pub is_leaving: bool,
+    /// How it shares out the jobs that have no living home.
+    pub claim_strategy: ClaimStrategy,
+    /// Its share, where the strategy goes by weight.
+    pub weight: u32,
+    /// How many jobs it is home to, by its last count.
+    pub job_count: u64,
+    /// How far its host's wall clock is ahead of the database's, in milliseconds; negative where it is behind.
+    pub skew_ms: i64,
+    /// How many times it tried to claim a job since its process started …
+    pub claims_tried: u64,
+    /// … and how many of those another node had locked or moved.
+    pub claims_lost: u64,
+    /// How many of its statements were refused since then because its epoch was gone.
+    pub refused_count: u64,
+}
+
+impl Default for NodeReport {
+    fn default() -> Self {
+        Self {
+            is_leaving: false,
+            claim_strategy: ClaimStrategy::Default,
+            weight: 1,
+            job_count: 0,
+            skew_ms: 0,
+            claims_tried: 0,
+            claims_lost: 0,
+            refused_count: 0,
+        }
+    }
+}
+
+/// A job on its way to another home, with those of its open runs that nobody has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HomeMove {
+    /// The job.
+    pub job: JobId,
+    /// All of its open runs, as its home knows them: with another one open the job stays.
+    pub runs: Vec<RunId>,
+    /// The node that is to be its home.
+    pub to: NodeId,
 }
 
 impl Node {
@@ -74,6 +126,12 @@ impl Node {
     #[must_use]
     pub fn is_living(&self, now: Timestamp) -> bool {
         self.lease_until > now
+    }
+
+    /// Whether it may be given jobs, and may take over what a dead node left.
+    #[must_use]
+    pub fn takes_jobs(&self, now: Timestamp) -> bool {
+        self.is_living(now) && self.switch == Switch::Active && !self.report.is_leaving
     }
 
     /// What it acts under.
@@ -142,11 +200,33 @@ pub trait Cluster {
     /// Prolongs the lease to now + `lease` and answers the database's clock; `None` where the epoch is gone.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>>;
 
+    /// What is wrong with the database, by the error that a call gave; may look itself, for at most a second.
+    async fn trouble(&self, error: &StoreError) -> Trouble {
+        let _: &StoreError = error;
+        Trouble::Refuses
+    }
+
     /// Gives the lease back: it ends now. Does nothing where the epoch is gone.
     async fn release(&self, token: LeaseToken) -> Result<()>;
 
     /// Every node, by id.
     async fn nodes(&self) -> Result<Vec<Node>>;
+
+    /// Says what the node reports of itself. Does nothing where the epoch is gone.
+    async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()>;
+
+    /// Sets the switch of the node with this name; false where there is none.
+    async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool>;
+
+    /// Sets the switch of an app; false where there is none with this id.
+    async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool>;
+
+    /// The apps, of all tenants, that are not [`Switch::Active`], by id.
+    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>>;
+
+    /// Removes nodes whose lease ended before `dead_since` and that own nothing: no open run, no job, no limit. The newest
+    /// id stays, so that none is ever given twice. Answers how many went.
+    async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64>;
 
     /// Remembers an executor and that it has a stream to this node; both may exist already. `last_seen_at` is now.
     async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()>;

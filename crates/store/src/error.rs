@@ -49,6 +49,44 @@ impl StoreError {
     }
 }
 
+/// What is wrong with a database that does not do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nobody answers, or the connection broke.
+    Unreachable,
+    /// It answers too late.
+    Slow,
+    /// It takes no writes.
+    ReadOnly,
+    /// It has no room on its disk.
+    Full,
+    /// It takes no more connections, or all of this server's are in use.
+    Connections,
+    /// It refuses a statement: something is wrong with its tables, or with this program.
+    Refuses,
+}
+
+impl Trouble {
+    /// The word for it in JSON and in the log.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Slow => "slow",
+            Self::ReadOnly => "read_only",
+            Self::Full => "full",
+            Self::Connections => "connections",
+            Self::Refuses => "refuses",
+        }
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// A database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

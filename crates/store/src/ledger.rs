@@ -6,7 +6,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::Result;
-use crate::cluster::LeaseToken;
+use crate::cluster::{HomeMove, LeaseToken};
 
 /// A row of the narrow table that the scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +227,26 @@ pub enum CancelAsked {
     NotFound,
 }
 
+/// An open run that nobody has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsentRun {
+    /// The run.
+    pub run: RunId,
+    /// Its job.
+    pub job: JobId,
+    /// When it may start.
+    pub due_at: Timestamp,
+}
+
+/// What went to other homes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MovedJobs {
+    /// The jobs, by id.
+    pub jobs: Vec<JobId>,
+    /// Their open runs, by id.
+    pub runs: Vec<RunId>,
+}
+
 /// A page of runs, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct RunQuery {
@@ -311,6 +331,24 @@ pub trait Ledger {
 
     /// Gives own pending runs that were never sent to another living node, and their jobs with them. Answers which went.
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
+
+    /// The same of whole jobs whose home the node is: each goes with its open runs, or stays where it is. It stays where it
+    /// has an open run that the caller did not name, one that may have been sent, or one that is due before `not_before`.
+    /// The runs wait in the store, where the other node's scan finds them. Answers the runs that went, and the jobs.
+    async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
+
+    /// Own open runs that nobody has sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
+    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
+
+    /// Jobs that this node is home to, by id after `after`, at most `limit`.
+    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>>;
+
+    /// How many jobs that fire a node is home to.
+    async fn count_jobs_at(&self, home: NodeId) -> Result<u64>;
+
+    /// Makes jobs that a dead node is home to homeless, where nothing of that node's is open, so that every node sees them;
+    /// at most `limit`. The node is one that was fenced ([`adopt`](Self::adopt)). Answers how many they were.
+    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64>;
 
     /// Own open runs that somebody asked to cancel, with who; each is answered until the run is over.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;

@@ -35,7 +35,7 @@ pub use calendars::Calendars;
 pub use catalog::Catalog;
 pub use cluster::{Cluster, LeaseToken};
 pub use declarations::Declarations;
-pub use error::{OpenError, StoreError};
+pub use error::{OpenError, StoreError, Trouble};
 pub use ledger::Ledger;
 pub use logs::Logs;
 pub use mem::MemStore;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::{JobId, NodeId, RunId, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::Result;
 
@@ -19,6 +19,19 @@ pub struct StuckJob {
     pub version: i64,
     /// The run whose end will give the next fire, if there is one and it is open still.
     pub follows: Option<RunId>,
+}
+
+/// How many runs of a job ended in one way, of those planned for an hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobStat {
+    /// When the hour begins.
+    pub hour: Timestamp,
+    /// Their verdict.
+    pub status: RunStatus,
+    /// How many: a row that stands for a span of fires counts as all of them, shards don't count, their whole does.
+    pub run_count: u64,
+    /// How long their handlers took together.
+    pub duration: Duration,
 }
 
 /// Healing, and removal of what is old.
@@ -45,9 +58,68 @@ pub trait Upkeep {
     /// many runs went; 0 means that none is left.
     async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
 
+    /// Counts runs whose ids were made before `before` into the statistics, each once: the next `limit` of them by id, and as
+    /// many of those that were open when they were passed and are not any more. Answers how many rows it looked at; 0 means
+    /// that everything is counted. A verdict `unknown` that becomes the true one within a day is counted anew.
+    async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
+
+    /// What is counted of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
+    async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>>;
+
+    /// Removes what was counted for hours before `before`; at most `limit` rows. Answers how many went.
+    async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
+
     /// Forgets sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Answers how
     /// many rows went; 0 means that none is left.
     async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64>;
+}
+
+/// How long a verdict `unknown` is looked at again.
+pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// What the statistics must know of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CountedRun {
+    pub(crate) id: RunId,
+    pub(crate) job: JobId,
+    pub(crate) fire_at: Timestamp,
+    pub(crate) status: RunStatus,
+    /// A shard counts with its whole.
+    pub(crate) is_shard: bool,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) finished_at: Option<Timestamp>,
+    pub(crate) span_count: i64,
+}
+
+impl CountedRun {
+    /// As what it counts; `None` for a shard, and while it is open. How long an `unknown` one took nobody knows.
+    pub(crate) fn stat(&self) -> Option<JobStat> {
+        if self.is_shard || !self.status.is_terminal() {
+            return None;
+        }
+        let hour = Timestamp::from_secs(self.fire_at.second().div_euclid(3600) * 3600);
+        let duration = match (self.started_at, self.finished_at) {
+            (Some(started_at), Some(finished_at)) if self.status != RunStatus::Unknown => finished_at.since(started_at),
+            _ => Duration::ZERO,
+        };
+        let run_count = u64::try_from(self.span_count).unwrap_or(1);
+        Some(JobStat { hour, status: self.status, run_count, duration })
+    }
+}
+
+impl From<&Run> for CountedRun {
+    fn from(run: &Run) -> Self {
+        Self {
+            id: run.id,
+            job: run.job,
+            fire_at: run.fire_at,
+            status: run.status,
+            is_shard: run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1),
+            started_at: run.started_at,
+            finished_at: run.finished_at,
+            span_count: run.span_count,
+        }
+    }
 }
 
 /// How long after a pass nobody begins another one.

@@ -59,6 +59,7 @@ codes! {
     NotFound = "not_found", 404, "There is nothing at this path";
     NamespaceNotFound = "namespace_not_found", 404, "There is no such namespace";
     AppNotFound = "app_not_found", 404, "There is no such app";
+    NodeNotFound = "node_not_found", 404, "There is no such node";
     JobNotFound = "job_not_found", 404, "There is no such job";
     CalendarNotFound = "calendar_not_found", 404, "There is no such calendar";
     RunNotFound = "run_not_found", 404, "There is no such run";

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::{Run, RunId, RunStatus, Timestamp};
+use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::Adopted;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
@@ -19,6 +19,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How overdue an own run must be to be looked for in memory.
 const STRAY_AFTER: Duration = Duration::from_secs(1);
 const PAGE: u32 = 1_000;
+/// Jobs of a dead node that one transaction frees, and transactions of one look.
+const FREE_BATCH: u32 = 500;
+const FREE_BATCHES: u32 = 20;
 /// How many rounds lie between two looks for running runs that are not in memory.
 const MISSING_ROUNDS: u32 = 10;
 /// Running runs that one look sees.
@@ -119,6 +122,23 @@ impl AdoptLoop {
         }
         self.shared.put(all_unsent).await;
         self.shared.membership.adopted(&dead);
+        self.free_jobs(held, &dead).await
+    }
+
+    /// Nothing of the dead nodes is open any more: where a strategy shares their jobs out, every node is to see them. Else
+    /// this node claims them as they come due.
+    async fn free_jobs(&self, held: &Held, dead: &[NodeId]) -> Result<(), StoreError> {
+        if !self.shared.config.claim_strategy.rebalances() {
+            return Ok(());
+        }
+        for node in dead {
+            for _ in 0..FREE_BATCHES {
+                let freed = self.shared.store.free_jobs(held.token, *node, FREE_BATCH).await?;
+                if freed < u64::from(FREE_BATCH) {
+                    break;
+                }
+            }
+        }
         Ok(())
     }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::Timestamp;
-use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::{Store, StoreError};
+use rondel_core::homes::{ClaimStrategy, Switch};
+use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport};
+use rondel_store::{Store, StoreError, Trouble};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -16,44 +17,69 @@ use crate::dispatch::Event;
 use crate::engine::{Shared, StartError, chain};
 use crate::scheduler::tick::Command;
 
+/// How long a beat waits for the database: a lease is longer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+/// Beats from one count of the jobs at home to the next.
+const COUNT_BEATS: u32 = 10;
+
 pub(crate) struct BeatLoop {
     shared: Arc<Shared>,
+    beats: u32,
+    job_count: u64,
+    has_warned: bool,
 }
 
 impl BeatLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, beats: 0, job_count: 0, has_warned: false }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut period = interval(self.shared.config.beat);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complained = false;
+        let mut retry_delay = RETRY_DELAY_MIN;
+        let mut has_failed = false;
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
+                () = tokio::time::sleep(retry_delay), if has_failed => {}
+                () = self.shared.beat_poke.notified() => {}
             }
-            match self.tick().await {
-                Ok(()) => {
-                    if std::mem::take(&mut complained) {
-                        tracing::info!("the database answers again");
-                    }
-                    self.shared.database_answers(true);
-                }
-                Err(error) => {
-                    self.shared.database_answers(false);
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %chain(&error), "cannot renew the lease; trying on");
-                    }
-                }
-            }
+            has_failed = !self.beat().await;
+            retry_delay = if has_failed { (retry_delay * 2).min(RETRY_DELAY_MAX) } else { RETRY_DELAY_MIN };
         }
     }
 
+    /// One beat; whether the database answered. That it does not is said once, and once that it does again.
+    async fn beat(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.tick()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some((shared.store.trouble(&error).await, chain(&error))),
+            Err(_) => Some((Trouble::Slow, format!("no answer within {ANSWER_TIMEOUT:?}"))),
+        };
+        let Some((trouble, message)) = failed else {
+            if let Some(before) = shared.database.recovered() {
+                let outage = shared.clock.now().since(before.since);
+                tracing::info!(trouble = %before.trouble, outage = ?outage, "the database answers again");
+                // What came due meanwhile need not wait for the next look.
+                shared.scan_poke.notify_one();
+                shared.adopt_poke.notify_one();
+            }
+            return true;
+        };
+        if shared.database.failed(trouble, &message, shared.clock.now()) {
+            tracing::warn!(%trouble, error = message, "cannot renew the lease; trying on");
+        }
+        false
+    }
+
     async fn tick(&mut self) -> Result<(), StoreError> {
-        let shared = &self.shared;
+        let shared = Arc::clone(&self.shared);
         let sent = shared.clock.boot_micros();
         match shared.store.renew(shared.membership.token(), shared.config.lease).await? {
             Some(now) => {
@@ -65,15 +91,68 @@ impl BeatLoop {
                 self.rejoin().await?;
             }
         }
+        self.report().await?;
         let nodes = shared.store.nodes().await?;
+        self.warn_of_others(&nodes);
         shared.membership.saw_nodes(nodes, shared.clock.now());
+        shared.apps.set(shared.store.app_switches().await?);
+        self.heed_switches().await;
         let heard = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
 
+    /// Says how this node stands.
+    async fn report(&mut self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let token = shared.membership.token();
+        if shared.config.claim_strategy == ClaimStrategy::LeastCount && self.beats.is_multiple_of(COUNT_BEATS) {
+            self.job_count = shared.store.count_jobs_at(token.node).await?;
+            shared.claims.counted();
+        }
+        self.beats = self.beats.wrapping_add(1);
+        let (tried, lost, gained) = shared.claims.read();
+        let report = NodeReport {
+            is_leaving: shared.is_leaving(),
+            claim_strategy: shared.config.claim_strategy,
+            weight: shared.config.node_weight,
+            job_count: self.job_count + gained,
+            skew_ms: shared.clock.skew_ms(),
+            claims_tried: tried,
+            claims_lost: lost,
+            refused_count: shared.counters.get(Count::StatementsRefused),
+        };
+        shared.store.report_node(token, &report).await
+    }
+
+    /// Nodes that share out by other rules only get into each other's way; it is said once.
+    fn warn_of_others(&mut self, nodes: &[Node]) {
+        let own = self.shared.config.claim_strategy;
+        let now = self.shared.clock.now();
+        let is_other = |node: &&Node| node.is_living(now) && node.report.claim_strategy != own;
+        let other = nodes.iter().find(is_other);
+        if let Some(other) = other.filter(|_| !self.has_warned) {
+            let (name, theirs) = (&other.name, other.report.claim_strategy);
+            tracing::warn!(%own, node = name, %theirs, "nodes have different claim strategies; set the same on all");
+        }
+        self.has_warned = other.is_some();
+    }
+
+    /// What people switched off is to stop within a beat.
+    async fn heed_switches(&self) {
+        let stopped = self.shared.apps.stopped();
+        if !stopped.is_empty() {
+            drop(self.shared.events.send(Event::StopApps(stopped)).await);
+        }
+        if self.shared.membership.switch() == Switch::Stopped {
+            drop(self.shared.events.send(Event::Dismiss).await);
+        }
+    }
+
     fn observe(&self, database_now: Timestamp, sent: i64) {
         if let Some(back_ms) = self.shared.clock.observe(database_now, sent, self.shared.clock.boot_micros()) {
-            tracing::warn!(back_ms, "the database's clock stepped back; jobs are quiet until it is where it was");
+            let until = self.shared.clock.now() + Duration::from_millis(u64::try_from(back_ms).unwrap_or(0));
+            self.shared.note_quiet(until);
+            tracing::warn!(back_ms, %until, "the database's clock stepped back; jobs are quiet until it is where it was");
         }
     }
 

@@ -1,9 +1,10 @@
 //! What this node may do, and until when: judged by its own boot-time clock, from before the renewal was sent.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use rondel_core::homes::{Seat, Switch};
 use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Node;
@@ -34,7 +35,16 @@ pub(crate) struct Membership {
     claimable: RwLock<Arc<Vec<NodeId>>>,
     /// Dead nodes whose open runs this node has taken over: all of them.
     adopted: RwLock<Vec<NodeId>>,
+    /// Since when the lease holds without a gap, by the boot-time clock.
+    held_since: AtomicI64,
+    /// There was such a gap: the node did not begin then.
+    had_gap: AtomicBool,
+    /// When the nodes that take jobs were last other ones, and who they are.
+    seated: RwLock<(Timestamp, Vec<NodeId>)>,
 }
+
+/// How long after a change among the nodes jobs and runs may be on their way from one to another.
+const UNSETTLED: Duration = Duration::from_secs(30);
 
 impl Membership {
     pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: Boot) -> Self {
@@ -43,8 +53,11 @@ impl Membership {
             current: RwLock::new(Held { token, ids: Arc::new(IdGen::new(ordinal)) }),
             until: AtomicI64::new(0),
             nodes: RwLock::default(),
-            claimable: RwLock::new(Arc::new(vec![token.node, NodeId::new(0)])),
+            claimable: RwLock::default(),
             adopted: RwLock::default(),
+            held_since: AtomicI64::new(sent_at),
+            had_gap: AtomicBool::new(false),
+            seated: RwLock::new((Timestamp::EPOCH, Vec::new())),
         };
         membership.renewed(sent_at, lease);
         membership
@@ -52,6 +65,11 @@ impl Membership {
 
     /// The lease was renewed by a call that was sent at `sent_at`; a tenth is left as a margin.
     pub(crate) fn renewed(&self, sent_at: i64, lease: Duration) {
+        let until = self.until.load(Ordering::Acquire);
+        if until > 0 && sent_at > until {
+            self.held_since.store(sent_at, Ordering::Release);
+            self.had_gap.store(true, Ordering::Release);
+        }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
         self.until.store(sent_at.saturating_add(margin), Ordering::Release);
     }
@@ -108,22 +126,67 @@ impl Membership {
     /// A job whose open runs are still to be taken over, by whomever, would run beside itself.
     pub(crate) fn saw_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let this = self.token().node;
-        let mut claimable = vec![this, NodeId::new(0)];
-        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let is_adopted = |node: &&Node| node.id != this && !node.is_living(now) && adopted.contains(&node.id);
-        claimable.extend(nodes.iter().filter(is_adopted).map(|node| node.id));
+        let mut claimable = Vec::new();
+        if nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
+            claimable.push(NodeId::new(0));
+            let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let is_adopted = |node: &&Node| node.id != this && !node.is_living(now) && adopted.contains(&node.id);
+            claimable.extend(nodes.iter().filter(is_adopted).map(|node| node.id));
+        }
+        let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
+        let mut seated = self.seated.write().unwrap_or_else(PoisonError::into_inner);
+        if seated.1 != takers {
+            *seated = (now, takers);
+        }
+        drop(seated);
         *self.claimable.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(claimable);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
+    /// Homes, beside this node itself, whose jobs it may claim where the strategy gives them to it.
     pub(crate) fn claimable_homes(&self) -> Arc<Vec<NodeId>> {
         Arc::clone(&self.claimable.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The nodes among which jobs are shared out.
+    pub(crate) fn seats(&self, now: Timestamp) -> Vec<Seat> {
+        let seat = |node: &Node| Seat { node: node.id, weight: node.report.weight, job_count: node.report.job_count };
+        self.nodes().iter().filter(|node| node.takes_jobs(now)).map(seat).collect()
+    }
+
+    /// For how long the nodes that take jobs have been the same.
+    pub(crate) fn seated_for(&self, now: Timestamp) -> Duration {
+        now.since(self.seated.read().unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Whether jobs or runs may be on their way to this node.
+    pub(crate) fn is_unsettled(&self, now: Timestamp) -> bool {
+        let nodes = self.nodes();
+        let leaves = |node: &Node| node.is_living(now) && !node.takes_jobs(now);
+        nodes.len() > 1 && (self.seated_for(now) < UNSETTLED || nodes.iter().any(leaves))
+    }
+
+    /// This node's switch, as the last beat saw it.
+    pub(crate) fn switch(&self) -> Switch {
+        let this = self.token().node;
+        self.nodes().iter().find(|node| node.id == this).map_or(Switch::Active, |node| node.switch)
+    }
+
     /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and after two
-    /// more leases anybody's.
+    /// more leases anybody's. After a gap in this node's own lease (the database was away, or it slept) the others get the
+    /// time of a lease to come back first: they were cut off as it was.
     pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<NodeId> {
         let nodes = self.nodes();
+        let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
+        let had_gap = self.had_gap.load(Ordering::Acquire);
+        if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
+            let released = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
+            let released: Vec<NodeId> = released.map(|node| node.id).collect();
+            return adoptable(&nodes, self.token().node, now, lease)
+                .into_iter()
+                .filter(|node| released.contains(node))
+                .collect();
+        }
         adoptable(&nodes, self.token().node, now, lease)
     }
 }
@@ -134,8 +197,16 @@ pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
+/// Who is on the way out, or switched off, inherits only where nobody else can.
 fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<NodeId> {
-    let living: Vec<NodeId> = nodes.iter().filter(|node| node.is_living(now)).map(|node| node.id).collect();
+    let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
+        nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
+    };
+    let takers = ids(&|node| node.takes_jobs(now));
+    let living = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
+    if !living.contains(&this) {
+        return Vec::new();
+    }
     let heir = |dead: NodeId| living.iter().copied().find(|id| *id > dead).or(living.first().copied());
     let is_mine = |node: &&Node| {
         node.id != this
@@ -147,6 +218,10 @@ fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> V
 
 #[cfg(test)]
 mod tests {
+    use rondel_store::cluster::NodeReport;
+
+    use crate::clock::boot_micros;
+
     use super::*;
 
     fn node(id: i64, lease_until: i64) -> Node {
@@ -158,19 +233,65 @@ mod tests {
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,
+            switch: Switch::Active,
+            report: NodeReport::default(),
         }
+    }
+
+    fn heirs(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
+        let lease = Duration::from_secs(5);
+        adoptable(nodes, NodeId::new(this), Timestamp::from_secs(now), lease).iter().map(|id| id.get()).collect()
     }
 
     #[test]
     fn each_dead_node_has_one_heir_until_two_leases_are_over() {
         let nodes = [node(1, 100), node(2, 10), node(3, 100), node(4, 10)];
-        let heirs = |now: i64, this: i64| -> Vec<i64> {
-            let lease = Duration::from_secs(5);
-            adoptable(&nodes, NodeId::new(this), Timestamp::from_secs(now), lease).iter().map(|id| id.get()).collect()
-        };
-        assert_eq!((heirs(12, 3), heirs(12, 1)), (vec![2], vec![4]));
-        assert_eq!(heirs(21, 1), [2, 4]);
-        assert!(heirs(5, 1).is_empty());
+        assert_eq!((heirs(&nodes, 12, 3), heirs(&nodes, 12, 1)), (vec![2], vec![4]));
+        assert_eq!(heirs(&nodes, 21, 1), [2, 4]);
+        assert!(heirs(&nodes, 5, 1).is_empty());
+    }
+
+    #[test]
+    fn who_takes_no_jobs_inherits_only_where_nobody_else_can() {
+        let mut nodes = [node(1, 100), node(2, 10), node(3, 100)];
+        nodes[2].switch = Switch::Draining;
+        assert_eq!((heirs(&nodes, 12, 1), heirs(&nodes, 12, 3), heirs(&nodes, 30, 3)), (vec![2], vec![], vec![]));
+        nodes[0].report.is_leaving = true;
+        assert_eq!((heirs(&nodes, 12, 1), heirs(&nodes, 12, 3)), (vec![], vec![2]));
+    }
+
+    #[test]
+    fn after_a_gap_of_its_own_a_node_gives_the_others_time() {
+        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
+        let lease = Duration::from_secs(5);
+        let long_ago = boot_micros() - 60_000_000;
+        let membership = Membership::new(token, 1, long_ago, lease, Boot::Host);
+        let now = Timestamp::from_secs(50);
+        membership.saw_nodes(vec![node(1, 100), node(2, 10)], now);
+        assert_eq!(membership.adoptable(now, lease), [NodeId::new(2)]);
+        membership.renewed(boot_micros(), lease);
+        assert_eq!(membership.adoptable(now, lease), []);
+        let mut left = node(2, 10);
+        left.report.is_leaving = true;
+        membership.saw_nodes(vec![node(1, 100), left], now);
+        assert_eq!(membership.adoptable(now, lease), [NodeId::new(2)]);
+    }
+
+    #[test]
+    fn only_who_takes_jobs_may_claim_what_is_not_its_own() {
+        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
+        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
+        let now = Timestamp::from_secs(50);
+        membership.adopted(&[NodeId::new(2)]);
+        membership.saw_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
+        assert_eq!(*membership.claimable_homes(), [NodeId::new(0), NodeId::new(2)]);
+        let mut switched = node(1, 100);
+        switched.switch = Switch::Stopped;
+        membership.saw_nodes(vec![switched, node(2, 10), node(3, 100)], now);
+        assert_eq!(*membership.claimable_homes(), []);
+        assert_eq!(membership.switch(), Switch::Stopped);
+        assert_eq!(membership.seats(now).iter().map(|seat| seat.node).collect::<Vec<_>>(), [NodeId::new(3)]);
+        assert!(membership.is_unsettled(now) && membership.is_unsettled(now + Duration::from_secs(40)));
     }
 
     #[test]

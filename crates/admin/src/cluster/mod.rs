@@ -2,8 +2,18 @@
 
 mod adopt;
 mod beat;
+mod database;
+mod departing;
+pub(crate) mod leave;
 mod membership;
+mod moves;
+mod switches;
 
 pub(crate) use adopt::AdoptLoop;
 pub(crate) use beat::{BeatLoop, join};
+pub use database::DatabaseTrouble;
+pub(crate) use database::DatabaseWatch;
+pub(crate) use departing::Departing;
 pub(crate) use membership::{Held, Membership, leases_over};
+pub(crate) use moves::MoveLoop;
+pub(crate) use switches::AppSwitches;

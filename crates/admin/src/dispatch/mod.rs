@@ -22,6 +22,7 @@ mod run_loop;
 mod seek;
 pub(crate) mod steps;
 mod streams;
+mod switches;
 #[cfg(test)]
 pub(crate) mod tests_support;
 mod turns;
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::plan::{LateFire, runs_late};
-use rondel_core::{ExecutorId, JobId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
@@ -204,6 +205,12 @@ pub(crate) enum Event {
     Unmarked,
     /// The lease is gone: what is not sent is somebody else's.
     LeaseLost,
+    /// Which runs are in executors' hands, or on their way.
+    ListInHand(oneshot::Sender<Vec<RunId>>),
+    /// These apps are stopped: their runs in executors' hands are to end. Told with each beat.
+    StopApps(Vec<AppId>),
+    /// This node is stopped: executors are to go elsewhere. Told with each beat.
+    Dismiss,
     /// Send nothing more; answer when nothing is in flight.
     Drain(oneshot::Sender<()>, Duration),
 }

@@ -15,6 +15,7 @@ use super::messages::{TRIGGER_BATCH, trigger, triggers};
 use super::parked::Waiting;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
 use super::steps::{Done, Step};
+use super::switches::Switched;
 use super::{Ready, finish_unsent};
 
 /// How long after its mark an at-most-once run may be sent.
@@ -73,6 +74,11 @@ impl DispatchLoop {
             let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
             return (!self.shared.results.try_submit(finish, None)).then_some(ready);
         }
+        let ready = match self.unless_switched_off(ready, now) {
+            Switched::On(ready) => ready,
+            Switched::Waits(ready) => return Some(ready),
+            Switched::Ended => return None,
+        };
         if ready.run.is_root() {
             if ready.run.shard_total.is_none() {
                 return self.expand(ready, now);

@@ -23,7 +23,9 @@ impl DispatchLoop {
         }
         for mut ready in self.parked.take_expired(now) {
             let online = self.executors.staying(ready.run.app, &ready.definition.job).len();
-            let (reason, message) = if online == 0 {
+            let (reason, message) = if let Some(message) = self.switched_off(&ready) {
+                (Reason::Stopped, message)
+            } else if online == 0 {
                 (Reason::NoExecutor, format!("no executor of app {} was online", ready.definition.job.app))
             } else {
                 (Reason::Expired, format!("{online} executor(s) of app {} had no room", ready.definition.job.app))

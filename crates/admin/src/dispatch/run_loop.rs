@@ -271,6 +271,10 @@ impl DispatchLoop {
             Event::Looked(asked, checks) => self.looked(&asked, &checks, now),
             Event::HandedOver(runs) => self.handed_over(runs, now),
             Event::LeaseLost => self.drop_unsent(),
+            // Nobody waits any more where the drain is over.
+            Event::ListInHand(tell) => drop(tell.send(self.active.keys().copied().collect())),
+            Event::StopApps(apps) => self.stop_apps(&apps),
+            Event::Dismiss => self.dismiss(),
             Event::Drain(done, grace) => {
                 self.drop_unsent();
                 let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);

@@ -22,6 +22,9 @@ use crate::engine::{Shared, chain};
 pub(crate) const STEP_CAPACITY: usize = 1_024;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
+/// Who cancels the runs of an app that is stopped.
+const APP_STOPPED: &str = "the switch of its app: stopped";
+
 /// Something to make durable.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -37,6 +40,8 @@ pub(crate) enum Step {
     Foreign(Reporter, Vec<IncomingResult>),
     /// Ask runs to make room for a later one of their job.
     Cover(Vec<RunId>),
+    /// Ask runs to end because their app is stopped.
+    Stop(Vec<RunId>),
     /// Find out who counts for limits.
     LimitHomes(Vec<LimitName>),
     /// Give runs that were never sent to another node.
@@ -163,6 +168,11 @@ impl StepLoop {
                 Ok(())
             }
             Step::Cover(runs) => self.cover(runs).await,
+            Step::Stop(runs) => {
+                store.ask_cancels(&runs, APP_STOPPED, self.shared.clock.now()).await?;
+                self.tell(Event::Cancels(runs.into_iter().map(|run| (run, APP_STOPPED.to_owned())).collect())).await;
+                Ok(())
+            }
             Step::CancelStray(runs) => self.cancel(&runs).await,
         }
     }

@@ -17,7 +17,8 @@ const HAND_OVER_BATCH: usize = 500;
 impl DispatchLoop {
     /// A run is due: through the job's gate, then to an executor.
     pub(super) fn start(&mut self, ready: Ready, now: Timestamp) {
-        if self.drain.is_some() || ready.token() != self.shared.membership.token() {
+        let is_given = self.shared.departing.has(ready.run.id);
+        if is_given || self.drain.is_some() || ready.token() != self.shared.membership.token() {
             self.shared.in_memory.forget([ready.run.id]);
             return;
         }

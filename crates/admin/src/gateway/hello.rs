@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rondel_core::homes::Switch;
 use rondel_core::{AppId, ExecutorId, NamespaceId, RunId, name};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::{PROTOCOL, v1};
@@ -47,6 +48,11 @@ pub(super) async fn receive(
 
 pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Result<Greeted, Status> {
     check_form(&hello)?;
+    if shared.membership.switch() == Switch::Stopped {
+        return Err(Status::unavailable(
+            "this server is stopped by its switch; another one of the cluster takes executors",
+        ));
+    }
     if !hello.declared.is_empty() && !pass.declares {
         return Err(Status::permission_denied("this token does not let executors declare jobs"));
     }

@@ -93,8 +93,14 @@ impl Session {
             };
             match next {
                 Ok(Some(Ok(message))) => {
+                    let is_idle =
+                        matches!(&message.body, Some(Body::Heartbeat(v1::Heartbeat { running: 0, queued: 0, .. })));
                     if let Some(body) = message.body {
                         self.take(body).await;
+                    }
+                    if is_idle && self.shared.membership.switch() == rondel_core::homes::Switch::Stopped {
+                        tracing::info!(executor_id = %self.handle.executor, "this node is stopped; sending an executor away");
+                        break;
                     }
                 }
                 Ok(None) => break,

@@ -4,6 +4,7 @@
 //! Two passes at once would do no harm. Batches are small and have pauses between them, so that firing is not disturbed.
 
 mod logs;
+mod stats;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +17,22 @@ use crate::engine::{Shared, chain};
 
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(600);
+/// How old the counts per job and hour are at most, where the database keeps up.
+const STATS_PERIOD: Duration = Duration::from_secs(60);
 const BATCH_MAX: u32 = 500;
 /// A batch that fails (logs can be large, statements have a time limit) is tried with fewer runs, down to these.
 const BATCH_MIN: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Who was not heard for so long is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// A node whose lease ended so long ago, and longer than runs are kept, does not come back.
+const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A server that was off asks the executors that it knows about the runs of back then before it forgets them.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 const PURGE: &str = "purge";
 const LOGS: &str = "remove_logs";
+const STATS: &str = "roll_up";
 const FORGET: &str = "forget_executors";
 
 pub(crate) struct HousekeepingLoop {
@@ -43,8 +49,9 @@ impl HousekeepingLoop {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let first = self.shared.first_look(self.period);
-        let mut period = interval_at(Instant::now() + first, self.period);
+        let look = self.period.min(STATS_PERIOD);
+        let first = self.shared.first_look(look);
+        let mut period = interval_at(Instant::now() + first, look);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut complained = false;
         loop {
@@ -68,6 +75,10 @@ impl HousekeepingLoop {
         if !self.shared.membership.holds() {
             return Ok(());
         }
+        // Before anything goes: what is purged cannot be counted.
+        if self.shared.store.begin_pass(STATS, self.period.min(STATS_PERIOD)).await? {
+            stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await?;
+        }
         if self.shared.store.begin_pass(PURGE, self.period).await? {
             self.purge(stop).await?;
         }
@@ -76,6 +87,9 @@ impl HousekeepingLoop {
         }
         if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(FORGET, PERIOD_MAX).await? {
             self.forget_executors(stop).await?;
+            // Its runs are gone by then, too.
+            let dead_for = FORGET_NODE_AFTER.max(self.shared.config.retention + FORGET_AFTER);
+            self.shared.store.forget_nodes(self.shared.clock.now() - dead_for, BATCH_MAX).await?;
         }
         Ok(())
     }

@@ -4,4 +4,5 @@ pub(crate) mod heal;
 pub(crate) mod in_memory;
 pub(crate) mod ring;
 pub(crate) mod scan;
+pub(crate) mod share;
 pub(crate) mod tick;

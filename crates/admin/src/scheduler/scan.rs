@@ -4,6 +4,7 @@
 //! another node took first drops out. The loop may be run twice, late, or on another node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use rondel_core::plan::{MissedSpan, Plan, PlannedFire, Window, plan};
@@ -17,6 +18,7 @@ use crate::cluster::Held;
 use crate::counters::Count;
 use crate::definitions::Compiled;
 use crate::engine::{Shared, chain};
+use crate::scheduler::share::LeftToOthers;
 
 /// Jobs read by one statement.
 const PAGE: u32 = 5_000;
@@ -29,14 +31,27 @@ const OPEN_RUN_MAX: usize = 200_000;
 /// Waiting runs taken by one statement.
 const WAITING_PAGE: u32 = 1_000;
 
+/// How often a node looks while jobs and runs may be on their way to it.
+const UNSETTLED_PERIOD: Duration = Duration::from_millis(200);
+
 pub(crate) struct ScanLoop {
     shared: Arc<Shared>,
     was_full: bool,
+    left: LeftToOthers,
+}
+
+/// Whose jobs a scan claims.
+#[derive(Clone, Copy)]
+enum Whose<'a> {
+    /// Its own.
+    Own,
+    /// Those of these homes, none of which lives, as far as the strategy gives them to this node.
+    Nobodys(&'a [NodeId]),
 }
 
 impl ScanLoop {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, was_full: false }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, was_full: false, left: LeftToOthers::default() }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -48,6 +63,7 @@ impl ScanLoop {
                 biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
+                () = tokio::time::sleep(UNSETTLED_PERIOD), if self.shared.membership.is_unsettled(self.shared.clock.now()) => {}
                 () = self.shared.scan_poke.notified() => {}
             }
             match self.tick().await {
@@ -70,12 +86,17 @@ impl ScanLoop {
         let now = self.shared.clock.now();
         let config = &self.shared.config;
         let overdue_before = now - config.look_ahead;
-        let window = DueRange { from: overdue_before, to: now + config.near, limit: PAGE };
-        self.claim_range(&held, &homes, window, u32::MAX).await?;
-        self.take_waiting(&held, now + config.near).await?;
+        let (near, budget) = (now + config.near, config.backlog_budget);
+        let window = DueRange { from: overdue_before, to: near, limit: PAGE };
+        self.claim_range(&held, Whose::Own, window, u32::MAX).await?;
+        self.claim_range(&held, Whose::Nobodys(&homes), window, u32::MAX).await?;
+        self.take_waiting(&held, near).await?;
         let just_before = Timestamp::from_millis(overdue_before.as_millis() - 1);
-        let backlog = DueRange { from: Timestamp::EPOCH, to: just_before, limit: PAGE.min(config.backlog_budget) };
-        self.claim_range(&held, &homes, backlog, config.backlog_budget).await
+        let backlog = DueRange { from: Timestamp::EPOCH, to: just_before, limit: PAGE.min(budget) };
+        self.claim_range(&held, Whose::Own, backlog, budget).await?;
+        self.claim_range(&held, Whose::Nobodys(&homes), backlog, budget).await?;
+        self.left.forget_taken(now);
+        Ok(())
     }
 
     /// Whether as many runs are open as this node can look after. Said once each time that it comes to it.
@@ -90,18 +111,55 @@ impl ScanLoop {
     }
 
     /// Claims page after page until the range is empty, the budget is used up, or nothing moves.
-    async fn claim_range(&self, held: &Held, homes: &[NodeId], range: DueRange, budget: u32) -> Result<(), StoreError> {
+    async fn claim_range(
+        &mut self,
+        held: &Held,
+        whose: Whose<'_>,
+        mut range: DueRange,
+        budget: u32,
+    ) -> Result<(), StoreError> {
+        let own = [held.token.node];
         let mut left = budget;
         while left > 0 && self.shared.in_memory.len() <= OPEN_RUN_MAX {
+            let homes = match whose {
+                Whose::Own => &own[..],
+                Whose::Nobodys(homes) => homes,
+            };
+            if homes.is_empty() {
+                return Ok(());
+            }
             let due = self.shared.store.due_jobs(homes, range).await?;
             let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
-            let won = self.claim(held, due).await?;
-            if count < range.limit || won == 0 {
+            let last = due.last().map(|due| due.next_fire_at);
+            let mine = self.mine(held, whose, due);
+            let all_mine = u32::try_from(mine.len()).is_ok_and(|mine| mine == count);
+            let won = self.claim(held, mine).await?;
+            if count < range.limit || (all_mine && won == 0) {
                 return Ok(());
+            }
+            // A page with jobs that are left to others would come again.
+            if let Some(last) = last.filter(|_| !all_mine) {
+                if last == range.from {
+                    return Ok(());
+                }
+                range.from = last;
             }
             left = left.saturating_sub(count);
         }
         Ok(())
+    }
+
+    /// Those of due jobs that this node may take.
+    fn mine(&mut self, held: &Held, whose: Whose<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
+        match whose {
+            Whose::Own => due,
+            Whose::Nobodys(_) => {
+                let now = self.shared.clock.now();
+                let seats = self.shared.membership.seats(now);
+                let strategy = self.shared.config.claim_strategy;
+                self.left.may_take(due, strategy, (held.token.node, &seats), now)
+            }
+        }
     }
 
     /// Plans and claims these jobs, lane by lane at the same time. Answers how many were won.
@@ -131,6 +189,10 @@ impl ScanLoop {
             let claimed = self.shared.store.claim(held.token, &batch).await?;
             won += claimed.jobs.len();
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
+            if self.shared.membership.holds() {
+                let is_new = |job: &&ClaimJob| job.seen.home != held.token.node;
+                self.shared.claims.add(batch.len(), claimed.jobs.len(), batch.iter().filter(is_new).count());
+            }
             let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
             let all_won = claimed.jobs.len() == batch.len();
             let runs = batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs);

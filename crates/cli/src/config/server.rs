@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rondel_admin::EngineConfig;
+use rondel_core::homes::ClaimStrategy;
 use rondel_core::name;
 use rondel_store::DatabaseUrl;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,14 @@ use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, wrong};
 use crate::exit::Failure;
 
 const SECTION: &str = "server";
+/// Beats cost the database, and every pause of a process would look like its end.
+const BEAT_MIN: Duration = Duration::from_millis(200);
+/// So long nobody does what a dead server had to do.
+const LEASE_MAX: Duration = Duration::from_secs(60);
+const WEIGHT_MAX: u32 = 1_000_000;
+const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
+/// How long an executor that hears nobody lets runs take to end before it kills them.
+const KILL_GRACE: Duration = Duration::from_secs(10);
 /// What is gone sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
 
@@ -56,6 +65,26 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_BEAT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beat: Option<Length>,
+    /// How jobs without a living home are shared out among servers: default, id_hash, least_count or weight; the same for every server of a cluster
+    #[arg(long, global = true, value_name = "STRATEGY", env = "RONDEL_SERVER_CLAIM_STRATEGY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) claim_strategy: Option<ClaimStrategy>,
+    /// This server's share where the claim strategy is weight; 0 takes no job as long as another one can
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_NODE_WEIGHT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node_weight: Option<u32>,
+    /// How often executors say that they live
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_HEARTBEAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) heartbeat: Option<Length>,
+    /// After how long without a word from any server an executor stops what must not run twice
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_SILENCE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) silence: Option<Length>,
+    /// After how long without a word from an executor its runs are given up; longer than the silence and 10s for its end
+    #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOST_AFTER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost_after: Option<Length>,
     /// How long runs are kept after their end, with their attempts and logs; the same for every server of a cluster
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_RETENTION")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,6 +120,11 @@ impl ServerSettings {
             data_dir: Some(DATA_DIR.into()),
             lease: Some(Length(engine.lease)),
             beat: Some(Length(engine.beat)),
+            claim_strategy: Some(engine.claim_strategy),
+            node_weight: Some(engine.node_weight),
+            heartbeat: Some(Length(engine.heartbeat)),
+            silence: Some(Length(engine.silence)),
+            lost_after: Some(Length(engine.lost_after)),
             retention: Some(Length(engine.retention)),
             log_retention: Some(Length(engine.log_retention)),
             log_size_max: Some(Size(engine.log_size_max)),
@@ -112,6 +146,11 @@ impl ServerSettings {
             admin_token_file: self.admin_token_file.or(lower.admin_token_file),
             lease: self.lease.or(lower.lease),
             beat: self.beat.or(lower.beat),
+            claim_strategy: self.claim_strategy.or(lower.claim_strategy),
+            node_weight: self.node_weight.or(lower.node_weight),
+            heartbeat: self.heartbeat.or(lower.heartbeat),
+            silence: self.silence.or(lower.silence),
+            lost_after: self.lost_after.or(lower.lost_after),
             retention: self.retention.or(lower.retention),
             log_retention: self.log_retention.or(lower.log_retention),
             log_size_max: self.log_size_max.or(lower.log_size_max),
@@ -133,6 +172,11 @@ pub(crate) struct ServerConfig {
     pub(crate) admin_token_file: PathBuf,
     pub(crate) lease: Duration,
     pub(crate) beat: Duration,
+    pub(crate) claim_strategy: ClaimStrategy,
+    pub(crate) node_weight: u32,
+    pub(crate) heartbeat: Duration,
+    pub(crate) silence: Duration,
+    pub(crate) lost_after: Duration,
     pub(crate) retention: Duration,
     pub(crate) log_retention: Duration,
     pub(crate) log_size_max: u64,
@@ -159,6 +203,11 @@ impl TryFrom<ServerSettings> for ServerConfig {
             data_dir,
             lease: settings.lease.ok_or_else(|| missing("lease"))?.0,
             beat: settings.beat.ok_or_else(|| missing("beat"))?.0,
+            claim_strategy: settings.claim_strategy.ok_or_else(|| missing("claim_strategy"))?,
+            node_weight: settings.node_weight.ok_or_else(|| missing("node_weight"))?,
+            heartbeat: settings.heartbeat.ok_or_else(|| missing("heartbeat"))?.0,
+            silence: settings.silence.ok_or_else(|| missing("silence"))?.0,
+            lost_after: settings.lost_after.ok_or_else(|| missing("lost_after"))?.0,
             retention: settings.retention.ok_or_else(|| missing("retention"))?.0,
             log_retention: settings.log_retention.ok_or_else(|| missing("log_retention"))?.0,
             log_size_max: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.0,
@@ -190,9 +239,23 @@ impl ServerConfig {
         if let Some(url) = &self.advertise {
             check_url(SECTION, "advertise", url)?;
         }
+        self.check_lease()?;
+        self.check_executors()?;
+        for (key, length) in [("retention", self.retention), ("log_retention", self.log_retention)] {
+            if length < RETENTION_MIN {
+                let (length, least) = (Length(length), Length(RETENTION_MIN));
+                return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
+            }
+        }
+        crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
+    }
+
+    /// A lease that is lost to a single slow beat, or that keeps the jobs of a dead server waiting for minutes, is refused.
+    fn check_lease(&self) -> Result<(), Failure> {
         let (lease, beat) = (Length(self.lease), Length(self.beat));
-        if beat.0 < Duration::from_millis(100) {
-            return Err(wrong(SECTION, "beat", format!("{beat} is too short, the shortest is 100ms")));
+        if beat.0 < BEAT_MIN {
+            let least = Length(BEAT_MIN);
+            return Err(wrong(SECTION, "beat", format!("{beat} is too short, the shortest is {least}")));
         }
         if lease.0 < beat.0 * 4 {
             return Err(wrong(
@@ -201,13 +264,37 @@ impl ServerConfig {
                 format!("{lease} is too short, it must be at least 4 beats of {beat}"),
             ));
         }
-        for (key, length) in [("retention", self.retention), ("log_retention", self.log_retention)] {
-            if length < RETENTION_MIN {
-                let (length, least) = (Length(length), Length(RETENTION_MIN));
-                return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
-            }
+        if lease.0 > LEASE_MAX {
+            let most = Length(LEASE_MAX);
+            return Err(wrong(SECTION, "lease", format!("{lease} is too long, the longest is {most}")));
         }
-        crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
+        if self.node_weight > WEIGHT_MAX {
+            let weight = self.node_weight;
+            return Err(wrong(SECTION, "node_weight", format!("{weight} is too much, the most is {WEIGHT_MAX}")));
+        }
+        Ok(())
+    }
+
+    /// An executor must have stopped by itself before its runs are given to another one.
+    fn check_executors(&self) -> Result<(), Failure> {
+        let (heartbeat, silence) = (Length(self.heartbeat), Length(self.silence));
+        let lost_after = Length(self.lost_after);
+        let too_short = |key, length: Length, least: Duration, what: &str| {
+            let least = Length(least);
+            Err(wrong(SECTION, key, format!("{length} is too short, it must be at least {least}: {what}")))
+        };
+        if heartbeat.0 < HEARTBEAT_MIN {
+            return too_short("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");
+        }
+        if silence.0 < heartbeat.0 * 3 {
+            let what = format!("three heartbeats of {heartbeat}");
+            return too_short("silence", silence, heartbeat.0 * 3, &what);
+        }
+        if lost_after.0 < silence.0 + KILL_GRACE {
+            let what = format!("the silence of {silence} and {} for what runs to end", Length(KILL_GRACE));
+            return too_short("lost_after", lost_after, silence.0 + KILL_GRACE, &what);
+        }
+        Ok(())
     }
 }
 
@@ -229,6 +316,15 @@ mod tests {
             (&format!("{DB}listen = \"nowhere\""), "listen"),
             (&format!("{DB}lease = \"3s\""), "lease"),
             (&format!("{DB}beat = \"10ms\""), "beat"),
+            (&format!("{DB}beat = \"199ms\""), "the shortest is 200ms"),
+            (&format!("{DB}lease = \"61s\""), "the longest is 1m"),
+            (&format!("{DB}lease = \"3999ms\""), "at least 4 beats of 1s"),
+            (&format!("{DB}claim_strategy = \"luck\""), "claim_strategy"),
+            (&format!("{DB}node_weight = -1"), "node_weight"),
+            (&format!("{DB}node_weight = 1000001"), "node_weight"),
+            (&format!("{DB}heartbeat = \"10ms\""), "heartbeat"),
+            (&format!("{DB}silence = \"5s\""), "three heartbeats of 2s"),
+            (&format!("{DB}lost_after = \"24s\""), "at least 25s"),
             (&format!("{DB}node_name = \"Not A Name\""), "node_name"),
             (&format!("{DB}advertise = \"host:1\""), "advertise"),
             (&format!("{DB}log_level = \"a=b=c\""), "log_level"),

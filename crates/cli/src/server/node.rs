@@ -48,6 +48,11 @@ impl Node {
             advertise_url: config.advertise.clone(),
             lease: config.lease,
             beat: config.beat,
+            claim_strategy: config.claim_strategy,
+            node_weight: config.node_weight,
+            heartbeat: config.heartbeat,
+            silence: config.silence,
+            lost_after: config.lost_after,
             retention: config.retention,
             log_retention: config.log_retention,
             log_size_max: config.log_size_max,
@@ -161,7 +166,13 @@ async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<SqlStore
         births.folder(folder)?;
     }
     let missing: Vec<_> = file.into_iter().flat_map(files_of).filter(|path| !path.exists()).collect();
-    let store_config = StoreConfig { url: config.database.0.clone(), ..StoreConfig::default() };
+    let defaults = StoreConfig::default();
+    let store_config = StoreConfig {
+        url: config.database.0.clone(),
+        // Locks of a server that was stopped in the middle of a transaction end before another one stands in for it.
+        idle_in_transaction: (config.lease * 4 / 5).min(defaults.idle_in_transaction),
+        ..defaults
+    };
     let opened = SqlStore::open(&store_config).await;
     // What another server has is not ours to take away.
     if !matches!(opened, Err(OpenError::InUse { .. })) {

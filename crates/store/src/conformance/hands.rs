@@ -10,7 +10,7 @@ use super::{DEFAULT, FAILED, claim, finish, finish_one, job, join, next_id, pend
 use crate::ledger::{CancelAsked, CancelElsewhere, InHand, LimitName, RunCheck};
 use crate::{LeaseToken, Store};
 
-fn in_hand(run: &Run, executor: &str) -> InHand {
+pub(super) fn in_hand(run: &Run, executor: &str) -> InHand {
     InHand {
         run: run.id,
         attempt: run.attempt,
@@ -226,7 +226,7 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     assert_eq!(store.hand_over(other, &all, token.node).await.unwrap(), [], "they are not its own");
     assert_eq!(store.hand_over(token, &all, other.node).await.unwrap(), [rows[2].id]);
     let given = read(store, rows[2].id).await;
-    assert_eq!((given.node, given.node_epoch, given.status), (other.node, other.epoch, RunStatus::Pending));
+    assert_eq!((given.node, given.node_epoch, given.status), (other.node, other.epoch, RunStatus::Waiting));
     assert_eq!(read(store, rows[0].id).await.node, token.node);
     let asked = run(&job, token, at + Duration::from_secs(9));
     let requested = store.request_run(token, Run { cause: asked.id.get(), ..asked }, at).await.unwrap();

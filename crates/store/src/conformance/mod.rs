@@ -18,10 +18,12 @@ mod edits;
 mod followers;
 mod hands;
 mod healing;
+mod homes;
 mod logs;
 mod outbox;
 mod pages;
 mod results;
+mod stats;
 mod upkeep;
 
 use std::sync::Arc;
@@ -52,10 +54,12 @@ pub use self::edits::*;
 pub use self::followers::*;
 pub use self::hands::*;
 pub use self::healing::*;
+pub use self::homes::*;
 pub use self::logs::*;
 pub use self::outbox::*;
 pub use self::pages::*;
 pub use self::results::*;
+pub use self::stats::*;
 pub use self::upkeep::*;
 
 use self::edits::{change, saved};
@@ -136,6 +140,12 @@ macro_rules! for_each_conformance_check {
             text_is_kept_as_far_as_it_fits,
             orphans_are_adopted_by_one,
             a_fenced_node_cannot_renew,
+            nodes_say_how_they_stand,
+            switches_stay_as_they_are_set,
+            jobs_move_with_what_is_not_sent,
+            jobs_of_the_dead_are_freed,
+            nodes_are_forgotten,
+            runs_are_counted_by_hour,
             pages_of_runs_have_no_gaps,
             pages_keep_to_their_filters,
             runs_that_follow_are_found_by_their_parents,

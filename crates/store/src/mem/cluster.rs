@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::{ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
+use rondel_core::homes::Switch;
+use rondel_core::{AppId, ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
 
-use super::{MemStore, StoredNode};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
+use super::{MemStore, StoredNode, size};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
 
@@ -46,6 +47,8 @@ impl Cluster for MemStore {
             advertise_url: request.advertise_url.clone(),
             server_version: request.server_version.clone(),
             started_at: now,
+            switch: known.as_ref().map_or(Switch::Active, |node| node.switch),
+            report: known.map_or_else(NodeReport::default, |node| NodeReport { is_leaving: false, ..node.report }),
         };
         state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior });
         Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal })
@@ -72,6 +75,51 @@ impl Cluster for MemStore {
 
     async fn nodes(&self) -> Result<Vec<Node>> {
         Ok(self.state().nodes.values().map(|held| held.node.clone()).collect())
+    }
+
+    async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()> {
+        let mut state = self.state();
+        if let Some(held) = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch) {
+            held.node.report = *report;
+        }
+        Ok(())
+    }
+
+    async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
+        let mut state = self.state();
+        let node = state.nodes.values_mut().find(|held| held.node.name == name);
+        Ok(node.map(|held| held.node.switch = switch).is_some())
+    }
+
+    async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool> {
+        let mut state = self.state();
+        if !state.apps.contains_key(&app) {
+            return Ok(false);
+        }
+        match switch {
+            Switch::Active => state.app_switches.remove(&app),
+            Switch::Draining | Switch::Stopped => state.app_switches.insert(app, switch),
+        };
+        Ok(true)
+    }
+
+    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>> {
+        Ok(self.state().app_switches.iter().map(|(app, switch)| (*app, *switch)).collect())
+    }
+
+    async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let newest = state.nodes.keys().last().copied();
+        let owns = |node: NodeId| {
+            state.runs.values().any(|run| run.node == node && !run.status.is_terminal())
+                || state.due.values().any(|due| due.home == node && due.next_fire_at.is_some())
+                || state.limit_homes.values().any(|home| *home == node)
+        };
+        let is_gone = |held: &&StoredNode| held.node.lease_until < dead_since && Some(held.node.id) != newest;
+        let gone = state.nodes.values().filter(is_gone).map(|held| held.node.id).filter(|node| !owns(*node));
+        let gone: Vec<NodeId> = gone.take(size(limit)).collect();
+        gone.iter().for_each(|node| drop(state.nodes.remove(node)));
+        Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
     }
 
     async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()> {

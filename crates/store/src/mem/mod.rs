@@ -23,9 +23,10 @@ use std::time::Duration;
 
 use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
+use rondel_core::homes::Switch;
 use rondel_core::run::Attempt;
 use rondel_core::{
-    AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, Timestamp,
+    AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, RunStatus, Timestamp,
 };
 
 use crate::LeaseToken;
@@ -101,6 +102,13 @@ struct State {
     /// Each is due when it is no longer held.
     outbox: BTreeMap<OutboxId, OutboxItem>,
     passes: BTreeMap<String, Timestamp>,
+    /// By job, hour and verdict: runs and milliseconds.
+    stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
+    /// Runs that are counted later, or may have to be counted anew, with the verdict as which they were.
+    stat_open: BTreeMap<RunId, Option<RunStatus>>,
+    stat_cursor: Option<RunId>,
+    /// The switches of apps that are not active.
+    app_switches: BTreeMap<AppId, Switch>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
     /// Which jobs follow from which.
     parents: Vec<Edge>,

@@ -4,15 +4,16 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::homes::Switch;
 use rondel_core::{AppId, ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::dialect::Dialect;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, Session};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session};
 use crate::settle::clean_name;
-use crate::{Cluster, LeaseToken, Result};
+use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
 
 const READ_NOW: Statement = Statement { name: "read_now", text: "SELECT {now}" };
 /// One row that every join goes through, so that no two pick the same id or ordinal.
@@ -20,7 +21,8 @@ const LOCK_JOINS: Statement =
     Statement { name: "lock_joins", text: "SELECT id FROM schema_compat WHERE id = 1 {for_update}" };
 const READ_NODES: Statement = Statement {
     name: "read_nodes",
-    text: "SELECT id, name, epoch, lease_until_ms, advertise_url, server_version, started_at_ms FROM node ORDER BY id",
+    text: "SELECT id, name, epoch, lease_until_ms, advertise_url, server_version, started_at_ms, state, is_leaving, \
+           claim_strategy, weight, job_count, skew_ms, claims_tried, claims_lost, refused_count FROM node ORDER BY id",
 };
 const LOCK_NODES: Statement = Statement {
     name: "lock_nodes",
@@ -34,7 +36,7 @@ const INSERT_NODE: Statement = Statement {
 const TAKE_LEASE: Statement = Statement {
     name: "take_lease",
     text: "UPDATE node SET epoch = epoch + 1, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
-           advertise_url = ?, server_version = ?, started_at_ms = ? WHERE id = ? AND epoch = ?",
+           advertise_url = ?, server_version = ?, started_at_ms = ?, is_leaving = 0 WHERE id = ? AND epoch = ?",
 };
 const RENEW_LEASE: Statement =
     Statement { name: "renew_lease", text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ?" };
@@ -109,6 +111,10 @@ impl Cluster for SqlStore {
         Ok(is_renewed.then_some(now))
     }
 
+    async fn trouble(&self, error: &StoreError) -> Trouble {
+        self.find_trouble(error).await
+    }
+
     async fn release(&self, token: LeaseToken) -> Result<()> {
         self.execute(Query::new(&END_LEASE).int(token.node.get()).int(token.epoch)).await?;
         Ok(())
@@ -116,6 +122,26 @@ impl Cluster for SqlStore {
 
     async fn nodes(&self) -> Result<Vec<Node>> {
         self.rows(Query::new(&READ_NODES)).await?.iter().map(node).collect()
+    }
+
+    async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()> {
+        self.write_report(token, report).await
+    }
+
+    async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
+        self.write_node_switch(name, switch).await
+    }
+
+    async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool> {
+        self.write_app_switch(app, switch).await
+    }
+
+    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>> {
+        self.read_app_switches().await
+    }
+
+    async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {
+        self.remove_nodes(dead_since, limit).await
     }
 
     async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()> {
@@ -298,6 +324,8 @@ fn node(row: &AnyRow) -> Result<Node> {
         advertise_url: columns.opt_text("advertise_url")?,
         server_version: columns.text("server_version")?,
         started_at: columns.at("started_at_ms")?,
+        switch: columns.word("state")?,
+        report: super::cluster_nodes::report(&mut columns)?,
     })
 }
 

@@ -3,7 +3,7 @@
 use sqlx::Error;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::StoreError;
+use crate::{StoreError, Trouble};
 
 /// What can be done about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +63,66 @@ pub(super) fn classify(error: &Error) -> Failure {
     }
 }
 
+/// What an error says about the database as a whole.
+pub(super) fn trouble(error: &Error) -> Trouble {
+    match error {
+        Error::PoolTimedOut | Error::PoolClosed => Trouble::Connections,
+        Error::Io(_) | Error::Tls(_) | Error::WorkerCrashed => Trouble::Unreachable,
+        Error::Database(database) => {
+            if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
+                return trouble_of_mysql(mysql.number());
+            }
+            let is_sqlite = database.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some();
+            match database.code().as_deref() {
+                Some(code) if is_sqlite => trouble_of_sqlite(code.parse().unwrap_or_default()),
+                Some(code) => trouble_of_postgres(code),
+                None => Trouble::Refuses,
+            }
+        }
+        _ => Trouble::Refuses,
+    }
+}
+
+fn trouble_of_postgres(code: &str) -> Trouble {
+    match code {
+        "25006" => Trouble::ReadOnly,
+        "53100" => Trouble::Full,
+        "53300" | "53200" | "53400" => Trouble::Connections,
+        "57014" | "25P03" | "55P03" | "40001" | "40P01" => Trouble::Slow,
+        _ if ["08", "57", "58"].iter().any(|class| code.starts_with(class)) => Trouble::Unreachable,
+        _ => Trouble::Refuses,
+    }
+}
+
+fn trouble_of_mysql(number: u16) -> Trouble {
+    match number {
+        1290 | 1836 | 1792 => Trouble::ReadOnly,
+        1021 | 1114 => Trouble::Full,
+        1040 | 1203 | 1226 => Trouble::Connections,
+        1205 | 1213 | 1020 | 1317 | 1969 | 3024 => Trouble::Slow,
+        1053 | 1927 | 2006 | 2013 => Trouble::Unreachable,
+        _ => Trouble::Refuses,
+    }
+}
+
+fn trouble_of_sqlite(code: u32) -> Trouble {
+    match code & 0xff {
+        5 | 6 => Trouble::Slow,
+        8 => Trouble::ReadOnly,
+        13 => Trouble::Full,
+        7 | 10 | 14 | 15 => Trouble::Unreachable,
+        _ => Trouble::Refuses,
+    }
+}
+
 /// By SQLSTATE.
 fn of_postgres(code: &str) -> Failure {
     match code {
         // serialization failure, deadlock, lock not available
         "40001" | "40P01" | "55P03" => Failure::Contention,
         "23505" => Failure::Duplicate,
-        // query cancelled (statement timeout), idle in transaction; classes: connection, resources, operator
-        "57014" | "25P03" => Failure::Unavailable,
+        // query cancelled (statement timeout), idle in transaction, read-only; classes: connection, resources, operator
+        "57014" | "25P03" | "25006" => Failure::Unavailable,
         _ if ["08", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => Failure::Unavailable,
         _ if ["22", "23"].iter().any(|class| code.starts_with(class)) => Failure::Data,
         _ => Failure::Statement,
@@ -84,7 +136,9 @@ fn of_mysql(number: u16) -> Failure {
         1205 | 1213 | 1020 => Failure::Contention,
         1062 | 1586 => Failure::Duplicate,
         // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only
-        1040 | 1053 | 1021 | 1114 | 1317 | 1927 | 1969 | 3024 | 1290 | 1836 | 2006 | 2013 => Failure::Unavailable,
+        1040 | 1053 | 1021 | 1114 | 1203 | 1226 | 1317 | 1927 | 1969 | 3024 | 1290 | 1792 | 1836 | 2006 | 2013 => {
+            Failure::Unavailable
+        }
         // null, foreign key, out of range, truncated, wrong value, too long, CHECK (MariaDB, MySQL), packet too large
         1048 | 1364 | 1452 | 1264 | 1265 | 1292 | 1366 | 1406 | 4025 | 3819 | 1153 => Failure::Data,
         _ => Failure::Statement,

@@ -5,9 +5,10 @@ use rondel_core::run::Attempt;
 use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 
 use super::SqlStore;
+use crate::cluster::HomeMove;
 use crate::ledger::{
     Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
-    LimitName, RunCheck, RunQuery,
+    LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun,
 };
 use crate::{LeaseToken, Ledger, Result};
 
@@ -87,6 +88,26 @@ impl Ledger for SqlStore {
 
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
         self.give_runs(token, runs, to).await
+    }
+
+    async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
+        self.give_jobs(token, moves, not_before).await
+    }
+
+    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+        self.read_unsent(token, after, limit).await
+    }
+
+    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
+        self.read_jobs_at(home, after, limit).await
+    }
+
+    async fn count_jobs_at(&self, home: NodeId) -> Result<u64> {
+        self.read_job_count(home).await
+    }
+
+    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+        self.free_dead_jobs(token, dead, limit).await
     }
 
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {

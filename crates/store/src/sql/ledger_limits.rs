@@ -18,7 +18,8 @@ const INSERT_LIMIT: Statement = Statement {
 const MOVE_LIMITS: Statement = Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home = ?" };
 const READ_LEASE: Statement = Statement {
     name: "read_lease",
-    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} {for_update}",
+    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
+           {for_update}",
 };
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
@@ -35,9 +36,10 @@ const LOCK_UNSENT: Statement = Statement {
     text: "SELECT id FROM run WHERE id {in_list} AND node_id = ? AND node_epoch = ? AND status = 'pending' \
            AND marked_at_ms IS NULL ORDER BY id {for_update}",
 };
+/// As waiting ones: the scan of the other node takes them up.
 const GIVE_RUNS: Statement = Statement {
     name: "give_runs",
-    text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id {in_list} AND status = 'pending'",
+    text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} AND status = 'pending'",
 };
 
 impl SqlStore {

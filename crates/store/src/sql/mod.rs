@@ -13,6 +13,7 @@ mod catalog_change;
 mod catalog_parents;
 mod catalog_versions;
 mod cluster;
+mod cluster_nodes;
 mod declarations;
 mod dialect;
 mod failure;
@@ -25,6 +26,7 @@ mod ledger_finish;
 mod ledger_follow;
 mod ledger_hand;
 mod ledger_limits;
+mod ledger_move;
 mod ledger_read;
 mod logs;
 mod migrate;
@@ -36,6 +38,7 @@ mod plans;
 mod query;
 mod rows;
 mod sessions;
+mod stats;
 mod tokens;
 mod upkeep;
 mod upkeep_heal;
@@ -46,7 +49,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use sqlx::any::AnyRow;
+use sqlx::any::{AnyConnectOptions, AnyRow};
 use sqlx::{Any, AnyPool, AssertSqlSafe, Executor, Transaction};
 
 pub use self::open::StoreConfig;
@@ -66,6 +69,8 @@ pub struct SqlStore {
     texts: Texts,
     /// Up to where healing has looked at the runs that jobs follow.
     followed_to: AtomicI64,
+    /// For a connection past the pools.
+    options: AnyConnectOptions,
     /// SQLite: held as long as the store lives.
     _file_lock: Option<File>,
 }
@@ -129,7 +134,8 @@ impl SqlStore {
 
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
         let inner = self.write.begin_with(self.texts.dialect().begin()).await;
-        Ok(Tx { inner: inner.map_err(|source| store_error(operation, source))?, texts: &self.texts, operation })
+        let inner = inner.map_err(|source| store_error(operation, source))?;
+        Ok(Tx { inner, texts: &self.texts, operation })
     }
 
     /// Rows, read outside of any transaction.

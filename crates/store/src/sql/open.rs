@@ -11,8 +11,8 @@ use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions, Connection, Executor};
 
 use super::dialect::{Dialect, Texts};
 use super::url::DatabaseUrl;
-use super::{SqlStore, migrate};
-use crate::OpenError;
+use super::{SqlStore, failure, migrate};
+use crate::{OpenError, StoreError, Trouble};
 
 /// How a database is opened.
 #[derive(Clone, Debug)]
@@ -68,6 +68,7 @@ impl SqlStore {
         migrate::run(&mut connection, dialect, &config.server_version).await?;
         connection.close().await.map_err(OpenError::Migrate)?;
 
+        let probe_options = options.clone();
         let settings = session_settings(dialect, config);
         let (write_size, read_size) = match dialect {
             Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).clamp(1, SQLITE_READERS_MAX)),
@@ -78,7 +79,38 @@ impl SqlStore {
             0 => write.clone(),
             size => pool(size, settings, config).connect_lazy_with(options),
         };
-        Ok(Self { write, read, texts: Texts::new(dialect), followed_to: AtomicI64::new(0), _file_lock: file_lock })
+        Ok(Self {
+            write,
+            read,
+            texts: Texts::new(dialect),
+            followed_to: AtomicI64::new(0),
+            options: probe_options,
+            _file_lock: file_lock,
+        })
+    }
+}
+
+/// How long the attempt to find out what is wrong may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl SqlStore {
+    /// What is wrong with the database. A pool without a free connection does not say why it has none: a connection past
+    /// the pool does.
+    pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
+        let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
+            return Trouble::Refuses;
+        };
+        if !matches!(source, sqlx::Error::PoolTimedOut) {
+            return failure::trouble(source);
+        }
+        match tokio::time::timeout(PROBE_TIMEOUT, AnyConnection::connect_with(&self.options)).await {
+            Ok(Ok(connection)) => {
+                connection.close().await.ok();
+                Trouble::Connections
+            }
+            Ok(Err(error)) => failure::trouble(&error),
+            Err(_) => Trouble::Unreachable,
+        }
     }
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
-use rondel_core::{IdGen, NodeId, RunStatus, Timestamp};
+use rondel_core::{IdGen, JobId, NodeId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, transact};
-use crate::upkeep::{StuckJob, away};
+use crate::upkeep::{JobStat, StuckJob, away};
 use crate::{Result, Upkeep};
 
 /// Shards that one batch looks at, beyond those that it removes.
@@ -117,6 +117,18 @@ impl Upkeep for SqlStore {
                 return Ok(removed);
             }
         }
+    }
+
+    async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        self.count_runs(before, limit).await
+    }
+
+    async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
+        self.read_stats(job, from, to).await
+    }
+
+    async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        self.remove_stats(before, limit).await
     }
 
     async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64> {

@@ -1,15 +1,18 @@
 //! Apps: groups of executors.
 
+use std::collections::BTreeMap;
+
 use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
+use rondel_core::homes::Switch;
 use rondel_core::{AppId, name};
 use rondel_store::catalog::App;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Page, jobs};
+use super::{Page, jobs, nodes};
 use crate::app::Web;
 use crate::body::{JsonBody, read, refuse_value};
 use crate::call::Call;
@@ -21,6 +24,8 @@ struct AppJson {
     id: AppId,
     name: String,
     namespace: String,
+    /// Its switch.
+    state: &'static str,
     /// Executors of it that this node hears.
     executor_count: usize,
 }
@@ -66,7 +71,10 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     apps.retain(|app| call.sees(app.id));
     let online = call.engine().online_executors();
     let count = |app: AppId| online.iter().filter(|executor| executor.app == app).count();
-    let items = apps.into_iter().map(|app| (count(app.id), app)).map(|(count, app)| show(&call, app, count)).collect();
+    let switches: BTreeMap<AppId, Switch> = call.engine().store().app_switches().await?.into_iter().collect();
+    let state = |app: AppId| switches.get(&app).copied().unwrap_or(Switch::Active);
+    let item = |app: App| (state(app.id), count(app.id), app);
+    let items = apps.into_iter().map(item).map(|(state, count, app)| show(&call, app, state, count)).collect();
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
@@ -79,8 +87,32 @@ pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Respo
     let id = AppId::new(engine.new_id());
     let app = engine.store().ensure_app(id, call.namespace.id, &new.name, engine.now()).await?;
     let status = if app.id == id { StatusCode::CREATED } else { StatusCode::OK };
-    let count = engine.online_executors().iter().filter(|executor| executor.app == app.id).count();
-    json(status, &show(&call, app, count))
+    let (state, count) = (state_of(&call, app.id).await?, executor_count(&call, app.id));
+    json(status, &show(&call, app, state, count))
+}
+
+/// Throws the switch of an app; every node sees it with its next beat.
+pub(super) async fn set_state(
+    call: Call,
+    AppName(name): AppName,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let switch = nodes::new_state(&body)?;
+    let id = jobs::find_app(&call, &name).await?;
+    call.engine().store().set_app_switch(id, switch).await?;
+    call.engine().poke_beat();
+    let app = App { id, namespace: call.namespace.id, name };
+    let count = executor_count(&call, id);
+    json(StatusCode::OK, &show(&call, app, switch, count))
+}
+
+async fn state_of(call: &Call, app: AppId) -> Result<Switch, Problem> {
+    let switches = call.engine().store().app_switches().await?;
+    Ok(switches.into_iter().find(|(id, _)| *id == app).map_or(Switch::Active, |(_, switch)| switch))
+}
+
+fn executor_count(call: &Call, app: AppId) -> usize {
+    call.engine().online_executors().iter().filter(|executor| executor.app == app).count()
 }
 
 /// The handlers that executors online have in an app.
@@ -107,6 +139,7 @@ pub(super) async fn declaration_problems(call: Call, AppName(app): AppName) -> R
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
-fn show(call: &Call, app: App, executor_count: usize) -> AppJson {
-    AppJson { id: app.id, name: app.name, namespace: call.namespace.name.clone(), executor_count }
+fn show(call: &Call, app: App, switch: Switch, executor_count: usize) -> AppJson {
+    let state = switch.as_str();
+    AppJson { id: app.id, name: app.name, namespace: call.namespace.name.clone(), state, executor_count }
 }

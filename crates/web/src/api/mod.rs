@@ -16,6 +16,7 @@ pub(crate) mod run_tree;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 mod sign_in_links;
+mod stats;
 mod versions;
 mod webhooks;
 
@@ -54,6 +55,7 @@ pub(crate) fn routes() -> Routes {
         .get("/api/v1/jobs/{name}/fires", View, fires::list)
         .get("/api/v1/jobs/{name}/why", View, fires::why)
         .get("/api/v1/jobs/{name}/versions", View, fires::versions)
+        .get("/api/v1/jobs/{name}/stats", View, stats::get)
         .get("/api/v1/calendars", View, calendars::list)
         .get("/api/v1/calendars/{name}", View, calendars::get)
         .put("/api/v1/calendars/{name}", Edit, calendars::put)
@@ -71,8 +73,10 @@ pub(crate) fn routes() -> Routes {
         .post("/api/v1/apps", Edit, apps::create)
         .get("/api/v1/apps/{app}/handlers", View, apps::handlers)
         .get("/api/v1/apps/{app}/declaration-problems", View, apps::declaration_problems)
+        .put("/api/v1/apps/{app}/state", Operate, apps::set_state)
         .get("/api/v1/executors", View, executors::list)
         .get("/api/v1/nodes", View, nodes::list)
+        .put("/api/v1/nodes/{name}/state", Admin, nodes::set_state)
         .get("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::get)
         .put("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::put)
         .delete("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::delete)

@@ -1,22 +1,32 @@
-//! Nodes: the servers of the cluster.
+//! Nodes: the servers of the cluster, and their switches.
 
 use std::collections::BTreeMap;
 
+use axum::body::Bytes;
+use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::StatusCode;
+use http::request::Parts;
+use rondel_core::homes::Switch;
 use rondel_core::{NodeId, Timestamp};
-use serde::Serialize;
+use rondel_store::cluster::Node;
+use serde::{Deserialize, Serialize};
 
 use super::Page;
+use crate::app::Web;
+use crate::body::{JsonBody, read, refuse_value};
 use crate::call::Call;
 use crate::frame::json;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 #[derive(Serialize)]
 struct NodeJson {
     id: NodeId,
     name: String,
+    /// `dead`, `leaving`, or its switch.
     status: &'static str,
+    /// Its switch: stays while it is dead.
+    state: &'static str,
     /// Whether it is the one that answers.
     is_this: bool,
     epoch: i64,
@@ -27,24 +37,92 @@ struct NodeJson {
     /// What the one that answers has counted since its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<BTreeMap<&'static str, u64>>,
+    claim_strategy: &'static str,
+    weight: u32,
+    /// How many jobs it is home to, by its last count: only where the strategy counts.
+    job_count: u64,
+    /// How far its host's wall clock is ahead of the database's.
+    skew_ms: i64,
+    /// Since its process started.
+    claims_tried: u64,
+    claims_lost: u64,
+    refused_count: u64,
+}
+
+/// The body that throws a switch.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewState {
+    state: String,
+}
+
+/// The `{name}` of a path.
+pub(super) struct NodeName(String);
+
+impl FromRequestParts<Web> for NodeName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::NodeNotFound, "the path has no readable name"))
+    }
 }
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
-    let now = call.engine().now();
-    let this = call.engine().node_name();
     let nodes = call.engine().store().nodes().await?;
-    let show = |node: rondel_store::cluster::Node| NodeJson {
+    let items = nodes.into_iter().map(|node| show(&call, node)).collect();
+    json(StatusCode::OK, &Page { items, next_cursor: None })
+}
+
+/// Throws the switch of a node; every node sees it with its next beat.
+pub(super) async fn set_state(
+    call: Call,
+    NodeName(name): NodeName,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let switch = new_state(&body)?;
+    let store = call.engine().store();
+    let is_known = store.set_node_switch(&name, switch).await?;
+    let node = store.nodes().await?.into_iter().find(|node| is_known && node.name == name);
+    let Some(node) = node else {
+        return Err(Problem::new(Code::NodeNotFound, format!("no node is called {name:?}")));
+    };
+    call.engine().poke_beat();
+    json(StatusCode::OK, &show(&call, node))
+}
+
+/// Reads `{"state": …}`.
+pub(super) fn new_state(body: &Bytes) -> Result<Switch, Problem> {
+    let new: NewState = read(body)?;
+    new.state.parse().map_err(|message: String| refuse_value("/state", message))
+}
+
+fn show(call: &Call, node: Node) -> NodeJson {
+    let report = node.report;
+    let status = match node.is_living(call.engine().now()) {
+        false => "dead",
+        true if report.is_leaving => "leaving",
+        true => node.switch.as_str(),
+    };
+    let is_this = node.name == call.engine().node_name();
+    NodeJson {
         id: node.id,
-        status: if node.is_living(now) { "active" } else { "dead" },
-        is_this: node.name == this,
-        counters: (node.name == this).then(|| call.engine().counters().all().collect()),
+        status,
+        state: node.switch.as_str(),
+        is_this,
+        counters: is_this.then(|| call.engine().counters().all().collect()),
         name: node.name,
         epoch: node.epoch,
         lease_until: node.lease_until,
         advertise_url: node.advertise_url,
         server_version: node.server_version,
         started_at: node.started_at,
-    };
-    let items = nodes.into_iter().map(show).collect();
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+        claim_strategy: report.claim_strategy.as_str(),
+        weight: report.weight,
+        job_count: report.job_count,
+        skew_ms: report.skew_ms,
+        claims_tried: report.claims_tried,
+        claims_lost: report.claims_lost,
+        refused_count: report.refused_count,
+    }
 }

@@ -233,6 +233,7 @@ impl Texts {
             Code::NotFound
             | Code::NamespaceNotFound
             | Code::AppNotFound
+            | Code::NodeNotFound
             | Code::CalendarNotFound
             | Code::WebhookNotFound
             | Code::MethodNotAllowed => (self.problem_not_found, self.problem_not_found_hint),

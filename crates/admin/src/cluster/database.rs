@@ -1,0 +1,58 @@
+//! What is wrong with the database, and since when: for `/readyz`, and so that the log says it once.
+
+use std::sync::{PoisonError, RwLock};
+
+use rondel_core::Timestamp;
+use rondel_store::Trouble;
+
+/// The database does not do its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatabaseTrouble {
+    /// What kind of trouble.
+    pub trouble: Trouble,
+    /// Since when, by the engine's clock.
+    pub since: Timestamp,
+    /// What the driver said last.
+    pub message: String,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DatabaseWatch(RwLock<Option<DatabaseTrouble>>);
+
+impl DatabaseWatch {
+    /// A call failed; whether that is news.
+    pub(crate) fn failed(&self, trouble: Trouble, message: &str, now: Timestamp) -> bool {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let since = known.as_ref().map_or(now, |known| known.since);
+        let is_news = known.as_ref().is_none_or(|known| known.trouble != trouble);
+        *known = Some(DatabaseTrouble { trouble, since, message: message.to_owned() });
+        is_news
+    }
+
+    /// A call succeeded; the trouble that is over with it.
+    pub(crate) fn recovered(&self) -> Option<DatabaseTrouble> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn trouble(&self) -> Option<DatabaseTrouble> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_news_once_and_keeps_its_beginning() {
+        let at = Timestamp::from_secs;
+        let watch = DatabaseWatch::default();
+        assert!(watch.failed(Trouble::Unreachable, "refused", at(10)));
+        assert!(!watch.failed(Trouble::Unreachable, "reset", at(11)));
+        assert!(watch.failed(Trouble::Connections, "too many", at(12)), "another trouble is news");
+        let trouble = watch.trouble().unwrap();
+        assert_eq!((trouble.since, trouble.message.as_str()), (at(10), "too many"));
+        assert_eq!(watch.recovered(), Some(trouble));
+        assert_eq!((watch.recovered(), watch.trouble()), (None, None));
+    }
+}

@@ -1,0 +1,92 @@
+//! Leaving: a server that is told to stop gives its jobs to the others while it still works, then what it has not sent, and
+//! its lease last. So a rolling restart makes no fire late.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rondel_core::RunId;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::moves::{self, MayGo};
+use crate::dispatch::Event;
+use crate::engine::{Shared, chain};
+use crate::lifecycle::Lifecycle;
+
+/// How long jobs leave while everything still runs. A job that fires each second has a quiet moment in each.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
+const PAUSE: Duration = Duration::from_millis(100);
+/// The same, once nothing is sent any more and the rest waits for runs in executors' hands.
+const LAST_PAUSE: Duration = Duration::from_millis(200);
+
+pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Duration) {
+    tracing::info!(grace = ?grace, "draining");
+    shared.draining.store(true, Ordering::Relaxed);
+    shared.beat_poke.notify_one();
+    if !grace.is_zero() {
+        hand_over_while_working(shared).await;
+    }
+    lifecycle.soft.cancel();
+    let (done, drained) = oneshot::channel();
+    if shared.events.send(Event::Drain(done, grace)).await.is_ok() && !wait_for_runs(shared, drained, grace).await {
+        tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
+    }
+    let token = shared.membership.token();
+    shared.membership.end();
+    if let Err(error) = shared.store.release(token).await {
+        tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
+    }
+    lifecycle.hard.cancel();
+}
+
+/// Gives jobs away between their fires, until none is left or the time is over.
+async fn hand_over_while_working(shared: &Arc<Shared>) {
+    let end = Instant::now() + HAND_OVER_LIMIT;
+    while moves::has_heir(shared) && Instant::now() < end {
+        let Some(held) = shared.membership.held() else { return };
+        match moves::leave(shared, &held, MayGo::NotYetDue).await {
+            Ok(0) => return,
+            Ok(_) => tokio::time::sleep(PAUSE).await,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot give jobs to other nodes; they are taken over later");
+                return;
+            }
+        }
+    }
+}
+
+/// Waits until no run is in an executor's hands, and gives away what becomes free meanwhile. Whether all ended in time.
+async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>, grace: Duration) -> bool {
+    let end = Instant::now() + grace;
+    let mut complained = false;
+    loop {
+        if let Err(error) = give_the_rest(shared).await
+            && !std::mem::replace(&mut complained, true)
+        {
+            tracing::warn!(error = %chain(&error), "cannot give jobs to other nodes; they are taken over later");
+        }
+        let wake = (Instant::now() + LAST_PAUSE).min(end);
+        match tokio::time::timeout_at(wake, &mut drained).await {
+            Ok(_) => {
+                // What the last run held back goes too.
+                give_the_rest(shared).await.ok();
+                return true;
+            }
+            Err(_) if Instant::now() >= end => return false,
+            Err(_) => {}
+        }
+    }
+}
+
+async fn give_the_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
+    let Some(held) = shared.membership.held().filter(|_| moves::has_heir(shared)) else { return Ok(()) };
+    let (tell, told) = oneshot::channel();
+    if shared.events.send(Event::ListInHand(tell)).await.is_err() {
+        return Ok(());
+    }
+    let Ok(in_hand) = told.await else { return Ok(()) };
+    let in_hand: HashSet<RunId> = in_hand.into_iter().collect();
+    moves::leave(shared, &held, MayGo::AllBut(&in_hand)).await.map(drop)
+}

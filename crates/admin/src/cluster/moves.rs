@@ -1,0 +1,255 @@
+//! Homes on the move: what a strategy gives to a node that has joined, and everything of a node that leaves or is switched
+//! off.
+//!
+//! The home itself gives a job away, in one transaction with those of its runs that nobody has sent: a job of which anything
+//! else is open stays until that is over. So nothing overlaps; and the new home has the next fire before it is due.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::homes::{Seat, Switch};
+use rondel_core::{JobId, NodeId, RunId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::cluster::HomeMove;
+use rondel_store::ledger::UnsentRun;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::Held;
+use crate::engine::{Shared, chain};
+
+/// Where in each second jobs move: the runs of a whole second are over by then, mostly, and those of the next are not yet
+/// in the dispatcher's hands.
+const MOMENT: Duration = Duration::from_millis(200);
+/// A run that is due sooner may be read by the tick while its transaction is under way.
+const LEAD: Duration = Duration::from_millis(650);
+const PAGE: u32 = 2_000;
+/// Jobs looked at in one round, and moved by one transaction.
+const ROUND_JOBS: usize = 20_000;
+const BATCH_JOBS: usize = 200;
+/// Unsent runs looked at in one round: what has more open is not moved now.
+const ROUND_RUNS: usize = 200_000;
+
+/// The most rounds that are left out after rounds in which nothing could go.
+const SKIPPED_MAX: u32 = 16;
+
+pub(crate) struct MoveLoop {
+    shared: Arc<Shared>,
+    /// Rounds to leave out, and how many the next vain round adds.
+    skip: u32,
+    next_skip: u32,
+    /// The nodes among which the jobs were shared out when nothing was misplaced any more.
+    settled: Vec<NodeId>,
+}
+
+/// What a round did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Round {
+    moved: usize,
+    /// Jobs that are to go and did not.
+    left: usize,
+}
+
+/// Why jobs leave this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// A strategy gives some of them to others.
+    Shares,
+    /// The node is to have none.
+    Leaves,
+}
+
+/// Which of a node's runs may go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MayGo<'a> {
+    /// Those that are due so late that nobody has looked at them yet.
+    NotYetDue,
+    /// Nothing is sent any more: all but these, which are in executors' hands.
+    AllBut(&'a HashSet<RunId>),
+}
+
+impl MoveLoop {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, skip: 0, next_skip: 1, settled: Vec::new() }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut complained = false;
+        loop {
+            let now = self.shared.clock.now();
+            let next = Timestamp::from_secs((now - MOMENT).second() + 1) + MOMENT;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.shared.clock.sleep_until(next) => {}
+            }
+            match self.tick().await {
+                Ok(()) => complained = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(error = %chain(&error), "cannot move jobs to other nodes; trying on");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tick(&mut self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let now = shared.clock.now();
+        shared.departing.forget(now);
+        let Some(held) = shared.membership.held() else { return Ok(()) };
+        let Some(why) = self.why(now) else {
+            (self.skip, self.next_skip) = (0, 1);
+            return Ok(());
+        };
+        if let Some(left) = self.skip.checked_sub(1) {
+            self.skip = left;
+            return Ok(());
+        }
+        let round = move_away(shared, &held, why, MayGo::NotYetDue).await?;
+        if round.left == 0 {
+            self.settled = takers(&shared.membership.seats(now));
+        }
+        // Jobs that are never idle are not looked at each second.
+        if round.left > 0 && round.moved == 0 {
+            self.skip = self.next_skip;
+            self.next_skip = (self.next_skip * 2).min(SKIPPED_MAX);
+        } else {
+            self.next_skip = 1;
+        }
+        Ok(())
+    }
+
+    /// Whether anything is to move now. The nodes must have been the same for two leases before jobs are shared out anew: a
+    /// node that starts again moves nothing.
+    fn why(&self, now: Timestamp) -> Option<Why> {
+        let membership = &self.shared.membership;
+        if membership.switch() != Switch::Active {
+            return Some(Why::Leaves);
+        }
+        let is_stable = membership.seated_for(now) >= self.shared.config.lease * 2;
+        let is_new = takers(&membership.seats(now)) != self.settled;
+        (self.shared.config.claim_strategy.rebalances() && is_stable && is_new).then_some(Why::Shares)
+    }
+}
+
+fn takers(seats: &[Seat]) -> Vec<NodeId> {
+    seats.iter().map(|seat| seat.node).collect()
+}
+
+/// Gives all jobs away that may go now. Answers how many are to go and did not.
+pub(crate) async fn leave(shared: &Shared, held: &Held, may_go: MayGo<'_>) -> Result<usize, StoreError> {
+    Ok(move_away(shared, held, Why::Leaves, may_go).await?.left)
+}
+
+/// Whether there is any node to which this one could give its jobs.
+pub(crate) fn has_heir(shared: &Shared) -> bool {
+    let this = shared.membership.token().node;
+    shared.membership.seats(shared.clock.now()).iter().any(|seat| seat.node != this)
+}
+
+async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) -> Result<Round, StoreError> {
+    let now = shared.clock.now();
+    let (this, strategy) = (held.token.node, shared.config.claim_strategy);
+    let mut seats = shared.membership.seats(now);
+    if why == Why::Leaves {
+        seats.retain(|seat| seat.node != this);
+    }
+    if seats.is_empty() {
+        return Ok(Round::default());
+    }
+    let jobs = jobs_at(shared, this).await?;
+    let going: Vec<(JobId, NodeId)> = match why {
+        Why::Shares => strategy.misplaced(this, &jobs, &seats),
+        Why::Leaves => {
+            let homes = strategy.give_away(&jobs, &seats);
+            jobs.iter().zip(homes).filter_map(|(job, home)| Some((*job, home?))).collect()
+        }
+    };
+    if going.is_empty() {
+        return Ok(Round::default());
+    }
+    let mut unsent = unsent_by_job(shared, held, may_go, now).await?;
+    let not_before = match may_go {
+        MayGo::NotYetDue => now + LEAD,
+        MayGo::AllBut(_) => Timestamp::EPOCH,
+    };
+    let mut moved = 0;
+    for batch in going.chunks(BATCH_JOBS) {
+        moved += give(shared, held, batch, &mut unsent, not_before).await?;
+        if matches!(may_go, MayGo::NotYetDue) && shared.clock.now() > now + MOMENT {
+            // What was not yet due may be by now: the rest goes with the next round.
+            break;
+        }
+    }
+    if moved > 0 {
+        tracing::info!(count = moved, left = going.len() - moved, "gave jobs to other nodes");
+    }
+    Ok(Round { moved, left: going.len() - moved })
+}
+
+/// One transaction. Answers how many jobs went.
+async fn give(
+    shared: &Shared,
+    held: &Held,
+    batch: &[(JobId, NodeId)],
+    unsent: &mut HashMap<JobId, Vec<UnsentRun>>,
+    not_before: Timestamp,
+) -> Result<usize, StoreError> {
+    let mut runs = Vec::new();
+    let moves: Vec<HomeMove> = batch
+        .iter()
+        .map(|(job, to)| {
+            let of_job = unsent.remove(job).unwrap_or_default();
+            runs.extend(of_job.iter().map(|run| (run.run, run.due_at)));
+            HomeMove { job: *job, runs: of_job.iter().map(|run| run.run).collect(), to: *to }
+        })
+        .collect();
+    shared.departing.begin(runs.iter().copied());
+    let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
+    // Where the answer was lost nobody knows which went: what stayed is found as a stray.
+    let moved = moved?;
+    let gone: HashSet<RunId> = moved.runs.iter().copied().collect();
+    shared.departing.stay(runs.into_iter().map(|(run, _)| run).filter(|run| !gone.contains(run)));
+    Ok(moved.jobs.len())
+}
+
+async fn jobs_at(shared: &Shared, home: NodeId) -> Result<Vec<JobId>, StoreError> {
+    let mut jobs: Vec<JobId> = Vec::new();
+    loop {
+        let after = jobs.last().copied().unwrap_or(JobId::new(0));
+        let page = shared.store.jobs_at(home, after, PAGE).await?;
+        let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        jobs.extend(page);
+        if is_last || jobs.len() >= ROUND_JOBS {
+            return Ok(jobs);
+        }
+    }
+}
+
+async fn unsent_by_job(
+    shared: &Shared,
+    held: &Held,
+    may_go: MayGo<'_>,
+    now: Timestamp,
+) -> Result<HashMap<JobId, Vec<UnsentRun>>, StoreError> {
+    let mut by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
+    let (mut after, mut count) = (RunId::new(0), 0);
+    loop {
+        let page = shared.store.unsent(held.token, after, PAGE).await?;
+        count += page.len();
+        let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) || count >= ROUND_RUNS;
+        after = page.last().map_or(after, |run| run.run);
+        let goes = |run: &UnsentRun| match may_go {
+            MayGo::NotYetDue => run.due_at >= now + LEAD,
+            MayGo::AllBut(in_hand) => !in_hand.contains(&run.run),
+        };
+        for run in page.into_iter().filter(goes) {
+            by_job.entry(run.job).or_default().push(run);
+        }
+        if is_last {
+            return Ok(by_job);
+        }
+    }
+}

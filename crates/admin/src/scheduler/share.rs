@@ -1,0 +1,136 @@
+//! Which due jobs without a living home this node takes: those that the strategy gives it, and after a while those that
+//! nobody took, since nodes may see each other differently.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rondel_core::homes::{ClaimStrategy, Seat};
+use rondel_core::{JobId, NodeId, Timestamp};
+use rondel_store::ledger::DueJob;
+
+/// How long a job is left to the node that the strategy gives it to.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Who was not seen for so long was taken, or is not due any more.
+const FORGET_AFTER: Duration = Duration::from_secs(10);
+/// Jobs that are remembered; beyond these they are left a little longer.
+const REMEMBERED_MAX: usize = 200_000;
+
+/// Jobs that were left to other nodes: when they were first seen, and last.
+#[derive(Debug, Default)]
+pub(crate) struct LeftToOthers(HashMap<JobId, (Timestamp, Timestamp)>);
+
+impl LeftToOthers {
+    /// Of these due jobs, which have no living home, those that `this` may take now.
+    pub(crate) fn may_take(
+        &mut self,
+        due: Vec<DueJob>,
+        strategy: ClaimStrategy,
+        (this, seats): (NodeId, &[Seat]),
+        now: Timestamp,
+    ) -> Vec<DueJob> {
+        if strategy == ClaimStrategy::Default {
+            return due;
+        }
+        let jobs: Vec<JobId> = due.iter().map(|due| due.job).collect();
+        let homes = strategy.deal(&jobs, seats);
+        due.into_iter()
+            .zip(homes)
+            .filter(|(due, home)| self.takes(due.job, *home, this, now))
+            .map(|(due, _)| due)
+            .collect()
+    }
+
+    fn takes(&mut self, job: JobId, home: Option<NodeId>, this: NodeId, now: Timestamp) -> bool {
+        if home.is_none_or(|home| home == this) {
+            self.0.remove(&job);
+            return true;
+        }
+        if self.0.len() >= REMEMBERED_MAX && !self.0.contains_key(&job) {
+            return false;
+        }
+        let (first, last) = self.0.entry(job).or_insert((now, now));
+        *last = now;
+        now.since(*first) >= PATIENCE
+    }
+
+    /// Forgets jobs that others have taken.
+    pub(crate) fn forget_taken(&mut self, now: Timestamp) {
+        self.0.retain(|_, (_, last)| now.since(*last) < FORGET_AFTER);
+    }
+}
+
+/// How often this node tried to claim a job, and how often another was there first.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimCounts {
+    tried: AtomicU64,
+    lost: AtomicU64,
+    /// Jobs that became its own since they were last counted.
+    gained: AtomicU64,
+}
+
+impl ClaimCounts {
+    pub(crate) fn add(&self, tried: usize, won: usize, gained: usize) {
+        let add = |to: &AtomicU64, count: usize| to.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
+        add(&self.tried, tried);
+        add(&self.lost, tried.saturating_sub(won));
+        add(&self.gained, gained);
+    }
+
+    /// The jobs at home were counted.
+    pub(crate) fn counted(&self) {
+        self.gained.store(0, Ordering::Relaxed);
+    }
+
+    /// Tried, lost, and gained since the last count.
+    pub(crate) fn read(&self) -> (u64, u64, u64) {
+        let read = |from: &AtomicU64| from.load(Ordering::Relaxed);
+        (read(&self.tried), read(&self.lost), read(&self.gained))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(job: i64) -> DueJob {
+        let at = Timestamp::from_secs(100);
+        DueJob { job: JobId::new(job), next_fire_at: at, version: 1, home: NodeId::new(0), term: 0 }
+    }
+
+    fn taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
+        let seat = |node| Seat { node: NodeId::new(node), weight: 1, job_count: 0 };
+        let jobs = (1..=20).map(due).collect();
+        let seats = [seat(1), seat(2)];
+        let taken = left.may_take(jobs, strategy, (NodeId::new(this), &seats), Timestamp::from_secs(second));
+        taken.iter().map(|due| due.job.get()).collect()
+    }
+
+    #[test]
+    fn each_job_is_for_one_node_and_after_two_seconds_for_any() {
+        let (mut one, mut two) = (LeftToOthers::default(), LeftToOthers::default());
+        let (of_one, of_two) =
+            (taken(&mut one, ClaimStrategy::IdHash, 1, 10), taken(&mut two, ClaimStrategy::IdHash, 2, 10));
+        let mut all = [of_one.clone(), of_two].concat();
+        all.sort_unstable();
+        assert_eq!(all, (1..=20).collect::<Vec<_>>());
+        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 11), of_one);
+        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 12).len(), 20);
+    }
+
+    #[test]
+    fn what_was_taken_and_comes_again_is_left_to_others_anew() {
+        let mut one = LeftToOthers::default();
+        let own = taken(&mut one, ClaimStrategy::IdHash, 1, 10);
+        one.forget_taken(Timestamp::from_secs(19));
+        assert_eq!(one.0.len(), 20 - own.len());
+        one.forget_taken(Timestamp::from_secs(20));
+        assert!(one.0.is_empty());
+        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
+    }
+
+    #[test]
+    fn whoever_comes_first_takes_all() {
+        assert_eq!(taken(&mut LeftToOthers::default(), ClaimStrategy::Default, 2, 10).len(), 20);
+    }
+}

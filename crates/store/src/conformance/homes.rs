@@ -1,0 +1,177 @@
+//! Checks of homes that move, of switches, and of what nodes say of themselves.
+
+use std::time::Duration;
+
+use rondel_core::homes::{ClaimStrategy, Switch};
+use rondel_core::outcome::Outcome;
+use rondel_core::{AppId, NodeId, Run, RunId, RunStatus, Timestamp};
+
+use super::{FAILED, POLICY, app, claim, due, finish, finish_all, job, join, next_id, read, run};
+use crate::cluster::{HomeMove, Node, NodeReport};
+use crate::ledger::{Finish, MovedJobs};
+use crate::{LeaseToken, Store};
+
+async fn node(store: &dyn Store, id: NodeId) -> Node {
+    store.nodes().await.unwrap().into_iter().find(|node| node.id == id).unwrap()
+}
+
+/// What a node says of itself is seen as it was said, as long as its epoch is the newest.
+pub async fn nodes_say_how_they_stand(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let first = node(store, token.node).await;
+    assert_eq!((first.switch, first.report), (Switch::Active, NodeReport::default()));
+    assert!(first.takes_jobs(now) && !first.takes_jobs(Timestamp::MAX));
+    let report = NodeReport {
+        is_leaving: true,
+        claim_strategy: ClaimStrategy::LeastCount,
+        weight: 7,
+        job_count: 1_000_000,
+        skew_ms: -1_500,
+        claims_tried: u64::MAX >> 1,
+        claims_lost: 3,
+        refused_count: 4,
+    };
+    store.report_node(token, &report).await.unwrap();
+    store.report_node(LeaseToken { epoch: 9, ..token }, &NodeReport::default()).await.unwrap();
+    let told = node(store, token.node).await;
+    assert_eq!(told.report, report);
+    assert!(!told.takes_jobs(now), "it leaves");
+}
+
+/// A switch is thrown by name, and stays when the node starts anew.
+pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
+    let token = join(store).await;
+    let name = node(store, token.node).await.name;
+    for switch in [Switch::Draining, Switch::Draining, Switch::Stopped, Switch::Active] {
+        assert!(store.set_node_switch(&name, switch).await.unwrap());
+        let node = node(store, token.node).await;
+        assert_eq!((node.switch, node.takes_jobs(store.now().await.unwrap())), (switch, switch == Switch::Active));
+    }
+    assert!(!store.set_node_switch("nobody has this name", Switch::Stopped).await.unwrap());
+
+    let app = app(store).await;
+    let of = |switches: Vec<(AppId, Switch)>| switches.into_iter().find(|(id, _)| *id == app).map(|(_, switch)| switch);
+    for switch in [Switch::Draining, Switch::Stopped, Switch::Stopped] {
+        assert!(store.set_app_switch(app, switch).await.unwrap());
+        assert_eq!(of(store.app_switches().await.unwrap()), Some(switch));
+    }
+    assert!(store.set_app_switch(app, Switch::Active).await.unwrap());
+    assert_eq!(of(store.app_switches().await.unwrap()), None);
+    assert!(!store.set_app_switch(AppId::new(next_id()), Switch::Stopped).await.unwrap());
+}
+
+/// A job goes with all of its open runs, or stays: with one that was sent, may have been, has begun, or was not named.
+pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
+    let (token, to) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
+    let claimed = async |count: u64| {
+        let job = job(store, Some(at)).await;
+        let rows: Vec<Run> = (0..count).map(|offset| run(&job, token, at + Duration::from_secs(offset))).collect();
+        claim(store, token, &job, rows.clone()).await;
+        (job, rows)
+    };
+    let (idle, no_rows) = claimed(0).await;
+    let (goes, going) = claimed(3).await;
+    let (sent, sent_rows) = claimed(2).await;
+    let (marked, marked_rows) = claimed(1).await;
+    let (unnamed, unnamed_rows) = claimed(2).await;
+    let (early, early_rows) = claimed(1).await;
+    let (retried, retried_rows) = claimed(1).await;
+    finish_all(store, &[finish(&going[0], Outcome::Succeeded)]).await;
+    store.note_running(token, &[super::hands::in_hand(&sent_rows[0], "one")]).await.unwrap();
+    store.mark(token, &[super::hands::in_hand(&marked_rows[0], "one")]).await.unwrap();
+    let again = Finish {
+        policy: rondel_core::outcome::AfterPolicy { retry_max: 1, ..POLICY },
+        ..finish(&retried_rows[0], FAILED)
+    };
+    finish_all(store, &[again]).await;
+
+    let listed = |from: RunId| store.unsent(token, from, 100);
+    let unsent: Vec<RunId> = listed(RunId::new(0)).await.unwrap().iter().map(|unsent| unsent.run).collect();
+    let mut expected: Vec<RunId> = going[1..].iter().chain(&sent_rows[1..]).map(|run| run.id).collect();
+    expected.extend(unnamed_rows.iter().chain(&early_rows).chain(&retried_rows).map(|run| run.id));
+    expected.sort_unstable();
+    assert_eq!(unsent, expected);
+    assert_eq!(listed(unsent[1]).await.unwrap().len(), unsent.len() - 2);
+    assert_eq!(listed(RunId::new(0)).await.unwrap()[0].job, goes.id);
+
+    let name = |rows: &[Run]| rows.iter().map(|run| run.id).collect::<Vec<_>>();
+    let one = |job: &crate::catalog::JobRecord, rows: &[Run]| HomeMove { job: job.id, runs: name(rows), to: to.node };
+    let moves = [
+        one(&idle, &no_rows),
+        one(&goes, &going),
+        one(&sent, &sent_rows),
+        one(&marked, &marked_rows),
+        one(&unnamed, &unnamed_rows[..1]),
+        one(&retried, &retried_rows),
+    ];
+    let late = [one(&early, &early_rows)];
+    assert_eq!(store.move_jobs(LeaseToken { epoch: 9, ..token }, &moves, at).await.unwrap(), MovedJobs::default());
+    assert_eq!(store.move_jobs(to, &moves, at).await.unwrap(), MovedJobs::default(), "it is not their home");
+    let after = at + Duration::from_millis(1);
+    assert_eq!(store.move_jobs(token, &late, after).await.unwrap(), MovedJobs::default(), "it may be sent by now");
+    let name_of_taker = node(store, to.node).await.name;
+    store.set_node_switch(&name_of_taker, Switch::Draining).await.unwrap();
+    assert_eq!(store.move_jobs(token, &moves, at).await.unwrap(), MovedJobs::default(), "it takes nothing");
+    store.set_node_switch(&name_of_taker, Switch::Active).await.unwrap();
+
+    let moved = store.move_jobs(token, &moves, at).await.unwrap();
+    let mut jobs = vec![idle.id, goes.id];
+    jobs.sort_unstable();
+    assert_eq!(moved, MovedJobs { jobs: jobs.clone(), runs: name(&going[1..]) });
+    for run in &going[1..] {
+        let expected = Run { node: to.node, node_epoch: to.epoch, status: RunStatus::Waiting, ..run.clone() };
+        assert_eq!(read(store, run.id).await, expected);
+    }
+    let home = due(store, &goes, &[to.node]).await.unwrap();
+    assert_eq!((home.home, home.term), (to.node, 2));
+    assert_eq!(store.jobs_at(to.node, rondel_core::JobId::new(0), 10).await.unwrap(), jobs);
+    assert_eq!(store.jobs_at(to.node, jobs[0], 10).await.unwrap(), jobs[1..]);
+    assert_eq!(store.count_jobs_at(to.node).await.unwrap(), 2);
+    assert_eq!(store.count_jobs_at(token.node).await.unwrap(), 5);
+    let woken = store.take_waiting(to, at + Duration::from_secs(9), 10).await.unwrap();
+    assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), name(&going[1..]));
+}
+
+/// A dead node's jobs with nothing open are everybody's; the others come with their runs.
+pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
+    let (dead, token) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
+    let (idle, busy) = (job(store, Some(at)).await, job(store, Some(at)).await);
+    claim(store, dead, &idle, vec![]).await;
+    let row = run(&busy, dead, at);
+    claim(store, dead, &busy, vec![row.clone()]).await;
+    assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0, "it lives");
+    store.release(dead).await.unwrap();
+    assert_eq!(store.free_jobs(LeaseToken { epoch: 9, ..token }, dead.node, 10).await.unwrap(), 0);
+    assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 1);
+    let nobody = NodeId::new(0);
+    assert_eq!(due(store, &idle, &[nobody]).await.unwrap().term, 2);
+    assert_eq!(due(store, &busy, &[nobody]).await, None);
+    store.adopt(token, &[dead.node], 10).await.unwrap();
+    assert_eq!(due(store, &busy, &[token.node]).await.unwrap().term, 2);
+    assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0);
+}
+
+/// A node that died long ago and owns nothing goes; the newest id stays, so that it is not given again.
+pub async fn nodes_are_forgotten(store: &dyn Store) {
+    let (gone, owner, home, newest) = (join(store).await, join(store).await, join(store).await, join(store).await);
+    let row = super::pending(store, owner).await;
+    let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
+    claim(store, home, &job(store, Some(at)).await, vec![]).await;
+    for token in [gone, owner, home, newest] {
+        store.release(token).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let now = store.now().await.unwrap();
+    let is_there = async |token: LeaseToken| store.nodes().await.unwrap().iter().any(|node| node.id == token.node);
+    assert_eq!(store.forget_nodes(Timestamp::from_secs(1), 100).await.unwrap(), 0);
+    assert!(is_there(gone).await);
+    while store.forget_nodes(now, 100).await.unwrap() > 0 {}
+    let left = [is_there(gone).await, is_there(owner).await, is_there(home).await, is_there(newest).await];
+    assert_eq!(left, [false, true, true, true]);
+    finish_all(store, &[finish(&row, Outcome::Succeeded)]).await;
+    let next = join(store).await;
+    assert!(next.node > newest.node);
+}

@@ -1,0 +1,118 @@
+//! Checks of the counts per job and hour.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::run::BROADCAST;
+use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp};
+
+use super::{FAILED, POLICY, claim, finish, finish_all, job, join, next_id, run};
+use crate::Store;
+use crate::ledger::Finish;
+use crate::upkeep::JobStat;
+
+/// When ids of checks seem to have been made; a little later.
+fn after_ids() -> Timestamp {
+    Timestamp::from_millis(1_704_067_200_000 + (next_id() >> 22) + 1_000)
+}
+
+async fn stats(store: &dyn Store, job: JobId) -> BTreeMap<(i64, RunStatus), (u64, u64)> {
+    let all = store.job_stats(job, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
+    let stat = |stat: JobStat| {
+        ((stat.hour.second() / 3600, stat.status), (stat.run_count, u64::try_from(stat.duration.as_millis()).unwrap()))
+    };
+    all.into_iter().map(stat).collect()
+}
+
+/// Counts all there is, in steps of two rows.
+async fn roll_up(store: &dyn Store) {
+    let before = after_ids();
+    while store.roll_up(before, 2).await.unwrap() > 0 {}
+}
+
+/// The same counts, made anew from the ledger.
+async fn truth(store: &dyn Store, runs: &[RunId]) -> BTreeMap<(i64, RunStatus), (u64, u64)> {
+    let mut counts: BTreeMap<(i64, RunStatus), (u64, u64)> = BTreeMap::new();
+    for run in store.runs(runs).await.unwrap() {
+        let is_shard = run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1);
+        if is_shard || !run.status.is_terminal() {
+            continue;
+        }
+        let sum = counts.entry((run.fire_at.second() / 3600, run.status)).or_default();
+        sum.0 += u64::try_from(run.span_count).unwrap();
+        if let (Some(started_at), Some(finished_at)) = (run.started_at, run.finished_at) {
+            let is_known = run.status != RunStatus::Unknown;
+            sum.1 += if is_known { u64::try_from(finished_at.since(started_at).as_millis()).unwrap() } else { 0 };
+        }
+    }
+    counts
+}
+
+/// Each run counts once, in the hour for which it was planned, whatever the steps, and whenever its verdict came.
+pub async fn runs_are_counted_by_hour(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    let job = job(store, Some(at)).await;
+    let row = |offset: u64| run(&job, token, at + Duration::from_secs(offset));
+    let mut rows: Vec<Run> = (0..6).map(|number| row(number * 1_200)).collect();
+    let span = Run {
+        status: RunStatus::Skipped,
+        reason: Some(Reason::Misfire),
+        finished_at: Some(at),
+        span_end_at: Some(at + Duration::from_secs(9_000)),
+        span_count: 5,
+        ..row(8_000)
+    };
+    rows.push(span);
+    rows.push(Run { shard_index: BROADCAST, shard_total: None, ..row(8_500) });
+    claim(store, token, &job, rows.clone()).await;
+    let shard = |index| Run {
+        id: RunId::new(next_id()),
+        shard_index: index,
+        shard_total: Some(2),
+        parent: Some(rows[7].id),
+        ..rows[7].clone()
+    };
+    let shards = [shard(0), shard(1)];
+    assert!(store.expand(token, rows[7].id, &shards).await.unwrap());
+    let all: Vec<RunId> = rows.iter().chain(&shards).map(|run| run.id).collect();
+    let at_most_once = AfterPolicy { at_least_once: false, ..POLICY };
+    finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
+    let lost =
+        Finish { policy: at_most_once, started_at: None, ..finish(&rows[2], Outcome::Lost(Reason::ExecutorLost)) };
+    finish_all(store, &[lost]).await;
+
+    roll_up(store).await;
+    let first = stats(store, job.id).await;
+    assert_eq!(first, truth(store, &all).await);
+    assert_eq!(first.values().map(|(count, _)| count).sum::<u64>(), 3 + 5, "{first:?}");
+    roll_up(store).await;
+    assert_eq!(stats(store, job.id).await, first, "nothing counts twice");
+
+    // What was open ends; what was unknown turns out to have succeeded.
+    finish_all(store, &[finish(&rows[3], Outcome::Succeeded), finish(&rows[2], Outcome::Succeeded)]).await;
+    finish_all(store, &shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect::<Vec<_>>()).await;
+    roll_up(store).await;
+    let second = stats(store, job.id).await;
+    assert_eq!(second, truth(store, &all).await);
+    assert_eq!(second.values().map(|(count, _)| count).sum::<u64>(), 5 + 5, "{second:?}");
+    assert!(second.keys().all(|(_, status)| *status != RunStatus::Unknown));
+
+    // Two who count at once.
+    finish_all(store, &[finish(&rows[4], Outcome::Succeeded), finish(&rows[5], FAILED)]).await;
+    let (one, two) = tokio::join!(store.roll_up(after_ids(), 100), store.roll_up(after_ids(), 100));
+    one.unwrap();
+    two.unwrap();
+    roll_up(store).await;
+    assert_eq!(stats(store, job.id).await, truth(store, &all).await);
+
+    let hour = Timestamp::from_secs(at.second() / 3600 * 3600);
+    let from_second = store.job_stats(job.id, hour + Duration::from_secs(3600), Timestamp::MAX).await.unwrap();
+    assert!(from_second.iter().all(|stat| stat.hour > hour) && !from_second.is_empty());
+    let until_second = store.job_stats(job.id, Timestamp::EPOCH, hour + Duration::from_secs(3600)).await.unwrap();
+    assert!(until_second.iter().all(|stat| stat.hour == hour) && !until_second.is_empty());
+    while store.forget_stats(hour + Duration::from_secs(1), 1).await.unwrap() > 0 {}
+    let left = store.job_stats(job.id, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
+    assert_eq!(left, from_second);
+}

@@ -1,0 +1,249 @@
+//! Jobs on their way from home to home: with their open runs as far as nobody has sent them, or not at all.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::{SqlStore, Tx, transact};
+use crate::cluster::HomeMove;
+use crate::ledger::{MovedJobs, UnsentRun};
+use crate::{LeaseToken, Result};
+
+const READ_UNSENT: Statement = Statement {
+    name: "read_unsent",
+    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
+           AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL AND id > ? ORDER BY id LIMIT ?",
+};
+/// In the order of the primary key, since the index by home has only jobs that fire.
+const READ_JOBS_AT: Statement = Statement {
+    name: "read_jobs_at",
+    text: "SELECT job_id FROM job_due WHERE job_id > ? AND home = ? ORDER BY job_id LIMIT ?",
+};
+const COUNT_JOBS_AT: Statement = Statement {
+    name: "count_jobs_at",
+    text: "SELECT CAST(COUNT(*) AS {bigint}) FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL",
+};
+/// Its lease is not to end, nor its switch to be thrown, before its new runs are committed.
+const LOCK_TAKER: Statement = Statement {
+    name: "lock_taker",
+    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
+           {for_update}",
+};
+const LOCK_MOVING: Statement = Statement {
+    name: "lock_moving",
+    text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND home = ? ORDER BY job_id {skip_locked}",
+};
+/// Of this node's lease: there is no index of a job's open runs.
+const READ_OPEN_OF_JOBS: Statement = Statement {
+    name: "read_open_of_jobs",
+    text: "SELECT id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') AND job_id {in_list} \
+           ORDER BY id",
+};
+const LOCK_OPEN_RUNS: Statement = Statement {
+    name: "lock_open_runs",
+    text: "SELECT id, job_id, status, due_at_ms, marked_at_ms, attempt, shard_total, node_epoch FROM run \
+           WHERE id {in_list} AND status IN ('pending', 'waiting', 'running') ORDER BY id {for_update}",
+};
+const MOVE_JOBS: Statement = Statement {
+    name: "move_jobs",
+    text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND home = ?",
+};
+/// As waiting ones: the scan of their new home takes them up.
+const MOVE_RUNS: Statement = Statement {
+    name: "move_runs",
+    text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
+           AND status IN ('pending', 'waiting')",
+};
+const READ_FREEABLE: Statement = Statement {
+    name: "read_freeable",
+    text: "SELECT job_id FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL ORDER BY next_fire_at_ms LIMIT ?",
+};
+const FREE_HOMES: Statement = Statement {
+    name: "free_homes",
+    text: "UPDATE job_due SET home = 0, term = term + 1 WHERE job_id {in_list} AND home = ?",
+};
+const READ_DEAD: Statement =
+    Statement { name: "read_dead", text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms <= {now}" };
+
+impl SqlStore {
+    pub(super) async fn read_unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+        let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
+        let mut unsent = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run");
+            let (run, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
+            unsent.push(UnsentRun { run, job, due_at: columns.at("due_at_ms")? });
+        }
+        Ok(unsent)
+    }
+
+    pub(super) async fn read_jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
+        let query = Query::new(&READ_JOBS_AT).int(after.get()).int(home.get()).int(limit.into());
+        Ok(job_ids(&self.rows(query).await?)?.into_iter().map(JobId::new).collect())
+    }
+
+    pub(super) async fn read_job_count(&self, home: NodeId) -> Result<u64> {
+        let row = self.row(Query::new(&COUNT_JOBS_AT).int(home.get())).await?;
+        let count = row.map_or(Ok(0), |row| Reader::new(&row, "job_due").int("count"))?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    pub(super) async fn give_jobs(
+        &self,
+        token: LeaseToken,
+        moves: &[HomeMove],
+        not_before: Timestamp,
+    ) -> Result<MovedJobs> {
+        let mut moved = MovedJobs::default();
+        for chunk in moves.chunks(CHUNK_MAX) {
+            let part: MovedJobs = transact!(self, "move_jobs", |tx| tx.give_jobs_away(token, chunk, not_before).await)?;
+            moved.jobs.extend(part.jobs);
+            moved.runs.extend(part.runs);
+        }
+        moved.jobs.sort_unstable();
+        moved.runs.sort_unstable();
+        Ok(moved)
+    }
+
+    pub(super) async fn free_dead_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+        let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let jobs = job_ids(&self.rows(Query::new(&READ_FREEABLE).int(dead.get()).int(limit.into())).await?)?;
+        if jobs.is_empty() {
+            return Ok(0);
+        }
+        transact!(self, "free_jobs", |tx| {
+            let is_dead = tx.row(Query::new(&READ_DEAD).int(dead.get())).await?.is_some();
+            if !is_dead || !tx.holds(token).await? {
+                return Ok(0);
+            }
+            let locked = tx.lock_moving(&jobs, dead).await?;
+            // A run that the dead epoch commits late brings its job along when it is adopted.
+            let busy: HashSet<i64> = tx.open_of_jobs(&locked, dead).await?.into_iter().map(|run| run.job).collect();
+            let idle: Vec<i64> = locked.into_iter().filter(|job| !busy.contains(job)).collect();
+            if idle.is_empty() {
+                return Ok(0);
+            }
+            let free = Query::new(&FREE_HOMES).list(idle.iter().copied()).int(dead.get());
+            tx.execute_all(free, idle.len()).await?;
+            Ok(u64::try_from(idle.len()).unwrap_or(u64::MAX))
+        })
+    }
+}
+
+/// An open run of a job that is to move.
+struct OpenRun {
+    id: i64,
+    job: i64,
+    status: RunStatus,
+    due_at: Timestamp,
+    is_marked: bool,
+    has_begun: bool,
+    epoch: i64,
+}
+
+impl OpenRun {
+    fn may_go(&self, token: LeaseToken, not_before: Timestamp) -> bool {
+        matches!(self.status, RunStatus::Pending | RunStatus::Waiting)
+            && !self.is_marked
+            && !self.has_begun
+            && self.epoch == token.epoch
+            && self.due_at >= not_before
+    }
+}
+
+impl Tx<'_> {
+    async fn give_jobs_away(
+        &mut self,
+        token: LeaseToken,
+        moves: &[HomeMove],
+        not_before: Timestamp,
+    ) -> Result<MovedJobs> {
+        let mut moved = MovedJobs::default();
+        if !self.holds(token).await? {
+            return Ok(moved);
+        }
+        let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
+        let mut takers = BTreeMap::new();
+        for to in targets.values().copied().collect::<std::collections::BTreeSet<_>>() {
+            if let Some(row) = self.row(Query::new(&LOCK_TAKER).int(to)).await? {
+                takers.insert(to, Reader::new(&row, "node").int("epoch")?);
+            }
+        }
+        let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
+        let locked = self.lock_moving(&jobs, token.node).await?;
+        let named: HashSet<i64> = moves.iter().flat_map(|one| &one.runs).map(|run| run.get()).collect();
+        let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
+        let mut stay = HashSet::new();
+        for run in self.open_of_jobs(&locked, token.node).await? {
+            if named.contains(&run.id) && run.may_go(token, not_before) {
+                runs.entry(run.job).or_default().push(run.id);
+            } else {
+                stay.insert(run.job);
+            }
+        }
+        for (to, epoch) in takers {
+            let goes = |job: &&i64| targets.get(*job) == Some(&to) && !stay.contains(*job);
+            let jobs: Vec<i64> = locked.iter().filter(goes).copied().collect();
+            if jobs.is_empty() {
+                continue;
+            }
+            let query = Query::new(&MOVE_JOBS).int(to).list(jobs.iter().copied()).int(token.node.get());
+            self.execute_all(query, jobs.len()).await?;
+            let mut runs: Vec<i64> = jobs.iter().filter_map(|job| runs.get(job)).flatten().copied().collect();
+            runs.sort_unstable();
+            for chunk in runs.chunks(CHUNK_MAX) {
+                let query = Query::new(&MOVE_RUNS).int(to).int(epoch).list(chunk.iter().copied());
+                self.execute_all(query, chunk.len()).await?;
+            }
+            moved.jobs.extend(jobs.into_iter().map(JobId::new));
+            moved.runs.extend(runs.into_iter().map(RunId::new));
+        }
+        Ok(moved)
+    }
+
+    async fn lock_moving(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
+        let mut locked = Vec::with_capacity(jobs.len());
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            let mut chunk = chunk.to_vec();
+            chunk.sort_unstable();
+            let query = Query::new(&LOCK_MOVING).list(chunk.into_iter()).int(home.get());
+            locked.extend(job_ids(&self.rows(query).await?)?);
+        }
+        Ok(locked)
+    }
+
+    /// Locks the open runs that a node has of these jobs, whose rows are locked: no other comes to them meanwhile.
+    async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
+        let mut open = Vec::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            let read = Query::new(&READ_OPEN_OF_JOBS).int(node.get()).list(chunk.iter().copied());
+            let mut ids = Vec::new();
+            for row in self.rows(read).await? {
+                ids.push(Reader::new(&row, "run").int("id")?);
+            }
+            for chunk in ids.chunks(CHUNK_MAX) {
+                for row in self.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await? {
+                    open.push(open_run(&row)?);
+                }
+            }
+        }
+        Ok(open)
+    }
+}
+
+fn open_run(row: &AnyRow) -> Result<OpenRun> {
+    let mut columns = Reader::new(row, "run");
+    let (id, job) = (columns.int("id")?, columns.int("job_id")?);
+    let (status, due_at) = (columns.word("status")?, columns.at("due_at_ms")?);
+    let is_marked = columns.opt_int("marked_at_ms")?.is_some();
+    // A later attempt and a shard have a place in the order of their job, which its home keeps.
+    let (attempt, total) = (columns.int("attempt")?, columns.opt_int("shard_total")?);
+    let has_begun = attempt > 1 || total.is_some_and(|total| total > 1);
+    Ok(OpenRun { id, job, status, due_at, is_marked, has_begun, epoch: columns.int("node_epoch")? })
+}
+
+fn job_ids(rows: &[AnyRow]) -> Result<Vec<i64>> {
+    rows.iter().map(|row| Reader::new(row, "job_due").int("job_id")).collect()
+}

@@ -1,0 +1,203 @@
+//! Counts of runs per job and hour: made from the ledger in steps by id, each run once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::time::millis;
+use rondel_core::{IdGen, JobId, RunId, RunStatus, Timestamp};
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::{SqlStore, Tx, transact};
+use crate::Result;
+use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
+
+const INSERT_CURSOR: Statement = Statement {
+    name: "insert_stat_cursor",
+    text: "INSERT {ignore} INTO run_stat_cursor (id, run_id) VALUES (1, 0) {or_ignore}",
+};
+/// Who counts holds it: no two count the same runs.
+const LOCK_CURSOR: Statement =
+    Statement { name: "lock_stat_cursor", text: "SELECT run_id FROM run_stat_cursor WHERE id = 1 {for_update}" };
+const MOVE_CURSOR: Statement =
+    Statement { name: "move_stat_cursor", text: "UPDATE run_stat_cursor SET run_id = ? WHERE id = 1" };
+const READ_NEXT: Statement = Statement {
+    name: "read_next_to_count",
+    text: "SELECT id, job_id, fire_at_ms, status, shard_index, shard_total, started_at_ms, finished_at_ms, span_count \
+           FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
+};
+const READ_ENDED: Statement = Statement {
+    name: "read_ended_since",
+    text: "SELECT run.id, run.job_id, run.fire_at_ms, run.status, run.shard_index, run.shard_total, run.started_at_ms, \
+           run.finished_at_ms, run.span_count, run_stat_open.counted_as FROM run_stat_open \
+           JOIN run ON run.id = run_stat_open.run_id WHERE run.status NOT IN ('pending', 'waiting', 'running') \
+           AND (run_stat_open.counted_as IS NULL OR run_stat_open.counted_as <> run.status) \
+           ORDER BY run_stat_open.run_id LIMIT ?",
+};
+const INSERT_OPEN: Statement = Statement {
+    name: "insert_stat_open",
+    text: "INSERT {ignore} INTO run_stat_open (run_id, counted_as) {values:it} {or_ignore}",
+};
+const DELETE_OPEN: Statement =
+    Statement { name: "delete_stat_open", text: "DELETE FROM run_stat_open WHERE run_id {in_list}" };
+/// Nothing changes them any more, or they are gone.
+const DELETE_OLD_OPEN: Statement = Statement {
+    name: "delete_old_stat_open",
+    text: "DELETE FROM run_stat_open WHERE run_id < ? AND (counted_as IS NOT NULL \
+           OR NOT EXISTS (SELECT 1 FROM run WHERE run.id = run_stat_open.run_id))",
+};
+const INSERT_STATS: Statement = Statement {
+    name: "insert_stats",
+    text: "INSERT {ignore} INTO run_stat (job_id, hour_at_ms, status, run_count, duration_ms) {values:iitii} {or_ignore}",
+};
+const ADD_STATS: Statement = Statement {
+    name: "add_stats",
+    text: "UPDATE run_stat {join:iitii} SET run_count = run_stat.run_count + v.column4, \
+           duration_ms = run_stat.duration_ms + v.column5 {from:iitii} WHERE run_stat.job_id = v.column1 \
+           AND run_stat.hour_at_ms = v.column2 AND run_stat.status = v.column3",
+};
+const READ_STATS: Statement = Statement {
+    name: "read_stats",
+    text: "SELECT job_id, hour_at_ms, status, run_count, duration_ms FROM run_stat \
+           WHERE job_id = ? AND hour_at_ms >= ? AND hour_at_ms < ? AND run_count > 0 ORDER BY hour_at_ms, status",
+};
+const READ_OLD_STATS: Statement = Statement {
+    name: "read_old_stats",
+    text: "SELECT hour_at_ms FROM run_stat WHERE hour_at_ms < ? ORDER BY hour_at_ms LIMIT ?",
+};
+const DELETE_STATS: Statement = Statement { name: "delete_stats", text: "DELETE FROM run_stat WHERE hour_at_ms <= ?" };
+
+/// What is to be added, by job, hour and verdict: runs and milliseconds.
+#[derive(Default)]
+struct Tally(BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>);
+
+impl Tally {
+    fn add(&mut self, job: JobId, stat: JobStat, sign: i64) {
+        let sum = self.0.entry((job, stat.hour, stat.status)).or_default();
+        sum.0 += sign * i64::try_from(stat.run_count).unwrap_or(i64::MAX);
+        sum.1 += sign * millis(stat.duration);
+    }
+}
+
+impl SqlStore {
+    pub(super) async fn count_runs(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let limit = limit.max(1);
+        transact!(self, "roll_up", |tx| {
+            tx.execute(Query::new(&INSERT_CURSOR)).await?;
+            let cursor = match tx.row(Query::new(&LOCK_CURSOR)).await? {
+                Some(row) => Reader::new(&row, "run_stat_cursor").int("run_id")?,
+                None => 0,
+            };
+            let mut tally = Tally::default();
+            let ended = tx.count_ended(&mut tally, limit).await?;
+            let next = Query::new(&READ_NEXT).int(cursor).int(IdGen::first_at(before)).int(limit.into());
+            let mut runs = Vec::new();
+            for row in tx.rows(next).await? {
+                runs.push(counted_run(&mut Reader::new(&row, "run"))?);
+            }
+            tx.count_next(&mut tally, &runs).await?;
+            tx.add_stats(&tally).await?;
+            if let Some(last) = runs.last() {
+                tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
+            }
+            tx.execute(Query::new(&DELETE_OLD_OPEN).int(IdGen::first_at(before - RECOUNT_FOR))).await?;
+            Ok(u64::try_from(runs.len() + ended).unwrap_or(u64::MAX))
+        })
+    }
+
+    pub(super) async fn read_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
+        let mut stats = Vec::new();
+        for row in self.rows(Query::new(&READ_STATS).int(job.get()).at(from).at(to)).await? {
+            let mut columns = Reader::new(&row, "run_stat");
+            columns.int("job_id")?;
+            let (hour, status) = (columns.at("hour_at_ms")?, columns.word("status")?);
+            let (count, took) = (columns.int("run_count")?, columns.int("duration_ms")?);
+            let duration = Duration::from_millis(u64::try_from(took).unwrap_or(0));
+            stats.push(JobStat { hour, status, run_count: u64::try_from(count).unwrap_or(0), duration });
+        }
+        Ok(stats)
+    }
+
+    pub(super) async fn remove_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let rows = self.rows(Query::new(&READ_OLD_STATS).at(before).int(limit.max(1).into())).await?;
+        let Some(last) = rows.last() else { return Ok(0) };
+        let hour = Reader::new(last, "run_stat").at("hour_at_ms")?;
+        self.execute(Query::new(&DELETE_STATS).at(hour)).await
+    }
+}
+
+impl Tx<'_> {
+    /// Counts those that were passed while they were open, or whose verdict is another one now.
+    async fn count_ended(&mut self, tally: &mut Tally, limit: u32) -> Result<usize> {
+        let mut done = Vec::new();
+        let rows = self.rows(Query::new(&READ_ENDED).int(limit.into())).await?;
+        for row in &rows {
+            let mut columns = Reader::new(row, "run");
+            let run = counted_run(&mut columns)?;
+            let counted_as: Option<RunStatus> = columns.opt_word("counted_as")?;
+            if let Some(stat) = run.stat() {
+                if let Some(before) = counted_as {
+                    tally.add(run.job, JobStat { status: before, duration: Duration::ZERO, ..stat }, -1);
+                }
+                tally.add(run.job, stat, 1);
+            }
+            done.push(run.id.get());
+        }
+        for chunk in done.chunks(CHUNK_MAX) {
+            self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
+        }
+        Ok(rows.len())
+    }
+
+    async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
+        let mut open: Vec<(i64, Option<&str>)> = Vec::new();
+        for run in runs {
+            if let Some(stat) = run.stat() {
+                tally.add(run.job, stat, 1);
+            }
+            if !run.status.is_terminal() {
+                open.push((run.id.get(), None));
+            } else if run.status == RunStatus::Unknown {
+                open.push((run.id.get(), Some(run.status.as_str())));
+            }
+        }
+        for chunk in open.chunks(CHUNK_MAX) {
+            let insert = Query::new(&INSERT_OPEN).rows(chunk, |query, (run, status)| query.int(*run).opt_text(*status));
+            self.execute(insert).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_stats(&mut self, tally: &Tally) -> Result<()> {
+        let sums: Vec<_> = tally.0.iter().collect();
+        for chunk in sums.chunks(CHUNK_MAX) {
+            let key = |query: Query, job: JobId, hour: Timestamp, status: RunStatus| {
+                query.int(job.get()).at(hour).text(status.as_str())
+            };
+            let insert = Query::new(&INSERT_STATS)
+                .rows(chunk, |query, ((job, hour, status), _)| key(query, *job, *hour, *status).int(0).int(0));
+            self.execute(insert).await?;
+            let add = Query::new(&ADD_STATS).rows(chunk, |query, ((job, hour, status), (count, took))| {
+                key(query, *job, *hour, *status).int(*count).int(*took)
+            });
+            self.execute(add).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The columns that both readings begin with.
+fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
+    let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
+    let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);
+    let (index, total) = (columns.int("shard_index")?, columns.opt_int("shard_total")?);
+    Ok(CountedRun {
+        id,
+        job,
+        fire_at,
+        status,
+        is_shard: index >= 0 && total.is_some_and(|total| total > 1),
+        started_at: columns.opt_at("started_at_ms")?,
+        finished_at: columns.opt_at("finished_at_ms")?,
+        span_count: columns.int("span_count")?,
+    })
+}

@@ -1,0 +1,122 @@
+//! How a job's runs ended, hour by hour: from counts that outlive the runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::{RunStatus, Timestamp};
+use rondel_store::upkeep::JobStat;
+use serde::Serialize;
+
+use super::Page;
+use super::fires::instant;
+use super::jobs::{JobName, find};
+use crate::call::Call;
+use crate::frame::json;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// The longest range of one answer.
+const DAYS_MAX: u32 = 92;
+
+/// Which hours.
+#[derive(Debug)]
+pub(super) struct StatsQuery {
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+}
+
+impl FromQuery for StatsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { from: reader.parsed("from", instant), to: reader.parsed("to", instant) }
+    }
+}
+
+/// An hour in which runs were planned.
+#[derive(Serialize)]
+struct HourJson {
+    hour: Timestamp,
+    run_count: u64,
+    /// By verdict.
+    counts: BTreeMap<&'static str, u64>,
+    /// The mean of those that a handler ended.
+    mean_duration_ms: Option<u64>,
+}
+
+pub(super) async fn get(call: Call<StatsQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let to = call.query.to.unwrap_or_else(|| call.engine().now());
+    let from = call.query.from.unwrap_or(to - DAY);
+    check_range(from, to)?;
+    let stats = call.engine().store().job_stats(record.id, from, to).await?;
+    json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
+}
+
+fn check_range(from: Timestamp, to: Timestamp) -> Result<(), Problem> {
+    let wrong = if from >= to {
+        format!("{to} is not after from, which is {from}")
+    } else if to.since(from) > DAY * DAYS_MAX {
+        format!("{to} is more than {DAYS_MAX} days after from, which is {from}")
+    } else {
+        return Ok(());
+    };
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
+}
+
+fn by_hour(stats: &[JobStat]) -> Vec<HourJson> {
+    let mut hours: BTreeMap<Timestamp, Vec<&JobStat>> = BTreeMap::new();
+    for stat in stats {
+        hours.entry(stat.hour).or_default().push(stat);
+    }
+    let hour = |(hour, stats): (Timestamp, Vec<&JobStat>)| {
+        let ran =
+            |stat: &&&JobStat| matches!(stat.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut);
+        let ran_count: u64 = stats.iter().filter(ran).map(|stat| stat.run_count).sum();
+        let took: u128 = stats.iter().filter(ran).map(|stat| stat.duration.as_millis()).sum();
+        HourJson {
+            hour,
+            run_count: stats.iter().map(|stat| stat.run_count).sum(),
+            counts: stats.iter().map(|stat| (stat.status.as_str(), stat.run_count)).collect(),
+            mean_duration_ms: u64::try_from(took).ok().and_then(|took| took.checked_div(ran_count)),
+        }
+    };
+    hours.into_iter().map(hour).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_of_an_hour_are_one_item() {
+        let at = Timestamp::from_secs(7_200);
+        let stat = |hour, status, run_count, seconds| JobStat {
+            hour,
+            status,
+            run_count,
+            duration: Duration::from_secs(seconds),
+        };
+        let stats = [
+            stat(at, RunStatus::Failed, 1, 4),
+            stat(at, RunStatus::Skipped, 7, 0),
+            stat(at, RunStatus::Succeeded, 3, 8),
+            stat(at + Duration::from_secs(3600), RunStatus::Skipped, 2, 0),
+        ];
+        let hours = serde_json::to_value(by_hour(&stats)).unwrap();
+        let expected = serde_json::json!([
+            {"hour": "1970-01-01T02:00:00Z", "run_count": 11, "counts": {"failed": 1, "skipped": 7, "succeeded": 3},
+             "mean_duration_ms": 3000},
+            {"hour": "1970-01-01T03:00:00Z", "run_count": 2, "counts": {"skipped": 2}, "mean_duration_ms": null},
+        ]);
+        assert_eq!(hours, expected);
+    }
+
+    #[test]
+    fn ranges_have_an_order_and_a_bound() {
+        let at = Timestamp::from_secs;
+        assert!(check_range(at(0), at(92 * 86_400)).is_ok());
+        assert!(check_range(at(5), at(5)).is_err() && check_range(at(0), at(92 * 86_400 + 1)).is_err());
+    }
+}

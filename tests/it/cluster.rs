@@ -1,0 +1,351 @@
+//! Several servers on one database: who takes which job, how jobs move, and what switches do.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use rondel_tests::{Agent, Api, Backend, Process, ScratchDb, Server, binary, wait_until};
+use serde_json::{Value, json};
+
+use crate::journal::{Journal, check_against_ledger, seconds};
+
+/// The same story on each database that servers can share.
+macro_rules! on_each_shared_database {
+    ($story:ident) => {
+        mod $story {
+            use rondel_tests::Backend;
+
+            async fn on(backend: Backend) {
+                if let Some(db) = rondel_tests::scratch(backend).await {
+                    Box::pin(super::$story(db)).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                on(Backend::Postgres).await;
+            }
+
+            #[tokio::test]
+            async fn mysql() {
+                on(Backend::Mysql).await;
+            }
+        }
+    };
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// An agent that is connected to both servers.
+async fn agent_of_both(one: &Server, two: &Server) -> Agent {
+    let agent = Agent::start_with(one, "files", &["--server", two.url()]).await;
+    let api = two.api();
+    wait_until(LIMIT, "the other server lists the agent", async || {
+        let executors = api.get("/api/v1/executors").await.expect(200).to_string();
+        if executors.contains(agent.name()) { Ok(()) } else { Err(executors) }
+    })
+    .await;
+    agent
+}
+
+/// A job each second whose runs write when they began.
+async fn tick(api: &Api, name: &str, journal: &Journal, more: Value) {
+    let script = format!("echo $RONDEL_JOB $RONDEL_FIRE_AT $(date +%s%3N) >> {}", starts(journal).display());
+    let mut job = json!({
+        "name": name, "app": "files", "handler": "shell", "params": journal.params(&script),
+        "schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100},
+    });
+    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    api.post("/api/v1/jobs", job).await.expect(201);
+}
+
+fn starts(journal: &Journal) -> PathBuf {
+    journal.path().with_extension("starts")
+}
+
+/// By how many milliseconds each run began late.
+fn lateness(journal: &Journal) -> Vec<(i64, String)> {
+    let text = std::fs::read_to_string(starts(journal)).unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.rsplit(' ');
+        let began: i64 = words.next()?.parse().ok()?;
+        Some((began - seconds(words.next()?) * 1000, line.to_owned()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+async fn more_lines(journal: &Journal, count: usize) {
+    let before = journal.lines().len();
+    wait_until(LIMIT, "more lines", async || {
+        let seen = journal.lines().len() - before;
+        if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
+    })
+    .await;
+}
+
+async fn node(api: &Api, name: &str) -> Value {
+    let nodes = api.get("/api/v1/nodes").await.expect(200);
+    let found = nodes["items"].as_array().expect("items").iter().find(|node| node["name"] == name);
+    found.unwrap_or_else(|| panic!("no node {name} in {nodes:#}")).clone()
+}
+
+async fn claims(api: &Api, name: &str) -> (i64, i64) {
+    let node = node(api, name).await;
+    (node["claims_tried"].as_i64().expect("a number"), node["claims_lost"].as_i64().expect("a number"))
+}
+
+/// Every fire between a job's first and last has its row and began once.
+async fn nothing_lost_nothing_twice(api: &Api, jobs: &[String], journal: &Journal) {
+    let mut all = Vec::new();
+    for job in jobs {
+        api.post(&format!("/api/v1/jobs/{job}/pause"), json!({})).await.expect(200);
+    }
+    for job in jobs {
+        let runs = wait_until(LIMIT, "every run has a verdict", async || {
+            let runs = api.runs(job).await;
+            let open: Vec<&Value> = runs.iter().filter(|run| run["finished_at"].is_null()).collect();
+            if open.is_empty() { Ok(runs.clone()) } else { Err(format!("{open:#?}")) }
+        })
+        .await;
+        let mut fires: Vec<i64> =
+            runs.iter().map(|run| seconds(run["fire_at"].as_str().expect("an instant"))).collect();
+        fires.sort_unstable();
+        let is_whole = fires.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        assert!(is_whole, "{job} has holes: {fires:?}");
+        let failed: Vec<_> =
+            runs.iter().filter(|run| run["status"] != "succeeded" && run["reason"] != "paused").collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+        all.extend(runs);
+    }
+    check_against_ledger(&journal.lines(), &all);
+}
+
+/// Two servers with `id_hash` share the jobs out, and hardly ever meet over one.
+async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
+    let args = |name| ["--claim-strategy", "id_hash", "--node-name", name];
+    let one = Server::start_with(&db, &args("one")).await;
+    let two = Server::start_with(&db, &args("two")).await;
+    let api = one.api();
+    wait_until(LIMIT, "they see each other", async || {
+        let nodes = api.get("/api/v1/nodes").await.expect(200);
+        let items = nodes["items"].as_array().expect("items").clone();
+        let both = items.len() == 2 && items.iter().all(|node| node["claim_strategy"] == "id_hash");
+        if both { Ok(()) } else { Err(nodes) }
+    })
+    .await;
+    let journal = Journal::new();
+    let _agent = agent_of_both(&one, &two).await;
+    let jobs: Vec<String> = (0..40).map(|number| format!("job-{number}")).collect();
+    for job in &jobs {
+        tick(&api, job, &journal, json!({"schedule": {"every": "3s"}})).await;
+    }
+    more_lines(&journal, 160).await;
+    let (of_one, of_two) = (claims(&api, "one").await, claims(&api, "two").await);
+    let (tried, lost) = (of_one.0 + of_two.0, of_one.1 + of_two.1);
+    assert!(of_one.0 * 4 > tried && of_two.0 * 4 > tried, "shared out evenly: {of_one:?} {of_two:?}");
+    assert!(lost * 100 < tried, "{lost} of {tried} claims were lost");
+    let skew = node(&api, "one").await["skew_ms"].as_i64().expect("a number");
+    assert!(skew.abs() < 2_000, "one machine has one clock: {skew}");
+}
+on_each_shared_database!(jobs_are_shared_out_by_their_hash);
+
+/// A node that joins gets its share of jobs that fire all the time; nothing is late, lost or twice by that.
+async fn jobs_move_to_a_node_that_joins(db: ScratchDb) {
+    let args = |name| ["--claim-strategy", "least_count", "--node-name", name, "--lease", "2s", "--beat", "500ms"];
+    let one = Server::start_with(&db, &args("one")).await;
+    let api = one.api();
+    let journal = Journal::new();
+    let jobs: Vec<String> = (0..8).map(|number| format!("job-{number}")).collect();
+    for job in &jobs {
+        tick(&api, job, &journal, json!({})).await;
+    }
+    let first = Agent::start(&one, "files").await;
+    more_lines(&journal, 16).await;
+    let two = Server::start_with(&db, &args("two")).await;
+    let _second = Agent::start(&two, "files").await;
+    wait_until(LIMIT, "the other node has its share", async || {
+        let tried = claims(&api, "two").await.0;
+        if tried >= 12 { Ok(()) } else { Err(tried) }
+    })
+    .await;
+    nothing_lost_nothing_twice(&api, &jobs, &journal).await;
+    let late: Vec<_> = lateness(&journal).into_iter().skip(16).filter(|(late, _)| *late > 2_000).collect();
+    assert!(late.is_empty(), "{late:#?}");
+    drop(first);
+}
+on_each_shared_database!(jobs_move_to_a_node_that_joins);
+
+/// Each server is stopped and started again, one after the other: no fire is late by more than two seconds.
+async fn a_rolling_restart_makes_no_fire_late(db: ScratchDb) {
+    let mut one = Server::start_with(&db, &["--node-name", "one"]).await;
+    let mut two = Server::start_with(&db, &["--node-name", "two"]).await;
+    let journal = Journal::new();
+    let jobs: Vec<String> = (0..10).map(|number| format!("job-{number}")).collect();
+    for job in &jobs {
+        tick(&one.api(), job, &journal, json!({})).await;
+    }
+    let _agent = agent_of_both(&one, &two).await;
+    more_lines(&journal, 30).await;
+    for round in 0..2 {
+        let server = if round == 0 { &mut one } else { &mut two };
+        assert!(server.stop().await.success());
+        more_lines(&journal, 30).await;
+        let server = if round == 0 { &mut one } else { &mut two };
+        server.restart().await;
+        more_lines(&journal, 30).await;
+    }
+    nothing_lost_nothing_twice(&one.api(), &jobs, &journal).await;
+    let mut late = lateness(&journal);
+    late.sort_unstable();
+    // Those of before the agent came are as late as that.
+    let worst: BTreeMap<i64, &String> = late.iter().rev().take(15).map(|(late, line)| (*late, line)).collect();
+    let too_late = late.iter().filter(|(late, _)| *late > 2_000).count();
+    assert!(too_late <= jobs.len() * 8, "{too_late} of {}: {worst:#?}", late.len());
+    let after_begin = lateness(&journal).into_iter().skip(30).filter(|(late, _)| *late > 2_000).collect::<Vec<_>>();
+    assert!(after_begin.is_empty(), "{after_begin:#?}");
+}
+on_each_shared_database!(a_rolling_restart_makes_no_fire_late);
+
+/// A node that is drained by its switch gives its jobs away and takes none, until it is switched on again; one that is
+/// stopped sends its executors away too.
+async fn a_node_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
+    let one = Server::start_with(&db, &["--node-name", "one"]).await;
+    let journal = Journal::new();
+    let api = one.api();
+    let jobs: Vec<String> = (0..5).map(|number| format!("job-{number}")).collect();
+    for job in &jobs {
+        tick(&api, job, &journal, json!({})).await;
+    }
+    let two = Server::start_with(&db, &["--node-name", "two"]).await;
+    let _agent = agent_of_both(&one, &two).await;
+    more_lines(&journal, 15).await;
+    assert!(rondel(&one, &["node", "drain", "one"]).contains("draining"));
+    assert_eq!(node(&two.api(), "one").await["state"], "draining");
+    wait_until(LIMIT, "one claims nothing and two does", async || {
+        let before = claims(&api, "one").await.0;
+        let of_two = claims(&api, "two").await.0;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let (after, of_two_after) = (claims(&api, "one").await.0, claims(&api, "two").await.0);
+        if before == after && of_two_after > of_two { Ok(()) } else { Err((before, after, of_two, of_two_after)) }
+    })
+    .await;
+    assert_eq!(api.get("/readyz").await.expect(503)["checks"]["state"], "draining");
+    assert!(rondel(&one, &["node", "stop", "one"]).contains("stopped"));
+    wait_until(LIMIT, "the executor is gone from one, and stays at two", async || {
+        let at = async |server: &Server| {
+            let page = server.api().get("/api/v1/executors").await.expect(200);
+            page["items"].as_array().expect("items").iter().filter(|one| one["online"] != false).count()
+        };
+        let counts = (at(&one).await, at(&two).await);
+        if counts.1 == 1 { Ok(()) } else { Err(counts) }
+    })
+    .await;
+    more_lines(&journal, 10).await;
+    assert!(rondel(&one, &["node", "activate", "one"]).contains("active"));
+    wait_until(LIMIT, "one is ready again", async || {
+        let answer = api.get("/readyz").await;
+        if answer.status == 200 { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    let problem = api.put("/api/v1/nodes/one/state", json!({"state": "asleep"})).await.expect(422);
+    assert_eq!(problem["errors"][0]["pointer"], "/state");
+    assert_eq!(
+        api.put("/api/v1/nodes/three/state", json!({"state": "active"})).await.expect(404)["code"],
+        "node_not_found"
+    );
+    nothing_lost_nothing_twice(&api, &jobs, &journal).await;
+    let late: Vec<_> = lateness(&journal).into_iter().skip(15).filter(|(late, _)| *late > 2_000).collect();
+    assert!(late.is_empty(), "{late:#?}");
+}
+on_each_shared_database!(a_node_is_drained_and_stopped_by_its_switch);
+
+/// While an app drains nothing of it begins, and what waited runs when it is switched on; a stopped app's runs end.
+async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let journal = Journal::new();
+    let api = server.api();
+    let job = |name: &str, more: &str| json!({"name": name, "app": "files", "handler": "shell", "params": journal.params(more)});
+    api.post("/api/v1/jobs", job("quick", "")).await.expect(201);
+    api.post("/api/v1/jobs", job("slow", "sleep 60")).await.expect(201);
+    let _agent = Agent::start(&server, "files").await;
+    api.post("/api/v1/jobs/slow/runs", json!({})).await.expect(201);
+    more_lines(&journal, 1).await;
+
+    assert!(rondel(&server, &["app", "drain", "files"]).contains("draining"));
+    // Seen within a beat.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    api.post("/api/v1/jobs/quick/runs", json!({})).await.expect(201);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(journal.lines().len(), 1, "nothing begins while the app drains");
+    assert_eq!(api.runs("slow").await[0]["status"], "running");
+    api.put("/api/v1/apps/files/state", json!({"state": "active"})).await.expect(200);
+    more_lines(&journal, 1).await;
+
+    api.put("/api/v1/apps/files/state", json!({"state": "stopped"})).await.expect(200);
+    let ended = wait_until(LIMIT, "the running one is cancelled", async || {
+        let run = api.runs("slow").await[0].clone();
+        if run["status"] == "cancelled" { Ok(run) } else { Err(run) }
+    })
+    .await;
+    assert!(ended["message"].as_str().is_some_and(|message| message.contains("switch of its app")), "{ended:#}");
+    api.post("/api/v1/jobs/quick/runs", json!({})).await.expect(201);
+    wait_until(LIMIT, "what is due is passed over", async || {
+        let run = api.runs("quick").await.into_iter().max_by_key(|run| run["id"].to_string()).expect("a run");
+        if run["status"] == "skipped" && run["reason"] == "stopped" { Ok(()) } else { Err(run) }
+    })
+    .await;
+    assert_eq!(journal.lines().len(), 2);
+    let apps = api.get("/api/v1/apps").await.expect(200);
+    assert_eq!(apps["items"][0]["state"], "stopped");
+    assert_eq!(
+        api.put("/api/v1/apps/none/state", json!({"state": "active"})).await.expect(404)["code"],
+        "app_not_found"
+    );
+}
+crate::on_each_database!(an_app_is_drained_and_stopped_by_its_switch);
+
+/// The name of a living server is refused, in one sentence.
+async fn a_second_server_of_one_name_is_refused(db: ScratchDb) {
+    let _one = Server::start_with(&db, &["--node-name", "one"]).await;
+    let folder = tempfile::tempdir().expect("make a folder");
+    let mut command = Command::new(binary());
+    command.args(["server", "--database", db.url(), "--node-name", "one", "--listen", "127.0.0.1:0", "--data-dir"]);
+    command.arg(folder.path());
+    let mut second = Process::start("a second server", command);
+    let ended = second.wait(LIMIT).await;
+    assert_eq!(ended.code(), Some(1), "{}", second.last_words());
+    assert!(second.last_words().contains("another server is running as node \"one\""), "{}", second.last_words());
+}
+on_each_shared_database!(a_second_server_of_one_name_is_refused);
+
+/// A server of another version than the schema's says so and does not start.
+#[tokio::test]
+async fn numbers_that_do_not_fit_are_refused_before_anything_is_opened() {
+    for (args, sentence) in [
+        (["--lease", "3s"], "must be at least 4 beats of 1s"),
+        (["--lease", "2m"], "the longest is 1m"),
+        (["--beat", "50ms"], "the shortest is 200ms"),
+        (["--silence", "1s"], "three heartbeats"),
+        (["--lost-after", "20s"], "must be at least 25s"),
+        (["--claim-strategy", "luck"], "default, id_hash, least_count, weight"),
+    ] {
+        let mut command = Command::new(binary());
+        command.args(["server", "check-config", "--database", "sqlite:///nowhere/x.db"]).args(args);
+        let output = command.output().expect("run rondel");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(sentence), "{args:?}: {said}");
+    }
+    assert_eq!(Backend::ALL.len(), 3);
+}
+
+/// What a client command prints.
+fn rondel(server: &Server, args: &[&str]) -> String {
+    let token = std::fs::read_to_string(server.token_file()).expect("the token");
+    let mut command = Command::new(binary());
+    command.args(args).args(["--server", server.url()]).env("RONDEL_TOKEN", token.trim());
+    let output = command.output().expect("run rondel");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
