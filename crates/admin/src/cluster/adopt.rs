@@ -253,7 +253,10 @@ impl AdoptLoop {
             Some(CalledRun { ready: Ready::new(run, definition), from })
         });
         // Read after the adoption, which raised the epochs: whoever acted under those before is fenced.
-        let over = leases_over(&shared.store.nodes().await?);
+        let mut nodes = shared.store.nodes().await?;
+        // What was due after a node's last lease had ended cannot have been sent under it.
+        nodes.retain(|node| node.lease_until >= oldest);
+        let over = leases_over(&nodes);
         Ok(Some(Event::RollCall(called.collect(), witnesses, over)))
     }
 

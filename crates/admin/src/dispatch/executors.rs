@@ -45,9 +45,9 @@ impl Online {
         self.fenced.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch)
     }
 
-    /// Whether it had the attempt in hand, or its result, when it last answered a fence.
-    pub(crate) fn holds(&self, attempt: (RunId, i32)) -> bool {
-        self.held.contains(&attempt)
+    /// The attempts that it had in hand, or whose results, when it last answered a fence.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &(RunId, i32)> {
+        self.held.iter()
     }
 
     fn is_fit(&self, job: &Job) -> bool {

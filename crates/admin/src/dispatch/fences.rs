@@ -35,8 +35,8 @@ impl DispatchLoop {
     pub(super) fn ask_witnesses(&self) {
         for (executor, leases) in self.rollcall.unanswered(&self.executors) {
             let Some(online) = self.executors.get(executor) else { continue };
-            for (node, epoch) in leases {
-                online.session.send(Body::Fence(fence(LeaseToken { node, epoch })));
+            for lease in leases {
+                online.session.send(Body::Fence(fence(lease)));
             }
         }
     }

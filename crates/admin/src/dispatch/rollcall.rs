@@ -4,10 +4,10 @@
 //! Only the answer to a fence counts. What an executor said before, in a hello too, may be older than what the lease's
 //! node sent it last; after the fence it takes nothing more from there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rondel_core::{ExecutorId, NodeId, Reason, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, NodeId, Reason, RunId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
@@ -17,14 +17,17 @@ use super::{CalledRun, Ready};
 #[derive(Debug)]
 struct Called {
     ready: Ready,
-    /// Who may have it.
-    witnesses: Vec<ExecutorId>,
-    /// The leases under which it may have been sent: all that are over.
-    leases: Arc<[LeaseToken]>,
+    /// Who may have it: the same list for many runs.
+    witnesses: Arc<[ExecutorId]>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct RollCall(BTreeMap<RunId, Called>);
+pub(crate) struct RollCall {
+    runs: BTreeMap<RunId, Called>,
+    /// All leases that are over. A run may have been sent under any of them: those who adopted it may have died before they
+    /// knew.
+    over: BTreeMap<NodeId, i64>,
+}
 
 /// What the roll call found out about a run.
 #[derive(Debug)]
@@ -35,12 +38,11 @@ pub(crate) enum Found {
     Nobody(Ready, Reason),
 }
 
-/// Executors to be asked, each with the newest leases that it is to fence.
-type Unanswered = BTreeMap<ExecutorId, BTreeMap<NodeId, i64>>;
+/// Executors to be asked, each with the leases that it is to fence.
+type Unanswered = BTreeMap<ExecutorId, Vec<LeaseToken>>;
 
 impl RollCall {
-    /// Begins to call for these runs. `over` are all leases that are over: it may have been sent under any of them, for
-    /// those who adopted it may have died before they knew.
+    /// Begins to call for these runs. `over` are all leases that are over.
     pub(crate) fn call(
         &mut self,
         runs: Vec<CalledRun>,
@@ -49,40 +51,39 @@ impl RollCall {
         executors: &mut Executors,
         now: Timestamp,
     ) {
-        let all: Arc<[LeaseToken]> = over.into();
+        for lease in over {
+            let epoch = self.over.entry(lease.node).or_insert(lease.epoch);
+            *epoch = lease.epoch.max(*epoch);
+        }
         // What was said of a lease before it was known to be over does not count.
-        let fenced_now =
-            |lease: &&LeaseToken| runs.iter().any(|run| run.from.is_none_or(|from| from.node == lease.node));
-        executors.ask_anew(&over.iter().filter(fenced_now).map(|lease| lease.node).collect());
-        for called in runs {
-            let run = &called.ready.run;
-            // Whoever had a stream to anybody: a session's row is overwritten when its executor comes back to a later start
-            // of the node.
-            let may_have_it = |session: &&Session| session.app == run.app;
-            let seen = |session: &Session| (session.executor, session.last_seen_at);
-            let mut seen: BTreeMap<_, _> = sessions.iter().filter(may_have_it).map(seen).collect();
-            if let Some(id) = run.executor_id {
-                let last_seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
-                seen = BTreeMap::from([(id, last_seen.unwrap_or(now))]);
-            }
-            for (id, at) in &seen {
-                executors.watch(*id, *at);
-            }
-            let (id, witnesses) = (run.id, seen.into_keys().collect());
-            self.0.insert(id, Called { ready: called.ready, witnesses, leases: Arc::clone(&all) });
+        let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
+        executors.ask_anew(&self.over.keys().filter(fenced_now).copied().collect());
+        let mut of_app: BTreeMap<AppId, Arc<[ExecutorId]>> = BTreeMap::new();
+        for CalledRun { ready, .. } in runs {
+            let run = &ready.run;
+            let witnesses = match run.executor_id {
+                Some(id) => {
+                    let seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
+                    executors.watch(id, seen.unwrap_or(now));
+                    Arc::new([id])
+                }
+                None => {
+                    let witnesses = of_app.entry(run.app).or_insert_with(|| witnesses(run.app, sessions, executors));
+                    Arc::clone(witnesses)
+                }
+            };
+            self.runs.insert(run.id, Called { ready, witnesses });
         }
     }
 
     /// Who has still to answer what.
     pub(crate) fn unanswered(&self, executors: &Executors) -> Unanswered {
         let mut unanswered = Unanswered::new();
-        for called in self.0.values() {
-            let online = called.witnesses.iter().filter_map(|id| executors.get(*id));
-            for (online, lease) in online.flat_map(|online| called.leases.iter().map(move |lease| (online, lease))) {
-                if !online.has_fenced(*lease) {
-                    let leases = unanswered.entry(online.session.executor).or_default();
-                    let epoch = leases.entry(lease.node).or_insert(lease.epoch);
-                    *epoch = lease.epoch.max(*epoch);
+        for (witnesses, _) in self.groups() {
+            for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
+                let missing: Vec<LeaseToken> = self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
+                if !missing.is_empty() {
+                    unanswered.insert(online.session.executor, missing);
                 }
             }
         }
@@ -90,78 +91,97 @@ impl RollCall {
     }
 
     pub(crate) fn get(&self, run: RunId) -> Option<&Ready> {
-        self.0.get(&run).map(|called| &called.ready)
+        self.runs.get(&run).map(|called| &called.ready)
     }
 
     pub(crate) fn remove(&mut self, run: RunId) -> Option<Ready> {
-        self.0.remove(&run).map(|called| called.ready)
+        self.runs.remove(&run).map(|called| called.ready)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.runs.is_empty()
     }
 
     pub(crate) fn drain(&mut self) -> Vec<Ready> {
-        std::mem::take(&mut self.0).into_values().map(|called| called.ready).collect()
+        std::mem::take(&mut self.runs).into_values().map(|called| called.ready).collect()
     }
 
     /// The runs that are called for.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &Ready> {
-        self.0.values().map(|called| &called.ready)
+        self.runs.values().map(|called| &called.ready)
     }
 
-    /// Takes out every run about which everyone has answered or is lost.
+    /// Takes out every run that somebody has, and every one about which everyone has answered or is lost.
     pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<Found> {
-        let found: Vec<(RunId, Answer)> =
-            self.0.iter().filter_map(|(id, called)| Some((*id, answer(called, executors)?))).collect();
-        found.into_iter().filter_map(|(id, answer)| Some(answer.about(self.0.remove(&id)?.ready))).collect()
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Held(ExecutorId),
-    Nobody(Reason),
-}
-
-impl Answer {
-    fn about(self, ready: Ready) -> Found {
-        match self {
-            Self::Held(executor) => Found::Held(ready, executor),
-            Self::Nobody(reason) => Found::Nobody(ready, reason),
-        }
-    }
-}
-
-/// `None` while somebody has not answered and nobody has it.
-fn answer(called: &Called, executors: &Executors) -> Option<Answer> {
-    let this = (called.ready.run.id, called.ready.run.attempt);
-    let has_answered = |online: &Online| called.leases.iter().all(|lease| online.has_fenced(*lease));
-    let mut reason = Reason::NotReceived;
-    let mut all_answered = true;
-    for id in &called.witnesses {
-        if let Some(online) = executors.get(*id) {
-            match has_answered(online) {
-                true if online.holds(this) => return Some(Answer::Held(*id)),
-                answered => all_answered &= answered,
+        let mut found = Vec::new();
+        for online in executors.all() {
+            let id = online.session.executor;
+            let held = online.held().filter(|_| self.has_answered(online));
+            // The process before it is dead: all that is left of that is what its journal holds.
+            let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
+            let mut its: Vec<_> = held.chain(journaled).copied().collect();
+            its.sort_unstable();
+            for (run, attempt) in its {
+                if self.get(run).is_some_and(|ready| ready.run.attempt == attempt) {
+                    found.extend(self.remove(run).map(|ready| Found::Held(ready, id)));
+                }
             }
-        } else if let Some(online) = executors.successor(*id) {
-            // The process is dead: all that is left of it is what its journal holds.
-            if online.report.finished.contains(&this) {
-                return Some(Answer::Held(online.session.executor));
-            }
-            reason = Reason::ExecutorLost;
-        } else {
-            all_answered &= executors.is_lost(*id);
-            reason = Reason::ExecutorLost;
         }
+        let ended: BTreeMap<*const ExecutorId, Reason> =
+            self.groups().filter_map(|(witnesses, group)| Some((group, self.nobody(witnesses, executors)?))).collect();
+        if !ended.is_empty() {
+            let is_ended = |called: &Called| ended.get(&called.witnesses.as_ptr()).copied();
+            for (_, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
+                let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
+                found.push(Found::Nobody(called.ready, reason));
+            }
+        }
+        found
     }
-    all_answered.then_some(Answer::Nobody(reason))
+
+    fn leases(&self) -> impl Iterator<Item = LeaseToken> {
+        self.over.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch })
+    }
+
+    fn has_answered(&self, online: &Online) -> bool {
+        self.leases().all(|lease| online.has_fenced(lease))
+    }
+
+    /// Each list of witnesses once.
+    fn groups(&self) -> impl Iterator<Item = (&Arc<[ExecutorId]>, *const ExecutorId)> {
+        let mut seen = BTreeSet::new();
+        let groups = self.runs.values().map(|called| (&called.witnesses, called.witnesses.as_ptr()));
+        groups.filter(move |(_, group)| seen.insert(*group))
+    }
+
+    /// Why a run that none of these has was not received; `None` while somebody has not answered.
+    fn nobody(&self, witnesses: &[ExecutorId], executors: &Executors) -> Option<Reason> {
+        let mut reason = Reason::NotReceived;
+        for id in witnesses {
+            match executors.get(*id) {
+                Some(online) if self.has_answered(online) => {}
+                Some(_) => return None,
+                None if executors.successor(*id).is_some() || executors.is_lost(*id) => reason = Reason::ExecutorLost,
+                None => return None,
+            }
+        }
+        Some(reason)
+    }
+}
+
+/// Whoever of the app had a stream to anybody: a session's row is overwritten when its executor comes back to a later start
+/// of the node.
+fn witnesses(app: AppId, sessions: &[Session], executors: &mut Executors) -> Arc<[ExecutorId]> {
+    let mut seen = BTreeSet::new();
+    for session in sessions.iter().filter(|session| session.app == app) {
+        executors.watch(session.executor, session.last_seen_at);
+        seen.insert(session.executor);
+    }
+    seen.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::AppId;
     use serde_json::json;
 
     use super::*;
@@ -261,8 +281,11 @@ mod tests {
         fences(&mut executors, 2, 2, DEAD, &[]);
         let mut rollcall = called(&mut executors);
         fences(&mut executors, 1, 1, DEAD, &[]);
-        let newest = BTreeMap::from([(DEAD.node, DEAD.epoch)]);
-        assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(2), newest)]), "asked before");
+        assert_eq!(
+            rollcall.unanswered(&executors),
+            Unanswered::from([(ExecutorId::new(2), vec![DEAD])]),
+            "asked before"
+        );
         fences(&mut executors, 2, 2, LeaseToken { epoch: 2, ..DEAD }, &[]);
         fences(&mut executors, 2, 1, DEAD, &[]);
         assert_eq!(resolve(&mut rollcall, &executors), "not yet");

@@ -238,3 +238,50 @@ async fn at_most_once_is_marked_just_before_it_is_due() {
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
+
+/// A refusal takes the mark off, and the run goes on looking for somebody: the same attempt, for it never began.
+#[tokio::test]
+async fn a_refused_run_is_not_marked_any_more() {
+    let world = World::start().await;
+    let job = create(&world, json!({"delivery": "at_most_once"})).await;
+    let mut line = dial(&world, hello("e", 1)).await;
+    request(&world, &job).await;
+    let refused = line.trigger().await;
+    let first_mark = runs(&world).await[0].marked_at.expect("a mark");
+    let full = v1::Reply {
+        kind: v1::reply::Kind::Refused.into(),
+        run_id: refused.run_id,
+        attempt: refused.attempt,
+        refused: v1::RefusedWhy::Full.into(),
+        ..v1::Reply::default()
+    };
+    line.say(Up::Replies(v1::Replies { replies: vec![full] })).await;
+    let again = line.trigger().await;
+    assert_eq!((again.run_id, again.attempt), (refused.run_id, 1));
+    assert!(token_of(&refused) < token_of(&again));
+    assert!(runs(&world).await[0].marked_at.expect("a new mark") > first_mark);
+    line.say(succeeded(&again)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+/// A node that slept through its lease: what it still sends is refused by the executors, and counted.
+#[tokio::test]
+async fn triggers_of_a_fenced_lease_are_refused_and_counted() {
+    let world = World::start().await;
+    let job = create(&world, json!({})).await;
+    let mut line = dial(&world, hello("e", 1)).await;
+    request(&world, &job).await;
+    let trigger = line.trigger().await;
+    let fenced = v1::Reply {
+        kind: v1::reply::Kind::Refused.into(),
+        run_id: trigger.run_id,
+        attempt: trigger.attempt,
+        refused: v1::RefusedWhy::Fenced.into(),
+        ..v1::Reply::default()
+    };
+    line.say(Up::Replies(v1::Replies { replies: vec![fenced] })).await;
+    wait_until("it is counted", async || world.engine.counters().get(Count::TriggersFenced) == 1).await;
+    assert_eq!(runs(&world).await[0].attempt, 1);
+    world.end().await;
+}
