@@ -4,7 +4,7 @@
 //! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it;
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] says things to people,
-//!   and [`diff`] what an edit changed;
+//!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
 //! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
@@ -12,10 +12,12 @@
 //! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
 
 pub mod access;
+pub mod ahead;
 pub mod calendar;
 pub mod cron;
 pub mod declared;
 pub mod diff;
+pub mod document;
 pub mod edit;
 pub mod fires;
 pub mod graph;

@@ -231,6 +231,27 @@ impl JobSpec {
     }
 }
 
+impl JobSpec {
+    /// Takes the instants of `before`, the definition that this one replaces, for schedules that ran at once when they
+    /// were saved ([`IfPast::Run`]): a document that is applied again does not run them again.
+    pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
+        let known: Vec<ScheduleSpec> = before.schedules().into_iter().map(|(_, schedule)| schedule.clone()).collect();
+        let schedules = match &mut self.schedule {
+            None => &mut [],
+            Some(OneOrMany::One(one)) => std::slice::from_mut(one.as_mut()),
+            Some(OneOrMany::Many(many)) => many.as_mut_slice(),
+        };
+        let instant = |schedule: &ScheduleSpec| schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
+        for (schedule, known) in schedules.iter_mut().zip(known) {
+            let moved = instant(&known).filter(|at| *at <= now && known.if_past == Some(IfPast::Run));
+            let said = instant(schedule).filter(|_| schedule.if_past == Some(IfPast::Run));
+            if said.zip(moved).is_some_and(|(said, moved)| said < moved) {
+                schedule.at = known.at;
+            }
+        }
+    }
+}
+
 mod optional_duration {
     use super::{Duration, format_duration, parse_duration};
     use serde::{Deserialize, Deserializer, Serializer};

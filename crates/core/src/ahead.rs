@@ -1,0 +1,193 @@
+//! What an edit does to the fires ahead: those that vanish, and those that appear.
+
+use crate::job::Job;
+use crate::time::Timestamp;
+
+/// How many instants of each kind are listed; all are counted.
+pub const LISTED_MAX: usize = 50;
+/// How many fires of one job are looked at.
+pub const STEPS_MAX: u32 = 10_000;
+
+/// A definition, and the instant that its fixed rates count from.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned<'a> {
+    /// The definition.
+    pub job: &'a Job,
+    /// What its fixed rates count from.
+    pub anchor: Timestamp,
+}
+
+/// Fires that only one of two definitions has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fires {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them, at most [`LISTED_MAX`].
+    pub first: Vec<Timestamp>,
+}
+
+/// What an edit does to the fires of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FireChanges {
+    /// Up to where the definitions were compared: the end of the window, or earlier where there are too many fires.
+    pub to: Timestamp,
+    /// Whether that is the end of the window.
+    pub is_whole: bool,
+    /// Fires that the old definition has and the new one has not.
+    pub vanishing: Fires,
+    /// Fires that the new definition has and the old one had not.
+    pub appearing: Fires,
+}
+
+impl Fires {
+    fn add(&mut self, at: Timestamp) {
+        self.count += 1;
+        if self.first.len() < LISTED_MAX {
+            self.first.push(at);
+        }
+    }
+}
+
+/// Compares the fires after `from` and up to `to` of the definitions before and after an edit; `None` stands for a job
+/// that is not there. A paused one has no fires, nor has one whose instants follow from runs.
+///
+/// No more fires are looked at than `steps` allows, which is what is left for other jobs afterwards.
+///
+/// ```
+/// use rondel_core::ahead::{Planned, fire_changes};
+/// use rondel_core::{JobSpec, Timestamp};
+///
+/// let job = |cron: &str| {
+///     let text = format!(r#"{{"name": "a", "app": "b", "handler": "c", "schedule": {{"cron": "{cron}"}}}}"#);
+///     serde_json::from_str::<JobSpec>(&text).unwrap().compile().unwrap()
+/// };
+/// let (before, after) = (job("0 0 2 * * ?"), job("0 0 2,3 * * ?"));
+/// let planned = |job| Some(Planned { job, anchor: Timestamp::EPOCH });
+/// let window = (Timestamp::from_secs(0), Timestamp::from_secs(7 * 86_400));
+/// let changes = fire_changes(planned(&before), planned(&after), window, &mut 1_000);
+/// assert_eq!((changes.vanishing.count, changes.appearing.count), (0, 7));
+/// assert_eq!(changes.appearing.first[0].to_string(), "1970-01-01T03:00:00Z");
+/// ```
+#[must_use]
+pub fn fire_changes(
+    before: Option<Planned<'_>>,
+    after: Option<Planned<'_>>,
+    (from, to): (Timestamp, Timestamp),
+    steps: &mut u32,
+) -> FireChanges {
+    let mut changes =
+        FireChanges { to, is_whole: true, vanishing: Fires::default(), appearing: Fires::default() };
+    let [before, after] = [before, after].map(|planned| planned.filter(|planned| planned.job.enabled));
+    if before.zip(after).is_some_and(|(a, b)| a.anchor == b.anchor && a.job.timetable == b.job.timetable) {
+        return changes;
+    }
+    let next = |planned: Option<Planned<'_>>, cursor| {
+        let planned = planned?;
+        planned.job.timetable.next_after(planned.anchor, cursor).map(|fire| fire.at).filter(|at| *at <= to)
+    };
+    let mut left = STEPS_MAX.min(*steps);
+    let (mut old, mut new) = (next(before, from), next(after, from));
+    let mut seen = from;
+    while let Some(at) = old.into_iter().chain(new).min() {
+        if left == 0 {
+            (changes.to, changes.is_whole) = (seen, false);
+            break;
+        }
+        let (is_old, is_new) = (old == Some(at), new == Some(at));
+        match (is_old, is_new) {
+            (true, false) => changes.vanishing.add(at),
+            (false, true) => changes.appearing.add(at),
+            _ => {}
+        }
+        old = if is_old { next(before, at) } else { old };
+        new = if is_new { next(after, at) } else { new };
+        seen = at;
+        left -= 1;
+        *steps -= 1;
+    }
+    changes
+}
+
+impl FireChanges {
+    /// Whether the edit leaves every fire as it was, as far as was looked.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.vanishing.count == 0 && self.appearing.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const WEEK: (Timestamp, Timestamp) = (Timestamp::from_secs(1_800_000_000), Timestamp::from_secs(1_800_604_800));
+
+    fn job(schedule: &Value, enabled: bool) -> Job {
+        let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "enabled": enabled});
+        serde_json::from_value::<crate::JobSpec>(spec).unwrap().compile().unwrap()
+    }
+
+    fn planned(job: &Job) -> Option<Planned<'_>> {
+        Some(Planned { job, anchor: Timestamp::EPOCH })
+    }
+
+    #[track_caller]
+    fn check(before: Option<&Job>, after: Option<&Job>, vanishing: u64, appearing: u64) {
+        let changes = fire_changes(before.and_then(planned), after.and_then(planned), WEEK, &mut 100_000);
+        assert_eq!((changes.vanishing.count, changes.appearing.count, changes.is_whole), (vanishing, appearing, true));
+        assert_eq!(changes.is_empty(), vanishing + appearing == 0);
+    }
+
+    #[test]
+    fn fires_vanish_and_appear() {
+        let daily = job(&json!({"cron": "0 0 2 * * ?"}), true);
+        let later = job(&json!({"cron": "0 0 3 * * ?"}), true);
+        let both = job(&json!([{"cron": "0 0 2 * * ?"}, {"cron": "0 0 3 * * ?"}]), true);
+        let paused = job(&json!({"cron": "0 0 2 * * ?"}), false);
+        check(Some(&daily), Some(&later), 7, 7);
+        check(Some(&daily), Some(&both), 0, 7);
+        check(Some(&both), Some(&daily), 7, 0);
+        check(Some(&daily), Some(&daily), 0, 0);
+        check(Some(&daily), Some(&paused), 7, 0);
+        check(Some(&paused), Some(&daily), 0, 7);
+        check(None, Some(&daily), 0, 7);
+        check(Some(&daily), None, 7, 0);
+        check(None, None, 0, 0);
+        let delay = job(&json!({"delay": "5s"}), true);
+        check(Some(&daily), Some(&delay), 7, 0);
+    }
+
+    #[test]
+    fn what_is_too_much_is_cut_and_says_where() {
+        let (each, second) = (job(&json!({"every": "1s"}), true), job(&json!({"every": "2s"}), true));
+        let mut steps = 15_000;
+        let changes = fire_changes(planned(&each), planned(&second), WEEK, &mut steps);
+        assert_eq!((changes.is_whole, changes.to, steps), (false, Timestamp::from_secs(1_800_010_000), 5_000));
+        assert_eq!((changes.vanishing.count, changes.vanishing.first.len()), (5_000, LISTED_MAX));
+        let changes = fire_changes(planned(&each), None, WEEK, &mut steps);
+        assert_eq!((changes.vanishing.count, steps), (5_000, 0));
+        let changes = fire_changes(planned(&each), None, WEEK, &mut steps);
+        assert_eq!((changes.to, changes.is_whole, changes.vanishing.count), (WEEK.0, false, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_difference_of_the_sets(a in 1_u32..50, b in 1_u32..50, anchor in 0_i64..60) {
+            let [old, new] = [a, b].map(|minutes| job(&json!({"every": format!("{}s", minutes * 600)}), true));
+            let anchor = Timestamp::from_secs(anchor * 60);
+            let [before, after] = [&old, &new].map(|job| Planned { job, anchor });
+            let changes = fire_changes(Some(before), Some(after), WEEK, &mut 100_000);
+            let set = |job: &Job| job.timetable.fires(anchor, WEEK.0, WEEK.1).map(|fire| fire.at).collect::<BTreeSet<_>>();
+            let (old, new) = (set(&old), set(&new));
+            prop_assert_eq!(changes.vanishing.count, old.difference(&new).count() as u64);
+            prop_assert_eq!(changes.appearing.count, new.difference(&old).count() as u64);
+            let first: Vec<_> = new.difference(&old).copied().take(LISTED_MAX).collect();
+            prop_assert_eq!(changes.appearing.first, first);
+        }
+    }
+}

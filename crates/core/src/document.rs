@@ -1,0 +1,114 @@
+//! A definition as people write it down: in the order of the documentation, without what is the default anyway.
+
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use crate::spec::JobSpec;
+
+/// The fields in the order in which they are written.
+const ORDER: [&str; 21] = [
+    "name",
+    "app",
+    "handler",
+    "description",
+    "params",
+    "schedule",
+    "calendar",
+    "route",
+    "select",
+    "shards",
+    "misfire",
+    "overlap",
+    "concurrency",
+    "rate",
+    "priority",
+    "delivery",
+    "timeout",
+    "queue_timeout",
+    "retry",
+    "over",
+    "enabled",
+];
+
+/// The fields of a definition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// Names and values, in order.
+    pub fields: Vec<(&'static str, Value)>,
+}
+
+impl Serialize for Document {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.fields.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl JobSpec {
+    /// The shortest document that says the same.
+    ///
+    /// ```
+    /// let text = r#"{"name":"a","app":"b","handler":"c","misfire":{"policy":"once"}}"#;
+    /// let spec: rondel_core::JobSpec = serde_json::from_str(text)?;
+    /// assert_eq!(serde_json::to_string(&spec.document())?, text);
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    #[must_use]
+    pub fn document(&self) -> Document {
+        let mut whole = serde_json::to_value(self).unwrap_or_default();
+        let plain = json!({"name": self.name, "app": self.app, "handler": self.handler});
+        let plain: Option<Self> = serde_json::from_value(plain).ok();
+        let plain = plain.and_then(|plain| serde_json::to_value(plain).ok()).unwrap_or_default();
+        let field = |name: &'static str| {
+            let mut value = whole.get_mut(name).map(Value::take)?;
+            let is_said = matches!(name, "name" | "app" | "handler") || !is_default(&mut value, plain.get(name));
+            is_said.then_some((name, value))
+        };
+        Document { fields: ORDER.into_iter().filter_map(field).collect() }
+    }
+}
+
+/// Whether a value is the default; takes out the parts of it that are. What people made, such as `params`, has null for
+/// its default and stays whole.
+fn is_default(value: &mut Value, default: Option<&Value>) -> bool {
+    let Some(default) = default else { return false };
+    if value == default {
+        return true;
+    }
+    if let (Value::Object(fields), Value::Object(defaults)) = (value, default) {
+        fields.retain(|name, value| !is_default(value, defaults.get(name)));
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_place() {
+        let whole = json!({
+            "name": "a", "app": "b", "handler": "c", "description": "d", "params": {"max": 0}, "shards": 2,
+            "schedule": {"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"}, "calendar": {"name": "cn", "rule": "except"},
+            "route": "first", "select": {"labels": ["ssd"]}, "misfire": {"policy": "once", "max": 3},
+            "overlap": {"policy": "allow"}, "concurrency": {"key": "k", "max": 2}, "rate": {"max": 1, "per": "1s"},
+            "priority": 7, "delivery": "at_most_once", "timeout": "1m", "queue_timeout": "2m",
+            "retry": {"max": 2}, "over": "children", "enabled": false,
+        });
+        let spec: JobSpec = serde_json::from_value(whole.clone()).unwrap();
+        let document = spec.document();
+        let names: Vec<&str> = document.fields.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ORDER);
+        let again = serde_json::to_value(&document).unwrap();
+        assert_eq!(serde_json::from_value::<JobSpec>(again.clone()).unwrap(), spec);
+        assert_eq!(again["misfire"], json!({"policy": "once", "max": 3}));
+        // A field that is new in the definition needs a place here.
+        let all = serde_json::to_value(&spec).unwrap();
+        assert_eq!(all.as_object().unwrap().len(), names.len());
+    }
+
+    #[test]
+    fn defaults_are_left_out() {
+        let spec: JobSpec = serde_json::from_value(json!({"name": "a", "app": "b", "handler": "c"})).unwrap();
+        assert_eq!(serde_json::to_value(spec.document()).unwrap(), json!({"name": "a", "app": "b", "handler": "c"}));
+    }
+}
