@@ -1,5 +1,6 @@
 //! The life of a job's definition: created, changed, paused, deleted; and runs that somebody asks for.
 
+mod apply;
 mod checks;
 mod params;
 
@@ -14,6 +15,8 @@ use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobRecord, New
 pub use self::params::JobWarning;
 use crate::engine::Engine;
 use crate::jobs::checks::Checked;
+
+pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
 
 /// Why a change of a job was refused.
 #[derive(Debug, thiserror::Error)]
@@ -65,13 +68,34 @@ impl Engine {
     /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
     pub async fn create_job(&self, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
         let now = self.now();
-        let Checked { spec, job, calendar } = self.check(namespace, spec, now, None).await?;
-        if self.store().job(namespace, &spec.name).await?.is_some() {
+        let checked = self.check(namespace, spec, now, None).await?;
+        if self.store().job(namespace, &checked.spec.name).await?.is_some() {
             return Err(JobError::NameTaken);
         }
-        let app = self.app_of(namespace, &spec, now).await?;
+        let app = self.app_of(namespace, &checked.spec, now).await?;
+        let new = self.new_job((namespace, app), checked, author, now);
+        let wanted = no_calendar(&new.spec);
+        match self.store().create_job(new).await? {
+            Created::Saved(record) => {
+                self.poke_scan();
+                self.catch_up(*record).await
+            }
+            Created::NameTaken => Err(JobError::NameTaken),
+            Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+            Created::BadParents(errors) => Err(JobError::Invalid(errors)),
+        }
+    }
+
+    fn new_job(
+        &self,
+        (namespace, app): (NamespaceId, AppId),
+        checked: Checked,
+        author: &str,
+        now: Timestamp,
+    ) -> NewJob {
+        let Checked { spec, job, calendar } = checked;
         let anchor = now.ceil_second();
-        let new = NewJob {
+        NewJob {
             id: JobId::new(self.new_id()),
             namespace,
             app,
@@ -83,16 +107,6 @@ impl Engine {
             anchor,
             author: author.to_owned(),
             now,
-        };
-        let wanted = no_calendar(&new.spec);
-        match self.store().create_job(new).await? {
-            Created::Saved(record) => {
-                self.poke_scan();
-                self.catch_up(*record).await
-            }
-            Created::NameTaken => Err(JobError::NameTaken),
-            Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
-            Created::BadParents(errors) => Err(JobError::Invalid(errors)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Timestamp};
-use rondel_store::catalog::{JobQuery, NewJob};
+use rondel_store::catalog::{Created, JobQuery, NewJob};
 use rondel_store::ledger::RunQuery;
 use rondel_store::{Catalog, Ledger, SqlStore};
 use serde_json::json;
@@ -83,7 +83,7 @@ pub(crate) async fn create(
                 now,
             });
         }
-        store.create_jobs(&jobs).await?;
+        made_all(&store.create_jobs(&jobs).await?)?;
         if made.is_empty() {
             made.extend(jobs.iter().map(|job| job.id));
         }
@@ -125,8 +125,13 @@ pub(crate) async fn create_flood(
         author: "rondel bench".to_owned(),
         now,
     };
-    store.create_jobs(&[job]).await?;
+    made_all(&store.create_jobs(&[job]).await?)?;
     Ok(id)
+}
+
+fn made_all(created: &[Created]) -> Result<(), BenchError> {
+    let is_made = |created: &Created| matches!(created, Created::Saved(_));
+    if created.iter().all(is_made) { Ok(()) } else { Err(BenchError::void("a job could not be created".to_owned())) }
 }
 
 fn definition(prefix: &str, number: u32, fires: Fires) -> Result<(JobSpec, Option<Timestamp>), BenchError> {

@@ -2,22 +2,27 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::agent::AgentArgs;
+use crate::api::ApiArgs;
 use crate::app::AppArgs;
 use crate::bench::BenchArgs;
 use crate::calendar::CalendarArgs;
+use crate::completion::CompletionArgs;
+use crate::context::{ContextArgs, LoginArgs, LogoutArgs};
 use crate::cron::CronArgs;
 use crate::dev::DevArgs;
+use crate::doctor::DoctorArgs;
 use crate::executor::ExecutorArgs;
 use crate::exit::{Exit, Failure};
 use crate::job::JobArgs;
+use crate::manual::ManArgs;
 use crate::node::NodeArgs;
 use crate::run::RunArgs;
 use crate::server::ServerArgs;
 use crate::sign_in::SignInLinkArgs;
+use crate::status::StatusArgs;
 use crate::{config, output, runtime};
 
 /// A distributed job scheduler: a server decides when a job is due and which executor runs it.
@@ -29,7 +34,7 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 refused input, 3 the run failed, 4 token refused, 5 not found, \
-    6 conflict, 7 wait timed out, 8 server unreachable, 130 interrupted";
+    6 conflict, 7 wait timed out, 8 server unreachable, 10 there are changes (plan --exit-code), 130 interrupted";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -53,6 +58,18 @@ enum Command {
     App(AppArgs),
     /// Print a link that opens the console in a browser, once, within 15 minutes
     SignInLink(SignInLinkArgs),
+    /// Show the cluster in one screen
+    Status(StatusArgs),
+    /// Look for what could be wrong, and say what to do about it
+    Doctor(DoctorArgs),
+    /// Name servers, and say which one commands speak to
+    Context(ContextArgs),
+    /// Keep a token for a server, read from standard input
+    Login(LoginArgs),
+    /// Throw the kept token of a server away
+    Logout(LogoutArgs),
+    /// Call the REST API, and print what it answers
+    Api(ApiArgs),
     /// Ask when a cron expression fires, without a server
     Cron(CronArgs),
     /// Measure how fast this machine and a database go
@@ -61,14 +78,10 @@ enum Command {
     Version,
     /// Print a completion script for a shell
     Completions(CompletionArgs),
+    /// Write a manual page for every command
+    Man(ManArgs),
     /// Print a config file with every setting and its default
     ConfigReference,
-}
-
-#[derive(Debug, Args)]
-struct CompletionArgs {
-    #[arg(value_enum)]
-    shell: Shell,
 }
 
 impl Cli {
@@ -97,7 +110,14 @@ impl Command {
             Self::Cron(args) => done(args.run()),
             Self::Bench(args) => args.run(),
             Self::Version => done(output::data(concat!("rondel ", env!("CARGO_PKG_VERSION")))),
-            Self::Completions(args) => done(completions(args.shell)),
+            Self::Completions(args) => done(args.run()),
+            Self::Man(args) => done(args.run(Cli::command())),
+            Self::Status(args) => done(runtime::run(args.run())),
+            Self::Doctor(args) => done(runtime::run(args.run())),
+            Self::Context(args) => done(args.run()),
+            Self::Login(args) => done(runtime::run(args.run())),
+            Self::Logout(args) => done(args.run()),
+            Self::Api(args) => done(runtime::run(args.run())),
             Self::ConfigReference => done(config::reference().and_then(|text| output::data(&text))),
         }
     }
@@ -105,12 +125,6 @@ impl Command {
 
 fn done(ended: Result<(), Failure>) -> Result<Exit, Failure> {
     ended.map(|()| Exit::Success)
-}
-
-fn completions(shell: Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "rondel", &mut script);
-    output::data(&String::from_utf8_lossy(&script))
 }
 
 #[cfg(test)]

@@ -116,8 +116,10 @@ impl BenchArgs {
                 error => Failure::of("nothing was measured", &error),
             })?;
             match format.format {
-                Format::Json | Format::Jsonl => output::data(&serde_json::to_string(&report)?),
-                Format::Table | Format::Name => {
+                Format::Json | Format::Jsonl | Format::Yaml => {
+                    output::document(&serde_json::to_string(&report)?, format.format)
+                }
+                Format::Table | Format::Wide | Format::Name => {
                     let mut table = Table::new(&["", ""]);
                     report.lines().into_iter().for_each(|(name, value)| table.add(vec![name, value]));
                     output::data(&table.render(true))

@@ -57,6 +57,7 @@ struct UsersArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rondel calendar get cn -o json > cn.json && rondel calendar apply -f cn.json")]
 struct ApplyArgs {
     /// A JSON file with the calendar; - for stdin
     #[arg(short, long, value_name = "FILE")]
@@ -64,6 +65,9 @@ struct ApplyArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel calendar import cn holidays.ics --as workdays --years 2026..2030 --dry-run\n  rondel calendar import closed days.csv"
+)]
 struct ImportArgs {
     /// The calendar's name
     #[arg(value_name = "NAME")]
@@ -135,12 +139,12 @@ async fn delete(client: &Client, name: &str, format: FormatArgs) -> Result<(), F
     client.delete(&["calendars", name]).await?;
     match format.format {
         Format::Name => output::data(name),
-        Format::Table => {
+        Format::Table | Format::Wide => {
             output::talk(&format!("deleted {name}"));
             Ok(())
         }
         // The server's answer is empty.
-        Format::Json | Format::Jsonl => Ok(()),
+        Format::Json | Format::Jsonl | Format::Yaml => Ok(()),
     }
 }
 

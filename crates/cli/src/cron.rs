@@ -48,6 +48,9 @@ struct Asked {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel cron next \"0 30 2 * * ?\" --tz Asia/Shanghai --count 3\n  rondel cron next @daily --after 2026-03-08T00:00:00Z -o json"
+)]
 struct NextArgs {
     #[command(flatten)]
     asked: Asked,
@@ -59,6 +62,7 @@ struct NextArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rondel cron explain \"0 0 9 ? * MON-FRI\" --tz Europe/Berlin --lang en")]
 struct ExplainArgs {
     #[command(flatten)]
     asked: Asked,
@@ -163,8 +167,11 @@ fn next(args: &NextArgs) -> Result<(), Failure> {
             let lines = answer.fires().map(|at| serde_json::to_string(&at)).collect::<Result<Vec<_>, _>>()?;
             output::data(&lines.join("\n"))?;
         }
+        Format::Yaml => {
+            output::document(&serde_json::to_string(&Fires { fires: answer.fires().collect() })?, Format::Yaml)?
+        }
         Format::Name => output::data(&answer.fires().map(|at| at.to_string()).collect::<Vec<_>>().join("\n"))?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             output::talk(&format!("{}\n{}", answer.sentence, answer.dialect()));
             if !answer.found.fires.is_empty() {
                 output::data(&table(&answer, args.format.no_headers))?;
@@ -187,7 +194,7 @@ fn table(answer: &Answer, no_headers: bool) -> String {
 fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let answer = args.asked.answer(1)?;
     match args.format.format {
-        Format::Json | Format::Jsonl => {
+        Format::Json | Format::Jsonl | Format::Yaml => {
             let warnings = answer.found.warnings.iter().map(|warning| WarningJson {
                 code: warning.code.as_str(),
                 at: warning.at,
@@ -201,10 +208,10 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
                 next_fire_at: answer.fires().next(),
                 warnings: warnings.collect(),
             };
-            output::data(&serde_json::to_string(&explained)?)?;
+            output::document(&serde_json::to_string(&explained)?, args.format.format)?;
         }
         Format::Name => output::data(&answer.sentence)?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let lines = [answer.sentence.as_str(), answer.dialect()];
             output::data(&lines.into_iter().chain(answer.warnings()).collect::<Vec<_>>().join("\n"))?;
         }

@@ -27,6 +27,8 @@ pub(crate) enum Exit {
     TimedOut = 7,
     /// Nobody answers there.
     Unreachable = 8,
+    /// There is something to change: what `plan --exit-code` found.
+    Changes = 10,
     /// SIGINT.
     Interrupted = 130,
     /// SIGTERM, a second time.
@@ -70,6 +72,19 @@ impl Failure {
     /// The command line or a setting is wrong.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::Refused, message)
+    }
+
+    /// The same with something said behind it.
+    pub(crate) fn with_hint(mut self, hint: &str) -> Self {
+        if let Some(message) = &mut self.message {
+            message.push_str(hint);
+        }
+        self
+    }
+
+    /// What it says.
+    pub(crate) fn message(&self) -> &str {
+        self.message.as_deref().unwrap_or_default()
     }
 
     /// Says it on stderr; the answer is what the process ends with.

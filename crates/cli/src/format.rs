@@ -10,10 +10,14 @@ const HEADING: &str = "Output";
 pub(crate) enum Format {
     /// For people
     Table,
+    /// For people, with every field that fits into a cell
+    Wide,
     /// What the server answered, as it stands
     Json,
     /// One JSON document per line and item
     Jsonl,
+    /// The same as JSON, in YAML
+    Yaml,
     /// Names or ids alone, one per line
     Name,
 }
@@ -27,4 +31,23 @@ pub(crate) struct FormatArgs {
     /// Leave out a table's first line
     #[arg(long, global = true, help_heading = HEADING)]
     pub(crate) no_headers: bool,
+    /// A table's columns, with commas between them: headers, or fields such as retry.max
+    #[arg(long, global = true, value_parser = columns, value_name = "COLUMNS", help_heading = HEADING)]
+    pub(crate) columns: Option<Columns>,
+    /// Show times in UTC, not in the zone of this machine
+    #[arg(long, global = true, help_heading = HEADING)]
+    pub(crate) utc: bool,
+}
+
+/// Which columns a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Columns(pub(crate) &'static [String]);
+
+fn columns(text: &str) -> Result<Columns, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    if names.iter().any(String::is_empty) {
+        return Err("a name is missing between two commas".to_owned());
+    }
+    // Read once, wanted until the process ends, and passed on by value wherever something is printed.
+    Ok(Columns(Vec::leak(names)))
 }

@@ -3,9 +3,12 @@
 //! - `dev`, `server` and `agent` put the other crates together; `config`, `births`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
 //! - `job`, `calendar`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
+//! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion` and
+//!   `manual` are for shells and readers;
 //! - `bench` measures; `cron` works offline; `exit` and `output` are how everything ends and speaks.
 
 mod agent;
+mod api;
 mod app;
 mod args;
 mod bench;
@@ -13,9 +16,13 @@ mod births;
 mod calendar;
 mod client;
 mod clock;
+mod completion;
 mod config;
+mod context;
+mod contexts;
 mod cron;
 mod dev;
+mod doctor;
 mod executor;
 mod exit;
 mod failpoints;
@@ -23,13 +30,17 @@ mod format;
 mod job;
 mod lang;
 mod list;
+mod manual;
 mod node;
 mod node_name;
 mod output;
+mod paint;
+mod progress;
 mod run;
 mod runtime;
 mod server;
 mod sign_in;
+mod status;
 mod table;
 mod telemetry;
 mod terminal;
@@ -41,5 +52,6 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    completion::answer();
     args::Cli::parse().run()
 }

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 
 use crate::exit::{Exit, Failure};
+use crate::format::Format;
 
 /// Writes data: a whole line, or several.
 ///
@@ -19,6 +20,19 @@ pub(crate) fn data(lines: &str) -> Result<(), Failure> {
         ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
         _ => Failure::of("cannot write to stdout", &error),
     })
+}
+
+/// Writes what the server answered: as it stands, or in YAML.
+///
+/// # Errors
+/// As [`data`], and where the answer is no JSON.
+pub(crate) fn document(json: &str, format: Format) -> Result<(), Failure> {
+    if format != Format::Yaml {
+        return data(json);
+    }
+    let value: serde_json::Value =
+        serde_json::from_str(json).map_err(|error| Failure::of("the server's answer is not understood", &error))?;
+    data(&rondel_web::yaml::write_value(&value))
 }
 
 /// Says something to the person at the terminal. If nobody can hear it, nothing is lost.

@@ -7,14 +7,14 @@ use crate::terminal::harmless;
 /// A table that is being filled. Its cells are made harmless for the terminal.
 #[derive(Debug)]
 pub(crate) struct Table {
-    headers: Vec<&'static str>,
+    headers: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// An empty one.
-    pub(crate) fn new(headers: &[&'static str]) -> Self {
-        Self { headers: headers.to_vec(), rows: Vec::new() }
+    pub(crate) fn new(headers: &[impl AsRef<str>]) -> Self {
+        Self { headers: headers.iter().map(|header| header.as_ref().to_owned()).collect(), rows: Vec::new() }
     }
 
     /// Adds a row, one cell per column.

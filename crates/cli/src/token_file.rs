@@ -63,7 +63,8 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-fn check(text: &str) -> Option<Token> {
+/// The token that a text is, if it can be one.
+pub(crate) fn check(text: &str) -> Option<Token> {
     let text = text.trim_end_matches(['\n', '\r']);
     let is_token = (LEN_MIN..=LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     is_token.then(|| Token::from_text(text))

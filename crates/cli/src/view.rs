@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::client::{Body, fields, text_of, time_of};
 use crate::clock;
 use crate::exit::Failure;
-use crate::format::{Format, FormatArgs};
+use crate::format::{Columns, Format, FormatArgs};
 use crate::output;
 use crate::table::Table;
 
@@ -25,12 +25,12 @@ impl View {
     /// Prints a list: a whole answer of the server.
     pub(crate) fn list(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
-            Format::Json => output::data(body.text()),
+            Format::Json | Format::Yaml => output::document(body.text(), format.format),
             Format::Jsonl => {
                 let items = body.page()?.items;
                 output::data(&items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
             }
-            Format::Name | Format::Table => {
+            Format::Name | Format::Table | Format::Wide => {
                 let page = body.page()?;
                 let items: Vec<Value> =
                     page.items.iter().map(|item| serde_json::from_str(item.get())).collect::<Result<_, _>>()?;
@@ -42,8 +42,8 @@ impl View {
     /// Prints one thing as a line of a list: what a command that changed it says.
     pub(crate) fn line(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
-            Format::Json | Format::Jsonl => output::data(body.text()),
-            Format::Name | Format::Table => self.items(&[body.value()?], format),
+            Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
+            Format::Name | Format::Table | Format::Wide => self.items(&[body.value()?], format),
         }
     }
 
@@ -59,9 +59,11 @@ impl View {
         format: FormatArgs,
         words: impl Fn(&str, &Value) -> Option<String>,
     ) -> Result<(), Failure> {
-        if format.format != Format::Table {
+        let is_whole = matches!(format.format, Format::Table | Format::Wide) && format.columns.is_none();
+        if !is_whole {
             return self.line(body, format);
         }
+        clock::show_utc(format.utc);
         let mut table = Table::new(&["", ""]);
         let now = clock::now();
         for (key, value) in fields(body.text())? {
@@ -81,11 +83,121 @@ impl View {
             output::talk("nothing found");
             return Ok(());
         }
-        let mut table = Table::new(self.headers);
+        clock::show_utc(format.utc);
+        let columns = self.columns(items, format)?;
+        let mut table = Table::new(&columns.iter().map(Column::header).collect::<Vec<_>>());
         let now = clock::now();
         for item in items {
-            table.add((self.row)(item, now));
+            let cells = (self.row)(item, now);
+            table.add(columns.iter().map(|column| column.cell(item, &cells, now)).collect());
         }
         output::data(&table.render(format.no_headers))
+    }
+
+    /// Those that are asked for; else those of the view, and with `wide` the fields beyond them.
+    fn columns(&self, items: &[Value], format: FormatArgs) -> Result<Vec<Column>, Failure> {
+        if let Some(Columns(names)) = format.columns {
+            return names.iter().map(|name| self.column(name, items)).collect();
+        }
+        let mut columns: Vec<Column> =
+            self.headers.iter().enumerate().map(|(index, header)| Column::Cell(index, header)).collect();
+        if format.format == Format::Wide {
+            columns.extend(self.more(items).map(Column::Field));
+        }
+        Ok(columns)
+    }
+
+    fn column(&self, name: &str, items: &[Value]) -> Result<Column, Failure> {
+        let folded = name.replace('_', " ");
+        if let Some(index) = self.headers.iter().position(|header| header.eq_ignore_ascii_case(&folded)) {
+            return Ok(Column::Cell(index, self.headers[index]));
+        }
+        if items.iter().any(|item| item.pointer(&pointer(name)).is_some()) {
+            return Ok(Column::Field(name.to_owned()));
+        }
+        let mut known: Vec<String> =
+            self.headers.iter().map(|header| header.replace(' ', "_").to_lowercase()).collect();
+        known.extend(self.more(items));
+        Err(Failure::refused(format!("--columns: there is no {name:?}; there are {}", known.join(", "))))
+    }
+
+    /// The fields of the items that no column of the view shows, and that fit into a cell.
+    fn more(&self, items: &[Value]) -> impl Iterator<Item = String> {
+        let mut names: Vec<&String> = Vec::new();
+        for (name, _) in items.iter().filter_map(Value::as_object).flatten() {
+            let plain = name.strip_suffix("_at").unwrap_or(name).replace('_', " ");
+            let is_header = self.headers.iter().any(|header| header.eq_ignore_ascii_case(&plain));
+            let is_large = |item: &Value| item[name].is_object() || item[name].is_array();
+            if !is_header && *name != self.name && !names.contains(&name) && !items.iter().any(is_large) {
+                names.push(name);
+            }
+        }
+        names.into_iter().cloned().collect::<Vec<_>>().into_iter()
+    }
+}
+
+/// A column of a table.
+enum Column {
+    /// One that the view makes.
+    Cell(usize, &'static str),
+    /// A field as it stands.
+    Field(String),
+}
+
+impl Column {
+    fn header(&self) -> String {
+        match self {
+            Self::Cell(_, header) => (*header).to_owned(),
+            Self::Field(name) => name.to_uppercase().replace('_', " "),
+        }
+    }
+
+    fn cell(&self, item: &Value, cells: &[String], now: Timestamp) -> String {
+        match self {
+            Self::Cell(index, _) => cells.get(*index).cloned().unwrap_or_default(),
+            Self::Field(name) => match item.pointer(&pointer(name)) {
+                Some(value) if name.ends_with("_at") => time_of(value, now),
+                Some(value) => text_of(value),
+                None => String::new(),
+            },
+        }
+    }
+}
+
+fn pointer(name: &str) -> String {
+    format!("/{}", name.replace('.', "/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const VIEW: View = View {
+        name: "name",
+        headers: &["NAME", "NEXT FIRE"],
+        row: |item, _| vec![text_of(&item["name"]), "soon".to_owned()],
+    };
+
+    fn shown(format: Format, columns: Option<&'static [String]>) -> Result<Vec<(String, String)>, Failure> {
+        let items = [json!({"name": "a", "retry": {"max": 3}, "version": 2, "list": []})];
+        let args = FormatArgs { format, no_headers: false, columns: columns.map(Columns), utc: true };
+        let columns = VIEW.columns(&items, args)?;
+        let cells = (VIEW.row)(&items[0], Timestamp::EPOCH);
+        Ok(columns.iter().map(|column| (column.header(), column.cell(&items[0], &cells, Timestamp::EPOCH))).collect())
+    }
+
+    #[test]
+    fn columns_are_headers_or_fields() {
+        let pairs =
+            |list: &[(&str, &str)]| list.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Vec<_>>();
+        assert_eq!(shown(Format::Table, None).unwrap(), pairs(&[("NAME", "a"), ("NEXT FIRE", "soon")]));
+        let wide = shown(Format::Wide, None).unwrap();
+        assert_eq!(wide, pairs(&[("NAME", "a"), ("NEXT FIRE", "soon"), ("VERSION", "2")]));
+        let asked = Vec::leak(vec!["next_fire".to_owned(), "retry.max".to_owned()]);
+        assert_eq!(shown(Format::Table, Some(asked)).unwrap(), pairs(&[("NEXT FIRE", "soon"), ("RETRY.MAX", "3")]));
+        let unknown = Vec::leak(vec!["nosuch".to_owned()]);
+        assert!(shown(Format::Table, Some(unknown)).unwrap_err().message().contains("name, next_fire, version"));
     }
 }

@@ -75,8 +75,7 @@ pub fn fire_changes(
     (from, to): (Timestamp, Timestamp),
     steps: &mut u32,
 ) -> FireChanges {
-    let mut changes =
-        FireChanges { to, is_whole: true, vanishing: Fires::default(), appearing: Fires::default() };
+    let mut changes = FireChanges { to, is_whole: true, vanishing: Fires::default(), appearing: Fires::default() };
     let [before, after] = [before, after].map(|planned| planned.filter(|planned| planned.job.enabled));
     if before.zip(after).is_some_and(|(a, b)| a.anchor == b.anchor && a.job.timetable == b.job.timetable) {
         return changes;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
+use rondel_core::graph::Edge;
 use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, Timestamp};
 
 use crate::Result;
@@ -259,8 +260,18 @@ pub trait Catalog {
     /// Creates a job with version 1.
     async fn create_job(&self, job: NewJob) -> Result<Created>;
 
+    /// Creates jobs with version 1, in this order, many to a transaction: one may follow from those before it. A job that
+    /// is refused does not keep the others from being created. Answers for each.
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>>;
+
     /// A job by its name.
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
+
+    /// Those of the jobs with these names that exist, by name.
+    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
+
+    /// Which jobs of a namespace follow from which.
+    async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>>;
 
     /// A page of jobs, by name.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;

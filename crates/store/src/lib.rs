@@ -7,6 +7,7 @@
 //! - [`Ledger`]: due jobs and runs, from claim to verdict;
 //! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
+//! - [`RequestKeys`]: calls that are made once, however often they are sent;
 //! - [`Outbox`]: what the world is told; [`Upkeep`]: what goes when it is old.
 //!
 //! Every transition states its old state and says who won; a lost race is a value, not an error. Batches lock first,
@@ -26,6 +27,7 @@ pub mod logs;
 mod mem;
 pub mod outbox;
 mod parents;
+pub mod request_keys;
 mod settle;
 mod sql;
 pub mod upkeep;
@@ -40,6 +42,7 @@ pub use ledger::Ledger;
 pub use logs::Logs;
 pub use mem::MemStore;
 pub use outbox::Outbox;
+pub use request_keys::RequestKeys;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use upkeep::Upkeep;
 
@@ -56,6 +59,7 @@ pub trait Store:
     + Cluster
     + Logs
     + Outbox
+    + RequestKeys
     + Upkeep
     + std::fmt::Debug
     + Send
@@ -76,6 +80,7 @@ impl<
         + Cluster
         + Logs
         + Outbox
+        + RequestKeys
         + Upkeep
         + std::fmt::Debug
         + Send

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::rate::{Buckets, Rate};
 use crate::routes::{RouteInfo, Routes};
 use crate::sign_in::SignIns;
 use crate::{api, frame, health, pages};
@@ -33,6 +34,8 @@ pub struct WebConfig {
     pub follow_count_max: usize,
     /// How long one log is followed at most.
     pub follow_timeout: Duration,
+    /// How fast one token may ask; `None` for as fast as it can.
+    pub rate: Option<Rate>,
     /// Who may use the console's pages.
     pub sign_ins: SignIns,
     /// Whether browsers reach the port over TLS.
@@ -50,6 +53,7 @@ impl Default for WebConfig {
             request_count_max: 1024,
             follow_count_max: 256,
             follow_timeout: Duration::from_secs(3600),
+            rate: Some(Rate { per_second: 1_000, burst: 5_000 }),
             sign_ins: SignIns::default(),
             tls: false,
             shutdown: CancellationToken::new(),
@@ -64,6 +68,7 @@ pub(crate) struct Web {
     pub(crate) config: Arc<WebConfig>,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) follows: Arc<Semaphore>,
+    pub(crate) buckets: Arc<Buckets>,
 }
 
 /// The router for everything that one port serves: API, health, pages, and gRPC.
@@ -73,6 +78,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
         engine,
         requests: Arc::new(Semaphore::new(config.request_count_max)),
         follows: Arc::new(Semaphore::new(config.follow_count_max)),
+        buckets: Arc::default(),
         config: Arc::new(config),
     };
     routes()

@@ -1,9 +1,10 @@
 //! JSON bodies: their type, size and time, and a JSON pointer for everything that is wrong in one.
 
+use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use serde_path_to_error::Segment;
@@ -58,7 +59,7 @@ fn undeclared() -> Problem {
 }
 
 /// `application/json`, or a type that ends in `+json` as a merge patch has.
-fn is_json(headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
     let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
@@ -66,17 +67,28 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 async fn collect(request: Request, web: &Web) -> Result<Bytes, Problem> {
     let len_max = web.config.body_len_max;
+    collect_up_to(request, web, len_max).await
+}
+
+/// A body of at most so many bytes.
+pub(crate) async fn collect_up_to(request: Request, web: &Web, len_max: usize) -> Result<Bytes, Problem> {
     let too_large = || Problem::new(Code::BodyTooLarge, format!("a body has at most {len_max} bytes"));
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|len| len > len_max) {
         return Err(too_large());
     }
-    match tokio::time::timeout(web.config.body_timeout, Bytes::from_request(request, web)).await {
+    match tokio::time::timeout(web.config.body_timeout, to_bytes(request.into_body(), len_max)).await {
         Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(too_large()),
+        Ok(Err(error)) if is_too_large(&error) => Err(too_large()),
         Ok(Err(_)) => Err(Problem::new(Code::InvalidJson, "the body broke off")),
         Err(_) => Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time")),
     }
+}
+
+/// Whether a body ended at its bound, rather than broke off.
+fn is_too_large(error: &axum::Error) -> bool {
+    let error: &dyn std::error::Error = error;
+    std::iter::successors(Some(error), |error| error.source()).any(|error| error.to_string() == "length limit exceeded")
 }
 
 /// Reads a whole body as `T`.

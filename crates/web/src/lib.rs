@@ -4,7 +4,9 @@
 //! - `routes` builds routes, none of them without a declared access; `access` admits callers before anything else is
 //!   looked at; `frame` is around every request: its id, its log line, its limits;
 //! - `sign_in` keeps who signed in to the pages; `cookies`, `origin` and `redirect` are what that takes;
+//! - `rate` counts the requests of a token, `keyed` makes a call with a key once;
 //! - `call`, `query`, `body`, `etag` and `cursor` read requests; `problem` is the one shape of every error;
+//! - [`yaml`] reads and writes definitions as people keep them in files;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
 //!
 //! No decision about jobs or runs is made here: the engine and the store make them.
@@ -19,19 +21,23 @@ mod cursor;
 mod etag;
 mod frame;
 mod health;
+mod keyed;
 mod origin;
 mod pages;
 mod preface;
 mod problem;
 mod query;
+mod rate;
 mod redirect;
 mod routes;
 mod serve;
 mod sign_in;
+pub mod yaml;
 
 pub use access::Permission;
 pub use app::{WebConfig, app, route_table};
 pub use problem::Code;
+pub use rate::Rate;
 pub use routes::{Access, RouteInfo};
 pub use serve::serve;
 pub use sign_in::SignIns;

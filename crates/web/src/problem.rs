@@ -52,6 +52,7 @@ macro_rules! codes {
 
 codes! {
     InvalidJson = "invalid_json", 400, "The body is not JSON";
+    InvalidYaml = "invalid_yaml", 400, "The body is not YAML";
     InvalidHeader = "invalid_header", 400, "A header cannot be read";
     Unauthenticated = "unauthenticated", 401, "A valid token is needed";
     Forbidden = "forbidden", 403, "The token does not allow this";
@@ -76,13 +77,16 @@ codes! {
     CalendarUsed = "calendar_used", 409, "The calendar is in use";
     TooManyCalendars = "too_many_calendars", 409, "The namespace has as many calendars as it can";
     ShardOfBroadcast = "shard_of_broadcast", 409, "The run is one shard of a broadcast";
+    KeyInFlight = "key_in_flight", 409, "The same call is being made";
     LinkSpent = "link_spent", 410, "The sign-in link was used or has expired";
     VersionMismatch = "version_mismatch", 412, "It has another version by now";
     BodyTooLarge = "body_too_large", 413, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
     InvalidBody = "invalid_body", 422, "The body is not right";
+    KeyReused = "key_reused", 422, "The key was used for another call";
     InvalidQuery = "invalid_query", 422, "The query is not right";
     InvalidCursor = "invalid_cursor", 422, "The cursor does not belong to this list";
+    RateLimited = "rate_limited", 429, "The token asks too often";
     Internal = "internal", 500, "The server failed";
     Overloaded = "overloaded", 503, "The server has too much to do";
     TimedOut = "timed_out", 503, "The server took too long";
@@ -224,7 +228,13 @@ impl Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        let cause = chain(&error);
+        Self::of_store_error(&error)
+    }
+}
+
+impl Problem {
+    fn of_store_error(error: &StoreError) -> Self {
+        let cause = chain(error);
         if error.is_transient() {
             Self::new(Code::Unavailable, "the database did not answer; try again")
                 .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
@@ -235,15 +245,17 @@ impl From<StoreError> for Problem {
     }
 }
 
-impl From<JobError> for Problem {
-    fn from(error: JobError) -> Self {
+impl Problem {
+    /// What an error means where it belongs to one of several jobs.
+    pub(crate) fn of_job_error(error: &JobError) -> Self {
         match error {
             JobError::Invalid(errors) => {
-                Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
+                Self::of_complaints(Code::InvalidBody, errors.iter().cloned().map(Complaint::from).collect())
             }
             JobError::NameTaken => Self::new(Code::JobExists, "another job of the namespace has this name"),
             JobError::Conflict { version } => {
-                Self::new(Code::VersionMismatch, format!("the job has version {version}")).with_current_version(version)
+                Self::new(Code::VersionMismatch, format!("the job has version {version}"))
+                    .with_current_version(*version)
             }
             JobError::IsParent { children } => Self::new(
                 Code::JobIsParent,
@@ -251,8 +263,14 @@ impl From<JobError> for Problem {
             ),
             JobError::NotFound => Self::new(Code::JobNotFound, "the job was deleted meanwhile"),
             JobError::NotDeclared => Self::new(Code::JobNotDeclared, "there is no declaration to put back"),
-            JobError::Store(error) => error.into(),
+            JobError::Store(error) => Self::of_store_error(error),
         }
+    }
+}
+
+impl From<JobError> for Problem {
+    fn from(error: JobError) -> Self {
+        Self::of_job_error(&error)
     }
 }
 

@@ -11,7 +11,9 @@ use http::{Method, Uri};
 
 use crate::access::{Gate, Permission, admit, authorization, guard, guard_page};
 use crate::app::Web;
+use crate::keyed::keyed;
 use crate::problem::{Code, Problem};
+use crate::rate::limit;
 
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +169,9 @@ impl Routes {
             let handler = match info.access {
                 Access::Open => handler,
                 Access::Needs(permission) => {
+                    let is_post = info.method == Method::POST;
+                    let handler = if is_post { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
+                    let handler = handler.layer(from_fn_with_state(web.clone(), limit));
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission }, guard))
                 }
                 Access::SignedIn(permission) => {

@@ -39,6 +39,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["rondel-web"]),
     ("chrono-tz", &["rondel-core"]),
     ("clap", &["rondel-cli"]),
+    ("clap_mangen", &["rondel-cli"]),
     ("criterion", &["rondel-core"]),
     ("cron", &["rondel-core"]),
     ("csv", &["rondel-admin"]),
@@ -46,6 +47,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("croner", &["rondel-core"]),
     // It judges parameters by the schemas that executors declare; core has it not, for the SDK is built on core.
     ("jsonschema", &["rondel-admin"]),
+    ("indicatif", &["rondel-cli"]),
     ("md-5", &["rondel-core"]),
     ("prost", &["rondel-proto"]),
     // In admin it sends alerts.
@@ -56,6 +58,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto"]),
     ("tonic-prost", &["rondel-proto"]),
     ("tower-http", &["rondel-web"]),
+    // Its event parser knows lines and columns; in tests it reads the compose file.
+    ("yaml-rust2", &["rondel-tests", "rondel-web"]),
 ];
 
 /// Features of tonic that make one side of a connection, and the only crate that is this side.

@@ -27,12 +27,15 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// A node whose lease ended so long ago, and longer than runs are kept, does not come back.
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+/// For how long the same call with a key gets the same answer.
+const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// A server that was off asks the executors that it knows about the runs of back then before it forgets them.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 const PURGE: &str = "purge";
 const LOGS: &str = "remove_logs";
 const STATS: &str = "roll_up";
+const CALLS: &str = "forget_calls";
 const FORGET: &str = "forget_executors";
 
 pub(crate) struct HousekeepingLoop {
@@ -85,6 +88,9 @@ impl HousekeepingLoop {
         if self.shared.store.begin_pass(LOGS, self.period).await? {
             logs::remove_logs(&self.shared, stop, Instant::now() + self.period).await?;
         }
+        if self.shared.store.begin_pass(CALLS, PERIOD_MAX).await? {
+            self.forget_calls(stop).await?;
+        }
         if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(FORGET, PERIOD_MAX).await? {
             self.forget_executors(stop).await?;
             // Its runs are gone by then, too.
@@ -117,6 +123,18 @@ impl HousekeepingLoop {
         }
         if removed > 0 {
             tracing::debug!(count = removed, "removed runs that are older than the retention");
+        }
+        Ok(())
+    }
+
+    async fn forget_calls(&self, stop: &CancellationToken) -> Result<(), StoreError> {
+        let before = self.shared.clock.now() - CALLS_KEPT;
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            if self.shared.store.forget_calls(before, BATCH_MAX).await? == 0 {
+                break;
+            }
+            pause(began.elapsed(), stop).await;
         }
         Ok(())
     }

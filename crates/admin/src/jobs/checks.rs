@@ -11,11 +11,15 @@ use super::JobError;
 use crate::engine::Engine;
 
 /// A definition as it is saved.
+#[derive(Debug)]
 pub(super) struct Checked {
     pub(super) spec: JobSpec,
     pub(super) job: Job,
     pub(super) calendar: Option<PinnedCalendar>,
 }
+
+/// A calendar as it stands, and which version of it that is.
+pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
 impl Engine {
     /// A calendar of a namespace as it stands, and the version of it that this is; `None` where there is none.
@@ -44,16 +48,28 @@ impl Engine {
     pub(super) async fn check(
         &self,
         namespace: NamespaceId,
-        mut spec: JobSpec,
+        spec: JobSpec,
         now: Timestamp,
         before: Option<&JobSpec>,
     ) -> Result<Checked, JobError> {
-        // The first fire lies after the instant of saving.
-        spec.run_past_at(Timestamp::from_millis(now.as_millis() + 1), before);
         let found = match &spec.calendar {
             Some(used) => self.calendar(namespace, &used.name).await?,
             None => None,
         };
+        self.check_with(namespace, spec, now, before, found)
+    }
+
+    /// The same with the calendar that the definition names, if there is one.
+    pub(super) fn check_with(
+        &self,
+        namespace: NamespaceId,
+        mut spec: JobSpec,
+        now: Timestamp,
+        before: Option<&JobSpec>,
+        found: Option<FoundCalendar>,
+    ) -> Result<Checked, JobError> {
+        // The first fire lies after the instant of saving.
+        spec.run_past_at(Timestamp::from_millis(now.as_millis() + 1), before);
         let (pin, calendar) = found.unzip();
         let compiled = spec.compile_with(calendar);
         let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();

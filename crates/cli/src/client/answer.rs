@@ -13,6 +13,8 @@ struct Problem {
     #[serde(default)]
     detail: String,
     #[serde(default)]
+    request_id: String,
+    #[serde(default)]
     errors: Vec<Complaint>,
 }
 
@@ -25,15 +27,32 @@ struct Complaint {
 
 /// The failure that an answer other than success is.
 pub(crate) fn failure(status: StatusCode, body: &str, has_token: bool) -> Failure {
-    let message = match serde_json::from_str(body) {
+    let message = match serde_json::from_str::<Problem>(body) {
+        // Whoever reads the server's log finds the cause by it.
+        Ok(problem) if status.is_server_error() && !problem.request_id.is_empty() => {
+            format!("{} (request id {})", sentence(&problem), harmless(&problem.request_id))
+        }
         Ok(problem) => sentence(&problem),
         Err(_) => format!("the server answered {status} and did not say why"),
     };
     let hint = match (status, has_token) {
-        (StatusCode::UNAUTHORIZED, false) => "; no token was sent: give --token-file or RONDEL_TOKEN",
+        (StatusCode::UNAUTHORIZED, false) => {
+            "; no token was sent: rondel login keeps one, or give --token-file or RONDEL_TOKEN"
+        }
+        (StatusCode::UNAUTHORIZED, true) => {
+            "; the token that was sent is unknown or has ended: rondel login keeps another one"
+        }
+        (StatusCode::TOO_MANY_REQUESTS, _) => "; wait a little and try again",
         _ => "",
     };
     Failure::new(exit(status), format!("{message}{hint}"))
+}
+
+/// What a problem complains about: pointers into the body, and sentences.
+pub(crate) fn complaints(text: &str) -> Vec<(String, String)> {
+    let problem: Option<Problem> = serde_json::from_str(text).ok();
+    let complaint = |complaint: Complaint| (complaint.pointer, harmless(&complaint.message).into_owned());
+    problem.into_iter().flat_map(|problem| problem.errors).map(complaint).collect()
 }
 
 fn exit(status: StatusCode) -> Exit {

@@ -3,38 +3,46 @@
 mod answer;
 mod body;
 mod lines;
+mod near;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::{Method, RequestBuilder, Url};
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use rondel_admin::auth::Token;
+use rondel_core::Timestamp;
 
+pub(crate) use answer::complaints;
 pub(crate) use body::{Body, fields, text_of, time_of};
 pub(crate) use lines::Lines;
 
 use crate::config::DATA_DIR;
+use crate::contexts::{Context, Contexts};
 use crate::exit::{Exit, Failure, chain};
 use crate::token_file;
 
 /// Where the help lists these flags.
 const HEADING: &str = "Server";
+const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
 const JSON: &str = "application/json";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which server, and as whom.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
-    /// The server's URL
-    #[arg(long, global = true, env = "RONDEL_SERVER", default_value = "http://127.0.0.1:8080", value_name = "URL", help_heading = HEADING)]
-    server: String,
+    /// The server's URL; else that of the context, else http://127.0.0.1:8080
+    #[arg(long, global = true, env = "RONDEL_SERVER", value_name = "URL", help_heading = HEADING)]
+    server: Option<String>,
+    /// The context to use instead of the one in use; see rondel context
+    #[arg(long, global = true, env = "RONDEL_CONTEXT", value_name = "NAME", help_heading = HEADING)]
+    context: Option<String>,
     /// The file with the API token. Without it: the environment's `RONDEL_TOKEN`, the file named by `RONDEL_TOKEN_FILE`,
-    /// or, for a server on this machine, ./rondel-data/admin.token
+    /// the token that rondel login kept, or, for a server on this machine, ./rondel-data/admin.token
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     token_file: Option<PathBuf>,
-    /// The namespace; else the token's own, else default
+    /// The namespace; else that of the context, else the token's own, else default
     #[arg(long, global = true, env = "RONDEL_NAMESPACE", value_name = "NAME", help_heading = HEADING)]
     namespace: Option<String>,
 }
@@ -48,17 +56,71 @@ pub(crate) struct Client {
     http: reqwest::Client,
 }
 
+/// A call of the API.
+#[derive(Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) method: Method,
+    /// What follows `/api/v1`, in segments, so that no name can break out of it.
+    pub(crate) path: &'a [&'a str],
+    pub(crate) query: &'a [(&'a str, &'a str)],
+    /// Its type, and the text.
+    pub(crate) body: Option<(&'a str, String)>,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+}
+
+/// An answer from outside of the API.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    pub(crate) status: StatusCode,
+    /// The server's clock.
+    pub(crate) date: Option<Timestamp>,
+    pub(crate) text: String,
+}
+
+/// An answer other than success.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) text: String,
+}
+
 impl ClientArgs {
     /// The client that these flags describe. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        let base =
-            Url::parse(&self.server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let Some(base) = base else {
-            return Err(Failure::refused(format!(
-                "--server: {:?} is not a URL such as http://127.0.0.1:8080",
-                self.server
-            )));
-        };
+        let contexts = Contexts::read()?;
+        let name = self.context_name(&contexts);
+        let context = name.as_deref().map(|name| contexts.get(name)).transpose()?;
+        let known = context.map(|context| context.server.as_str());
+        let server = self.server.as_deref().or(known).unwrap_or(SERVER_DEFAULT);
+        let base = check_server("--server", server)?;
+        // A context's token is for its server alone.
+        let is_its = known.is_some_and(|known| known == server);
+        let kept = name.as_deref().filter(|_| is_its).map(|name| contexts.token(name)).transpose()?.flatten();
+        let token = self.token(&base, kept)?;
+        let namespace = self.namespace.clone().or_else(|| context.filter(|_| is_its)?.namespace.clone());
+        Self { namespace, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
+    }
+
+    /// What the environment says, without flags.
+    pub(crate) fn of_environment() -> Self {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
+        Self { server, context, token_file: None, namespace }
+    }
+
+    /// A client for a context's server.
+    pub(crate) fn of_context(context: &Context) -> Self {
+        Self { server: Some(context.server.clone()), namespace: context.namespace.clone(), ..Self::default() }
+    }
+
+    /// The name of the context that these flags mean, or that is in use.
+    pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
+        self.context.clone().or_else(|| contexts.current().map(str::to_owned))
+    }
+
+    /// The client with this token, for the server of these flags alone.
+    pub(crate) fn client_with(&self, token: Option<Token>) -> Result<Client, Failure> {
+        let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Another part of the program may have set one, which is just as good.
         rustls::crypto::ring::default_provider().install_default().ok();
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
@@ -66,10 +128,11 @@ impl ClientArgs {
         // A proxy cannot reach what is on this machine.
         let builder = if is_here(&base) { builder.no_proxy() } else { builder };
         let http = builder.build().map_err(|error| Failure::of("cannot make an HTTP client", &error))?;
-        Ok(Client { token: self.token(&base)?, base, namespace: self.namespace.clone(), http })
+        Ok(Client { token, base, namespace: self.namespace.clone(), http })
     }
 
-    fn token(&self, base: &Url) -> Result<Option<Token>, Failure> {
+    /// The token to send; `kept` is the one that belongs to the context's server.
+    fn token(&self, base: &Url, kept: Option<Token>) -> Result<Option<Token>, Failure> {
         if let Some(path) = &self.token_file {
             return token_file::read_existing(path).map(Some);
         }
@@ -79,9 +142,18 @@ impl ClientArgs {
         if let Some(path) = token_file::path_from_environment() {
             return token_file::read_existing(&path).map(Some);
         }
+        if kept.is_some() {
+            return Ok(kept);
+        }
         // The token of `rondel dev` is nothing that other machines should see.
         if is_here(base) { token_file::read(&Path::new(DATA_DIR).join("admin.token")) } else { Ok(None) }
     }
+}
+
+/// The URL of a server, from the flag or setting that says it.
+pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
+    let url = Url::parse(server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    url.ok_or_else(|| Failure::refused(format!("{flag}: {server:?} is not a URL such as {SERVER_DEFAULT}")))
 }
 
 fn is_here(url: &Url) -> bool {
@@ -121,14 +193,7 @@ impl Client {
     /// GET of an answer that may take for ever: a line at a time.
     pub(crate) async fn follow(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Lines, Failure> {
         let request = self.request(Method::GET, path, query)?.header("accept", "application/x-ndjson");
-        let silent = || Failure::new(Exit::Unreachable, format!("the server {} does not answer", self.place()));
-        let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
-        let response = answered.map_err(|error| self.unreachable(error))?;
-        if response.status().is_success() {
-            return Ok(Lines::new(response));
-        }
-        let (status, text) = (response.status(), response.text().await.unwrap_or_default());
-        Err(answer::failure(status, &text, self.token.is_some()))
+        self.lines(request).await?.map_err(|refusal| self.failure(&refusal))
     }
 
     async fn send(
@@ -138,19 +203,75 @@ impl Client {
         query: &[(&str, &str)],
         body: Option<(&str, String)>,
     ) -> Result<Body, Failure> {
-        let mut request =
-            self.request(method, path, query)?.header("accept", "application/json").timeout(ANSWER_TIMEOUT);
-        if let Some((kind, body)) = body {
+        match self.ask(Ask { method, path, query, body, headers: &[] }).await? {
+            Ok(body) => Ok(body),
+            Err(refusal) => Err(self.failure(&refusal).with_hint(&self.meant(path, &refusal).await)),
+        }
+    }
+
+    /// Which job was perhaps meant, where one was not found.
+    async fn meant(&self, path: &[&str], refusal: &Refusal) -> String {
+        let ["jobs", name, ..] = path else { return String::new() };
+        if refusal.status != StatusCode::NOT_FOUND || !refusal.text.contains("\"job_not_found\"") {
+            return String::new();
+        }
+        let part: String = name.chars().take(2).collect();
+        let query = [("q", part.as_str()), ("limit", "200")];
+        let ask = Ask { method: Method::GET, path: &["jobs"], query: &query, body: None, headers: &[] };
+        let found = match self.ask(ask).await {
+            Ok(Ok(body)) => body.value().unwrap_or_default(),
+            Ok(Err(_)) | Err(_) => return String::new(),
+        };
+        let names = found["items"].as_array().into_iter().flatten().filter_map(|job| job["name"].as_str());
+        match near::near(name, names).as_slice() {
+            [] => String::new(),
+            near => format!("; did you mean {}?", near.join(" or ")),
+        }
+    }
+
+    /// Any call. What the server refuses is for the caller to read.
+    pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Result<Body, Refusal>, Failure> {
+        let mut request = self
+            .request(ask.method, ask.path, ask.query)?
+            .header("accept", "application/json, application/yaml;q=0.9")
+            .timeout(ANSWER_TIMEOUT);
+        for (name, value) in ask.headers {
+            request = request.header(*name, *value);
+        }
+        if let Some((kind, body)) = ask.body {
             request = request.header("content-type", kind).body(body);
         }
         let response = request.send().await.map_err(|error| self.unreachable(error))?;
         let status = response.status();
         let text = response.text().await.map_err(|error| self.unreachable(error))?;
-        if status.is_success() {
-            Ok(Body::new(text))
-        } else {
-            Err(answer::failure(status, &text, self.token.is_some()))
+        Ok(if status.is_success() { Ok(Body::new(text)) } else { Err(Refusal { status, text }) })
+    }
+
+    /// POST of a JSON text whose answer comes line by line.
+    pub(crate) async fn post_for_lines(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: String,
+    ) -> Result<Result<Lines, Refusal>, Failure> {
+        let request = self.request(Method::POST, path, query)?.header("accept", "application/x-ndjson");
+        self.lines(request.header("content-type", JSON).body(body)).await
+    }
+
+    async fn lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
+        let silent = || Failure::new(Exit::Unreachable, format!("the server {} does not answer", self.place()));
+        let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
+        let response = answered.map_err(|error| self.unreachable(error))?;
+        if response.status().is_success() {
+            return Ok(Ok(Lines::new(response)));
         }
+        let (status, text) = (response.status(), response.text().await.unwrap_or_default());
+        Ok(Err(Refusal { status, text }))
+    }
+
+    /// What a refusal means for whoever called the command.
+    pub(crate) fn failure(&self, refusal: &Refusal) -> Failure {
+        answer::failure(refusal.status, &refusal.text, self.token.is_some())
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<RequestBuilder, Failure> {
@@ -179,6 +300,21 @@ impl Client {
         Ok(url)
     }
 
+    /// GET of a path outside of the API, without a token.
+    pub(crate) async fn plain(&self, path: &str) -> Result<Plain, Failure> {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push(path);
+        }
+        let response =
+            self.http.get(url).timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(error))?;
+        let date = response.headers().get("date").and_then(|value| value.to_str().ok());
+        let date = date.and_then(|text| chrono::DateTime::parse_from_rfc2822(text).ok());
+        let (status, date) = (response.status(), date.map(|date| date.to_utc().into()));
+        let text = response.text().await.map_err(|error| self.unreachable(error))?;
+        Ok(Plain { status, date, text })
+    }
+
     /// The server's URL, without a slash at its end.
     pub(crate) fn place(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
@@ -190,7 +326,13 @@ impl Client {
         let error = error.without_url();
         let cause = if is_connect { last_cause(&error) } else { chain(&error) };
         match (is_timeout, is_connect) {
-            (_, true) => Failure::new(Exit::Unreachable, format!("cannot reach the server {place}: {cause}")),
+            (_, true) => Failure::new(
+                Exit::Unreachable,
+                format!(
+                    "cannot reach the server {place}: {cause}; does it run? another one is named by --server, RONDEL_SERVER \
+                     or rondel context use"
+                ),
+            ),
             (true, false) => Failure::new(Exit::Unreachable, format!("the server {place} does not answer: {cause}")),
             (false, false) => {
                 Failure::new(Exit::Unreachable, format!("the connection to the server {place} broke: {cause}"))
@@ -213,8 +355,8 @@ mod tests {
     use super::*;
 
     fn client(server: &str, namespace: Option<&str>) -> Client {
-        let args = ClientArgs { server: server.to_owned(), token_file: None, namespace: namespace.map(str::to_owned) };
-        args.client().unwrap()
+        let context = Context { server: server.to_owned(), namespace: namespace.map(str::to_owned) };
+        ClientArgs::of_context(&context).client_with(None).unwrap()
     }
 
     #[test]

@@ -44,6 +44,11 @@ struct ConfigFile {
 }
 
 impl ConfigFileArgs {
+    /// Whether a file is named.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.config.is_some()
+    }
+
     fn read(&self) -> Result<ConfigFile, Failure> {
         match &self.config {
             Some(path) => read(path),

@@ -9,6 +9,7 @@ use rondel_admin::EngineConfig;
 use rondel_core::homes::ClaimStrategy;
 use rondel_core::name;
 use rondel_store::DatabaseUrl;
+use rondel_web::Rate;
 use serde::{Deserialize, Serialize};
 
 use super::values::Database;
@@ -24,6 +25,10 @@ const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
 /// How long an executor that hears nobody lets runs take to end before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
+/// Requests a second of one token.
+const API_RATE: u32 = 1_000;
+/// How much more after a pause.
+const API_BURST: u32 = 5;
 /// What is gone sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
 
@@ -97,6 +102,10 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_SERVER_LOG_SIZE_MAX")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_size_max: Option<Size>,
+    /// How many requests a second one token may make on this server, five times as many after a pause; 0 for no limit
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_API_RATE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) api_rate: Option<u32>,
     /// How long a stopping server waits for what is under way
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,6 +137,7 @@ impl ServerSettings {
             retention: Some(Length(engine.retention)),
             log_retention: Some(Length(engine.log_retention)),
             log_size_max: Some(Size(engine.log_size_max)),
+            api_rate: Some(API_RATE),
             drain_grace: Some(Length(Duration::from_secs(30))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
@@ -154,6 +164,7 @@ impl ServerSettings {
             retention: self.retention.or(lower.retention),
             log_retention: self.log_retention.or(lower.log_retention),
             log_size_max: self.log_size_max.or(lower.log_size_max),
+            api_rate: self.api_rate.or(lower.api_rate),
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
@@ -180,9 +191,14 @@ pub(crate) struct ServerConfig {
     pub(crate) retention: Duration,
     pub(crate) log_retention: Duration,
     pub(crate) log_size_max: u64,
+    pub(crate) api_rate: Option<Rate>,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
+}
+
+fn rate(per_second: u32) -> Option<Rate> {
+    (per_second > 0).then(|| Rate { per_second, burst: per_second.saturating_mul(API_BURST) })
 }
 
 impl TryFrom<ServerSettings> for ServerConfig {
@@ -211,6 +227,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             retention: settings.retention.ok_or_else(|| missing("retention"))?.0,
             log_retention: settings.log_retention.ok_or_else(|| missing("log_retention"))?.0,
             log_size_max: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.0,
+            api_rate: rate(settings.api_rate.ok_or_else(|| missing("api_rate"))?),
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,

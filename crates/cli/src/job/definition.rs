@@ -10,6 +10,9 @@ use crate::exit::Failure;
 
 /// A definition: a file, or a name with flags.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job create --name report.daily --app billing --handler report --cron \"0 30 2 * * ?\" --tz Asia/Shanghai\n  rondel job create --name ping --app tools --handler http --every 30s --params '{\"url\": \"http://127.0.0.1/\"}'\n  rondel job create -f report.json"
+)]
 pub(crate) struct DefinitionArgs {
     /// A JSON file with the definition; - for stdin
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "route", "overlap", "delivery", "timeout", "retries", "disabled"])]

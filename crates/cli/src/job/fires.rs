@@ -12,9 +12,12 @@ use crate::view::View;
 use crate::{list, output};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job fires report.daily\n  rondel job fires report.daily --from 2026-03-01T00:00:00Z --to 2026-03-08T00:00:00Z -o jsonl"
+)]
 pub(super) struct FiresArgs {
     /// The job's name
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
     /// From this RFC 3339 instant on; without both, the last and the next 24 hours
     #[arg(long, value_name = "INSTANT")]
@@ -27,9 +30,10 @@ pub(super) struct FiresArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rondel job why report.daily --at 2026-03-08T02:30:00Z --lang zh")]
 pub(super) struct WhyArgs {
     /// The job's name
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
     /// The RFC 3339 instant that is asked about
     #[arg(long, value_name = "INSTANT")]
@@ -66,9 +70,9 @@ impl WhyArgs {
             Language::Zh => "zh",
         };
         match format.format {
-            Format::Json | Format::Jsonl => output::data(body.text()),
+            Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
             Format::Name => output::data(&text_of(&body.value()?["fire"]["run"])),
-            Format::Table => output::data(&harmless(&text_of(&body.value()?["answer"][language]))),
+            Format::Table | Format::Wide => output::data(&harmless(&text_of(&body.value()?["answer"][language]))),
         }
     }
 }

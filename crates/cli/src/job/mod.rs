@@ -1,7 +1,12 @@
 //! `rondel job`: definitions of jobs.
 
+mod apply;
 mod definition;
+mod edit;
+mod export;
+mod files;
 mod fires;
+mod planned;
 mod versions;
 
 use clap::{Args, Subcommand};
@@ -35,6 +40,14 @@ pub(crate) struct JobArgs {
 enum JobCommand {
     /// Create a job from a file, or from flags
     Create(Box<DefinitionArgs>),
+    /// Show what applying files of jobs would change, and which fires vanish and appear
+    Plan(apply::PlanArgs),
+    /// Make jobs as files of them say
+    Apply(apply::ApplyArgs),
+    /// Print jobs as a file that apply takes
+    Export(export::ExportArgs),
+    /// Change a job's definition in an editor
+    Edit(edit::EditArgs),
     /// List the jobs by name
     List(ListArgs),
     /// Show a job
@@ -66,23 +79,29 @@ enum JobCommand {
 #[derive(Debug, Args)]
 struct NameArgs {
     /// The job's name
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job list --app billing\n  rondel job list --all -o name\n  rondel job list --columns name,next_fire,retry.max"
+)]
 struct ListArgs {
     /// Only jobs of this app
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = crate::completion::apps())]
     app: Option<String>,
     #[command(flatten)]
     bounds: list::BoundArgs,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job trigger report.daily\n  rondel job trigger report.daily --params '{\"day\": \"2026-03-08\"}' --wait\n  rondel run logs -f $(rondel job trigger report.daily -o name)"
+)]
 struct TriggerArgs {
     /// The job's name
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
     /// Parameters of this run alone, as JSON
     #[arg(long, value_name = "JSON")]
@@ -92,9 +111,12 @@ struct TriggerArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job cancel report.daily --reason \"wrong data\"\n  rondel job cancel report.daily --fire-at 2026-03-08T02:30:00Z"
+)]
 struct CancelArgs {
     /// The job's name
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
     /// Only the runs of this planned instant, 2026-03-08T07:00:00Z
     #[arg(long, value_name = "TIME")]
@@ -115,6 +137,10 @@ impl JobArgs {
                 let created = client.post(&["jobs"], &args.document()?).await?;
                 saved(&created, format)
             }
+            JobCommand::Plan(args) => args.run(&client, format).await,
+            JobCommand::Apply(args) => args.run(&client, format).await,
+            JobCommand::Export(args) => args.run(&client, format).await,
+            JobCommand::Edit(args) => args.run(&client, format).await,
             JobCommand::List(args) => {
                 let app = args.app.as_deref().map(|app| ("app", app));
                 let query: Vec<_> = app.into_iter().collect();
@@ -157,9 +183,9 @@ async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Resul
     let body = serde_json::json!({ "fire_at": args.fire_at, "reason": args.reason }).to_string();
     let asked = client.post(&["jobs", &args.name, "cancel"], &body).await?;
     match format.format {
-        Format::Json | Format::Jsonl => output::data(asked.text()),
+        Format::Json | Format::Jsonl | Format::Yaml => output::document(asked.text(), format.format),
         Format::Name => output::data(&args.name),
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let answer = asked.value()?;
             let more = if answer["has_more"] == true { "; more are open, ask again" } else { "" };
             output::talk(&format!("asked {} runs of {} to end{more}", text_of(&answer["asked"]), args.name));
@@ -172,12 +198,12 @@ async fn delete(client: &Client, name: &str, format: FormatArgs) -> Result<(), F
     client.delete(&["jobs", name]).await?;
     match format.format {
         Format::Name => output::data(name),
-        Format::Table => {
+        Format::Table | Format::Wide => {
             output::talk(&format!("deleted {name}"));
             Ok(())
         }
         // The server's answer is empty.
-        Format::Json | Format::Jsonl => Ok(()),
+        Format::Json | Format::Jsonl | Format::Yaml => Ok(()),
     }
 }
 

@@ -14,16 +14,17 @@ use crate::{list, output};
 #[derive(Debug, Args)]
 pub(super) struct VersionsArgs {
     /// The job's name
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
     #[command(flatten)]
     bounds: list::BoundArgs,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rondel job diff report.daily\n  rondel job diff report.daily --from 3 --to 7")]
 pub(super) struct DiffArgs {
     /// The job's name
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
     /// From this version; else the one before
     #[arg(long, value_name = "N")]
@@ -58,8 +59,8 @@ pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -
     let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
     let body = client.get(&["jobs", &args.name, "versions", "diff"], &query).await?;
     match format.format {
-        Format::Json | Format::Jsonl => output::data(body.text()),
-        Format::Table | Format::Name => {
+        Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
+        Format::Table | Format::Wide | Format::Name => {
             let value = body.value()?;
             let text = text_of(&value["text"]);
             let lines: Vec<_> = text.lines().map(|line| harmless(line).to_string()).collect();

@@ -108,7 +108,9 @@ impl Log<'_> {
             for item in page.items {
                 match self.format {
                     Format::Json => items.push(item.get().to_owned()),
-                    Format::Table | Format::Jsonl | Format::Name => self.line(item.get())?,
+                    Format::Table | Format::Wide | Format::Jsonl | Format::Yaml | Format::Name => {
+                        self.line(item.get())?
+                    }
                 }
             }
             match next {
@@ -159,8 +161,8 @@ impl Log<'_> {
 
     fn line(&self, json: &str) -> Result<(), Failure> {
         match self.format {
-            Format::Json | Format::Jsonl | Format::Name => output::data(json),
-            Format::Table => output::data(&shown(&read(json)?)),
+            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::data(json),
+            Format::Table | Format::Wide => output::data(&shown(&read(json)?)),
         }
     }
 

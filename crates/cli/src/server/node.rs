@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
-use rondel_web::{SignIns, WebConfig};
+use rondel_web::{Rate, SignIns, WebConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,7 @@ pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) token: Token,
     sign_ins: SignIns,
+    rate: Option<Rate>,
     address: SocketAddr,
     lifecycle: Lifecycle,
     store: Arc<SqlStore>,
@@ -59,7 +60,8 @@ impl Node {
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
-        let node = Self { engine, token, sign_ins: SignIns::default(), address, lifecycle, store };
+        let node =
+            Self { engine, token, sign_ins: SignIns::default(), rate: config.api_rate, address, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
@@ -80,6 +82,7 @@ impl Node {
         let config = WebConfig {
             sign_ins: self.sign_ins.clone(),
             shutdown: self.lifecycle.soft.clone(),
+            rate: self.rate,
             ..WebConfig::default()
         };
         let app = rondel_web::app(self.engine.clone(), config);

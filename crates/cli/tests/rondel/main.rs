@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
+mod apply;
+#[cfg(test)]
 mod bad_starts;
 #[cfg(test)]
 mod bench;
@@ -12,6 +14,8 @@ mod client;
 mod cron;
 #[cfg(test)]
 mod dev;
+#[cfg(test)]
+mod golden;
 #[cfg(test)]
 mod process;
 #[cfg(test)]

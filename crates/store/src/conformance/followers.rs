@@ -42,6 +42,37 @@ fn after(parents: &[&JobRecord], on: &str) -> Option<rondel_core::spec::OneOrMan
     serde_json::from_value(json!({"after": names, "on": on})).unwrap()
 }
 
+/// Jobs that are created together may follow from each other; the one that is refused stands alone.
+pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
+    let named = |word: &str, change: Value| spec(&name(word), change);
+    let mut first = Vec::new();
+    for number in 0..5 {
+        first.push(new_job(store, named("many", json!({"description": number.to_string()}))).await);
+    }
+    let parents: Vec<String> = first[..2].iter().map(|job| job.spec.name.clone()).collect();
+    first[3].spec.schedule = serde_json::from_value(json!({"after": parents, "on": "either"})).unwrap();
+    first[4].spec.schedule = serde_json::from_value(json!({"after": [first[3].spec.name]})).unwrap();
+    let records: Vec<JobRecord> = store.create_jobs(&first).await.unwrap().into_iter().map(created).collect();
+    let names: Vec<&str> = records.iter().map(|job| job.spec.name.as_str()).collect();
+    let mut read = store.jobs_named(DEFAULT, &[&names[..], &["nobody"], &names[..1]].concat()).await.unwrap();
+    read.sort_by_key(|job| job.id);
+    assert_eq!(read, records);
+    assert_eq!(store.child_names(records[1].id).await.unwrap(), [names[3].to_owned()]);
+    let edges = store.edges(DEFAULT).await.unwrap();
+    let of = |child: JobId| edges.iter().filter(|edge| edge.child == child).map(|edge| edge.parent).collect::<Vec<_>>();
+    assert_eq!(of(records[3].id), [records[0].id, records[1].id]);
+    assert_eq!(of(records[4].id), [records[3].id]);
+
+    // Of these one has a name that is taken, one a parent that does not exist; the third is saved.
+    let taken = new_job(store, spec(names[0], json!({}))).await;
+    let orphan = new_job(store, named("orphan", json!({"schedule": {"after": ["nobody"]}}))).await;
+    let good = new_job(store, named("good", json!({"schedule": {"after": [names[4]]}}))).await;
+    let answers = store.create_jobs(&[taken, orphan, good.clone()]).await.unwrap();
+    assert!(matches!(answers[..], [Created::NameTaken, Created::BadParents(_), Created::Saved(_)]), "{answers:?}");
+    assert_eq!(store.child_names(records[4].id).await.unwrap(), [good.spec.name]);
+    assert_eq!(store.create_jobs(&[]).await.unwrap(), []);
+}
+
 async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed {
     let (job, before) = (compile(&spec), compile(&record.spec));
     let change = JobChange {

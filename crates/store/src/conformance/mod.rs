@@ -22,6 +22,7 @@ mod homes;
 mod logs;
 mod outbox;
 mod pages;
+mod request_keys;
 mod results;
 mod stats;
 mod upkeep;
@@ -58,6 +59,7 @@ pub use self::homes::*;
 pub use self::logs::*;
 pub use self::outbox::*;
 pub use self::pages::*;
+pub use self::request_keys::*;
 pub use self::results::*;
 pub use self::stats::*;
 pub use self::upkeep::*;
@@ -72,6 +74,7 @@ macro_rules! for_each_conformance_check {
             namespaces_and_apps_are_found_by_name,
             jobs_are_read_as_they_were_written,
             jobs_come_in_pages_by_name,
+            many_jobs_are_created_at_once,
             names_differ_by_case_and_are_free_after_deletion,
             namespaces_are_made_and_removed_when_empty,
             lists_keep_to_the_apps_that_may_be_seen,
@@ -161,7 +164,9 @@ macro_rules! for_each_conformance_check {
             homeless_jobs_are_freed,
             planned_rows_are_those_of_the_schedule,
             executors_are_forgotten,
-            declared_sets_are_as_old_as_first_seen
+            declared_sets_are_as_old_as_first_seen,
+            a_keyed_call_is_made_once,
+            keyed_calls_are_forgotten
         }
     };
 }

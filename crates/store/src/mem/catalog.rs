@@ -1,6 +1,7 @@
 //! Namespaces, apps, jobs.
 
 use async_trait::async_trait;
+use rondel_core::graph::Edge;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 
 use super::{MemStore, State, StoredVersion, size};
@@ -68,21 +69,24 @@ impl Catalog for MemStore {
     }
 
     async fn create_job(&self, job: NewJob) -> Result<Created> {
+        Ok(self.state().create_checked(job))
+    }
+
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
         let mut state = self.state();
-        if !state.has_calendar(job.calendar) {
-            return Ok(Created::NoCalendar);
-        }
-        if state.job(job.namespace, &job.spec.name).is_some() {
-            return Ok(Created::NameTaken);
-        }
-        let (id, edges) = (job.id, state.check_parents(job.id, job.namespace, &job.spec));
-        let edges = match edges {
-            Ok(edges) => edges,
-            Err(errors) => return Ok(Created::BadParents(errors)),
-        };
-        let record = state.create(job);
-        state.write_parents(id, edges);
-        Ok(Created::Saved(Box::new(record)))
+        Ok(jobs.iter().map(|job| state.create_checked(job.clone())).collect())
+    }
+
+    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
+        let state = self.state();
+        let is_wanted = |job: &JobRecord| job.namespace == namespace && names.contains(&job.spec.name.as_str());
+        let mut jobs: Vec<JobRecord> = state.living_jobs().filter(is_wanted).collect();
+        jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        Ok(jobs)
+    }
+
+    async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {
+        Ok(self.state().edges(namespace))
     }
 
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
@@ -218,6 +222,23 @@ impl Catalog for MemStore {
 }
 
 impl State {
+    fn create_checked(&mut self, job: NewJob) -> Created {
+        if !self.has_calendar(job.calendar) {
+            return Created::NoCalendar;
+        }
+        if self.job(job.namespace, &job.spec.name).is_some() {
+            return Created::NameTaken;
+        }
+        let (id, edges) = (job.id, self.check_parents(job.id, job.namespace, &job.spec));
+        let edges = match edges {
+            Ok(edges) => edges,
+            Err(errors) => return Created::BadParents(errors),
+        };
+        let record = self.create(job);
+        self.write_parents(id, edges);
+        Created::Saved(Box::new(record))
+    }
+
     fn app(&self, namespace: NamespaceId, name: &str) -> Option<App> {
         self.apps.values().find(|app| app.namespace == namespace && app.name == name).cloned()
     }

@@ -22,6 +22,14 @@ impl State {
         })
     }
 
+    /// Which jobs of a namespace follow from which.
+    pub(super) fn edges(&self, namespace: NamespaceId) -> Vec<Edge> {
+        let living = |edge: &&Edge| self.living_jobs().any(|job| job.id == edge.child && job.namespace == namespace);
+        let mut edges: Vec<Edge> = self.parents.iter().filter(living).copied().collect();
+        edges.sort_by_key(|edge| (edge.child, edge.parent));
+        edges
+    }
+
     /// Gives a job these parents in the place of those that it had.
     pub(super) fn write_parents(&mut self, job: JobId, edges: Vec<Edge>) {
         self.parents.retain(|edge| edge.child != job);

@@ -14,6 +14,7 @@ mod ledger_finish;
 mod ledger_follow;
 mod logs;
 mod outbox;
+mod request_keys;
 mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -110,6 +111,8 @@ struct State {
     /// The switches of apps that are not active.
     app_switches: BTreeMap<AppId, Switch>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
+    /// By scope and key.
+    calls: BTreeMap<(String, String), request_keys::StoredCall>,
     /// Which jobs follow from which.
     parents: Vec<Edge>,
     /// What got its verdict in the batch that is being written.

@@ -1,6 +1,7 @@
 //! Namespaces, apps, jobs and their versions.
 
 use async_trait::async_trait;
+use rondel_core::graph::Edge;
 use rondel_core::time::millis;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
@@ -46,6 +47,10 @@ macro_rules! select_job {
 const READ_JOB: Statement = Statement {
     name: "read_job",
     text: select_job!("WHERE job.namespace_id = ? AND job.name = ? AND job.retired = 0"),
+};
+const READ_JOBS_NAMED: Statement = Statement {
+    name: "read_jobs_named",
+    text: select_job!("WHERE job.namespace_id = ? AND job.retired = 0 AND job.name IN ({words})"),
 };
 const READ_JOB_BY_ID: Statement =
     Statement { name: "read_job_by_id", text: select_job!("WHERE job.id = ? AND job.retired = 0") };
@@ -120,6 +125,27 @@ impl Catalog for SqlStore {
 
     async fn create_job(&self, job: NewJob) -> Result<Created> {
         transact!(self, "create_job", |tx| tx.create_job(&job).await)
+    }
+
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
+        self.create_many(jobs).await
+    }
+
+    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
+        let mut jobs = Vec::with_capacity(names.len());
+        for chunk in names.chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_JOBS_NAMED).int(namespace.get()).words(chunk);
+            for row in self.rows(query).await? {
+                jobs.push(job(&row)?);
+            }
+        }
+        jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        jobs.dedup_by(|a, b| a.id == b.id);
+        Ok(jobs)
+    }
+
+    async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {
+        self.read_edges(namespace).await
     }
 
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {

@@ -1,20 +1,30 @@
-//! Many jobs at once: what an importer or a measurement creates.
+//! Many jobs at once: what an applied file, an importer or a measurement creates.
 
+use std::collections::{BTreeSet, HashMap};
+
+use rondel_core::graph::Edge;
 use rondel_core::time::millis;
+use rondel_core::{CalendarId, JobId, NamespaceId};
 
+use super::calendars::pins;
+use super::catalog_parents::INSERT_PARENTS;
+use super::catalog_versions::json;
 use super::query::{CHUNK_MAX, Query, Statement};
-use super::{SqlStore, failure, transact};
-use crate::Result;
-use crate::catalog::NewJob;
+use super::{SqlStore, Tx, is_duplicate, transact};
+use crate::catalog::{Created, Declared, JobRecord, NewJob, PinnedCalendar};
+use crate::parents::check;
+use crate::settle::clean_name;
+use crate::{Catalog as _, Result};
 
 const INSERT_JOBS: Statement = Statement {
     name: "insert_jobs",
-    text: "INSERT INTO job (id, namespace_id, name, app_id, version, anchor_at_ms, created_at_ms, updated_at_ms) \
-           {values:iitiiiii}",
+    text: "INSERT INTO job (id, namespace_id, name, app_id, version, anchor_at_ms, created_at_ms, updated_at_ms, \
+           declared, declared_at_ms, calendar_id, calendar_version) {values:iitiiiiitiii}",
 };
 const INSERT_VERSIONS: Statement = Statement {
     name: "insert_versions",
-    text: "INSERT INTO job_version (job_id, version, app_id, spec, author, created_at_ms) {values:iiitti}",
+    text: "INSERT INTO job_version (job_id, version, app_id, spec, author, created_at_ms, calendar_id, \
+           calendar_version) {values:iiittiii}",
 };
 const INSERT_DUES: Statement = Statement {
     name: "insert_dues",
@@ -26,54 +36,133 @@ const CHUNK: usize = CHUNK_MAX;
 const _: () = assert!(CHUNK.is_power_of_two());
 
 impl SqlStore {
-    /// Creates jobs whose apps exist and whose names are free, a few hundred to a transaction.
-    ///
-    /// # Errors
-    /// The store's; a name that is taken is one. The transactions before it are kept. Jobs that use a calendar or that
-    /// code declares are refused: they are created one by one.
-    pub async fn create_jobs(&self, jobs: &[NewJob]) -> Result<()> {
-        if jobs.iter().any(|job| job.calendar.is_some() || job.declared.is_some()) {
-            return Err(failure::refused("create_jobs", "a job with a calendar or a declaration is created by itself"));
-        }
+    pub(super) async fn create_many(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
+        let mut created = Vec::with_capacity(jobs.len());
         let mut rest = jobs;
         while !rest.is_empty() {
             let count = if rest.len() >= CHUNK { CHUNK } else { 1 << rest.len().ilog2() };
             let (chunk, tail) = rest.split_at(count);
-            self.create_chunk(chunk).await?;
+            if self.create_chunk(chunk).await? {
+                created.extend(chunk.iter().map(saved));
+            } else {
+                // Something is wrong with one of them: each by itself finds out with which.
+                for job in chunk {
+                    created.push(self.create_job(job.clone()).await?);
+                }
+            }
             rest = tail;
         }
-        Ok(())
+        Ok(created)
     }
 
-    async fn create_chunk(&self, jobs: &[NewJob]) -> Result<()> {
-        let mut specs = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let text = serde_json::to_string(&job.spec);
-            specs.push((job, text.map_err(|error| failure::refused("insert_versions", &error.to_string()))?));
+    /// All of them, or none: false where one cannot be created.
+    async fn create_chunk(&self, jobs: &[NewJob]) -> Result<bool> {
+        match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
+            // Somebody took a name between the look and the insert.
+            Err(error) if is_duplicate(&error) => Ok(false),
+            done => done,
         }
-        transact!(self, "create_jobs", |tx| {
-            let insert = Query::new(&INSERT_JOBS).rows(jobs, |query, job| {
-                query
-                    .int(job.id.get())
-                    .int(job.namespace.get())
-                    .text(&job.spec.name)
-                    .int(job.app.get())
-                    .int(1)
-                    .at(job.anchor)
-                    .at(job.now)
-                    .at(job.now)
-            });
-            tx.execute_all(insert, jobs.len()).await?;
-            let insert = Query::new(&INSERT_VERSIONS).rows(&specs, |query, (job, spec)| {
-                query.int(job.id.get()).int(1).int(job.app.get()).text(spec).text(&job.author).at(job.now)
-            });
-            tx.execute_all(insert, jobs.len()).await?;
-            let insert = Query::new(&INSERT_DUES).rows(jobs, |query, job| {
-                let (next, delay) = (job.next_fire_at, job.delay.map(millis));
-                let due = query.int(job.id.get()).opt_at(next).int(next.is_none().into());
-                due.opt_int(delay).int(1).int(0).int(0)
-            });
-            tx.execute_all(insert, jobs.len()).await
-        })
     }
+}
+
+impl Tx<'_> {
+    /// Writes nothing where one of them cannot be created.
+    async fn create_chunk(&mut self, jobs: &[NewJob]) -> Result<bool> {
+        let namespaces: BTreeSet<NamespaceId> = jobs.iter().map(|job| job.namespace).collect();
+        for namespace in &namespaces {
+            if jobs.iter().any(|job| job.namespace == *namespace && !job.spec.parents().is_empty()) {
+                self.lock_graph(*namespace).await?;
+            }
+        }
+        let calendars: BTreeSet<(i64, i64)> =
+            jobs.iter().filter_map(|job| job.calendar).map(|pin| (pin.id.get(), pin.version)).collect();
+        for (id, version) in calendars {
+            if !self.hold_calendar(Some(PinnedCalendar { id: CalendarId::new(id), version })).await? {
+                return Ok(false);
+            }
+        }
+        let mut edges = Vec::new();
+        for namespace in namespaces {
+            let jobs: Vec<&NewJob> = jobs.iter().filter(|job| job.namespace == namespace).collect();
+            match self.edges_of(namespace, &jobs).await? {
+                Some(found) => edges.extend(found),
+                None => return Ok(false),
+            }
+        }
+        self.insert_jobs(jobs).await?;
+        for edges in edges.chunks(CHUNK) {
+            let insert = Query::new(&INSERT_PARENTS)
+                .rows(edges, |query, edge| query.int(edge.child.get()).int(edge.parent.get()).text(edge.on.as_str()));
+            self.execute(insert).await?;
+        }
+        Ok(true)
+    }
+
+    /// What the jobs of one namespace follow from, each from those before it or from what is there; nothing where a
+    /// name is taken or a parent is not right.
+    async fn edges_of(&mut self, namespace: NamespaceId, jobs: &[&NewJob]) -> Result<Option<Vec<Edge>>> {
+        let mut names: Vec<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
+        if !self.ids_of(namespace, &names).await?.is_empty() {
+            return Ok(None);
+        }
+        if jobs.iter().all(|job| job.spec.parents().is_empty()) {
+            return Ok(Some(Vec::new()));
+        }
+        names.clear();
+        let parents = jobs.iter().flat_map(|job| job.spec.parents());
+        names.extend(parents.map(|parent| parent.name).collect::<BTreeSet<_>>());
+        let mut ids: HashMap<String, JobId> = self.ids_of(namespace, &names).await?;
+        let mut all = self.edges(namespace).await?;
+        let known = all.len();
+        for job in jobs {
+            match check(job.id, &job.spec, &ids, all.clone()) {
+                Ok(edges) => all.extend(edges),
+                Err(_) => return Ok(None),
+            }
+            ids.insert(job.spec.name.clone(), job.id);
+        }
+        Ok(Some(all.split_off(known)))
+    }
+
+    async fn insert_jobs(&mut self, jobs: &[NewJob]) -> Result<()> {
+        let mut documents = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            documents.push((job, json(&job.spec)?, job.declared.as_ref().map(json).transpose()?));
+        }
+        let insert = Query::new(&INSERT_JOBS).rows(&documents, |query, (job, _, declared)| {
+            let row = query.int(job.id.get()).int(job.namespace.get()).text(&job.spec.name).int(job.app.get()).int(1);
+            let row = row.at(job.anchor).at(job.now).at(job.now);
+            let row = row.opt_text(declared.as_deref()).opt_at(declared.is_some().then_some(job.now));
+            pins(row, job.calendar)
+        });
+        self.execute_all(insert, jobs.len()).await?;
+        let insert = Query::new(&INSERT_VERSIONS).rows(&documents, |query, (job, spec, _)| {
+            let row = query.int(job.id.get()).int(1).int(job.app.get()).text(spec).text(&clean_name(&job.author));
+            pins(row.at(job.now), job.calendar)
+        });
+        self.execute_all(insert, jobs.len()).await?;
+        let insert = Query::new(&INSERT_DUES).rows(jobs, |query, job| {
+            let (next, delay) = (job.next_fire_at, job.delay.map(millis));
+            let due = query.int(job.id.get()).opt_at(next).int(next.is_none().into());
+            due.opt_int(delay).int(1).int(0).int(0)
+        });
+        self.execute_all(insert, jobs.len()).await
+    }
+}
+
+fn saved(job: &NewJob) -> Created {
+    let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
+    Created::Saved(Box::new(JobRecord {
+        id: job.id,
+        namespace: job.namespace,
+        app: job.app,
+        version: 1,
+        spec: job.spec.clone(),
+        anchor: job.anchor,
+        next_fire_at: job.next_fire_at,
+        calendar: job.calendar,
+        declared: job.declared.clone().map(declared),
+        created_at: job.now,
+        updated_at: job.now,
+    }))
 }

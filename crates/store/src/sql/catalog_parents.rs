@@ -8,7 +8,7 @@ use rondel_core::{FieldError, JobId, JobSpec, NamespaceId};
 use sqlx::any::AnyRow;
 
 use super::catalog::READ_JOB_NAMES;
-use super::query::{Query, Reader, Statement};
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx};
 use crate::Result;
 use crate::parents::check;
@@ -22,11 +22,12 @@ const FIND_JOBS: Statement = Statement {
 const READ_GRAPH: Statement = Statement {
     name: "read_graph",
     text: "SELECT job_parent.child_id, job_parent.parent_id, job_parent.on_what FROM job_parent \
-           JOIN job ON job.id = job_parent.child_id WHERE job.namespace_id = ? AND job.retired = 0",
+           JOIN job ON job.id = job_parent.child_id WHERE job.namespace_id = ? AND job.retired = 0 \
+           ORDER BY job_parent.child_id, job_parent.parent_id",
 };
 const DELETE_PARENTS: Statement =
     Statement { name: "delete_parents", text: "DELETE FROM job_parent WHERE child_id = ?" };
-const INSERT_PARENTS: Statement = Statement {
+pub(super) const INSERT_PARENTS: Statement = Statement {
     name: "insert_parents",
     text: "INSERT {ignore} INTO job_parent (child_id, parent_id, on_what) {values:iit} {or_ignore}",
 };
@@ -38,6 +39,10 @@ const READ_CHILD_NAMES: Statement = Statement {
 };
 
 impl SqlStore {
+    pub(super) async fn read_edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {
+        self.rows(Query::new(&READ_GRAPH).int(namespace.get())).await?.iter().map(edge).collect()
+    }
+
     pub(super) async fn read_child_names(&self, job: JobId) -> Result<Vec<String>> {
         names(&self.rows(Query::new(&READ_CHILD_NAMES).int(job.get())).await?)
     }
@@ -48,6 +53,24 @@ impl Tx<'_> {
     /// before anything else is locked.
     pub(super) async fn lock_graph(&mut self, namespace: NamespaceId) -> Result<()> {
         self.row(Query::new(&LOCK_NAMESPACE).int(namespace.get())).await.map(drop)
+    }
+
+    /// The jobs of a namespace with these names.
+    pub(super) async fn ids_of(&mut self, namespace: NamespaceId, words: &[&str]) -> Result<HashMap<String, JobId>> {
+        let mut ids = HashMap::new();
+        for chunk in words.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&FIND_JOBS).int(namespace.get()).words(chunk)).await? {
+                let mut columns = Reader::new(&row, "job");
+                let id = JobId::new(columns.int("id")?);
+                ids.insert(columns.text("name")?, id);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Which jobs of a namespace follow from which.
+    pub(super) async fn edges(&mut self, namespace: NamespaceId) -> Result<Vec<Edge>> {
+        self.rows(Query::new(&READ_GRAPH).int(namespace.get())).await?.iter().map(edge).collect()
     }
 
     /// Checks the parents that a definition names, in a namespace whose graph is locked.
@@ -62,18 +85,8 @@ impl Tx<'_> {
             return Ok(Ok(Vec::new()));
         }
         let words: Vec<&str> = parents.iter().map(|parent| parent.name).collect();
-        let mut ids = HashMap::new();
-        for row in self.rows(Query::new(&FIND_JOBS).int(namespace.get()).words(&words)).await? {
-            let mut columns = Reader::new(&row, "job");
-            let id = JobId::new(columns.int("id")?);
-            ids.insert(columns.text("name")?, id);
-        }
-        let mut edges = Vec::new();
-        for row in self.rows(Query::new(&READ_GRAPH).int(namespace.get())).await? {
-            let mut columns = Reader::new(&row, "job_parent");
-            let (child, parent) = (JobId::new(columns.int("child_id")?), JobId::new(columns.int("parent_id")?));
-            edges.push(Edge { child, parent, on: columns.word("on_what")? });
-        }
+        let ids = self.ids_of(namespace, &words).await?;
+        let edges = self.edges(namespace).await?;
         let refused = match check(job, spec, &ids, edges) {
             Ok(edges) => return Ok(Ok(edges)),
             Err(refused) => refused,
@@ -104,6 +117,12 @@ impl Tx<'_> {
     pub(super) async fn child_names(&mut self, job: JobId) -> Result<Vec<String>> {
         names(&self.rows(Query::new(&READ_CHILD_NAMES).int(job.get())).await?)
     }
+}
+
+fn edge(row: &AnyRow) -> Result<Edge> {
+    let mut columns = Reader::new(row, "job_parent");
+    let (child, parent) = (JobId::new(columns.int("child_id")?), JobId::new(columns.int("parent_id")?));
+    Ok(Edge { child, parent, on: columns.word("on_what")? })
 }
 
 fn names(rows: &[AnyRow]) -> Result<Vec<String>> {

@@ -36,6 +36,7 @@ mod outbox;
 #[cfg(test)]
 mod plans;
 mod query;
+mod request_keys;
 mod rows;
 mod sessions;
 mod stats;

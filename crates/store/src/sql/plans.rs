@@ -8,7 +8,7 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     calendars, catalog_change, catalog_versions, cluster, declarations, ledger_adopt, ledger_cancel, ledger_claim,
-    ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, upkeep_heal,
+    ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, request_keys, upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -59,6 +59,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_read::LIST_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&ledger_read::LIST_BELOW, "run_parent (parent_id=?)"),
         (&declarations::READ_MARKS, "declared_set_seen"),
+        (&request_keys::FIND_OLD_CALL, "request_key_began (began_at_ms<?)"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),
         (&logs::READ_LOGGED_RUNS, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),
         (&ledger_read::LIST_PLANNED, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),

@@ -1,9 +1,12 @@
 //! The endpoints: one file for each noun, one function for each verb.
 
+mod applied;
+mod apply;
 mod apps;
 pub(crate) mod calendars;
 pub(crate) mod cancels;
 pub(crate) mod executors;
+mod export;
 mod fires;
 mod follow;
 pub(crate) mod job_body;
@@ -41,6 +44,8 @@ pub(crate) fn routes() -> Routes {
     Routes::new()
         .get("/api/v1/jobs", View, jobs::list)
         .post("/api/v1/jobs", Edit, jobs::create)
+        .post("/api/v1/jobs/apply", Edit, apply::post)
+        .get("/api/v1/jobs/export", View, export::get)
         .get("/api/v1/jobs/{name}", View, jobs::get)
         .put("/api/v1/jobs/{name}", Edit, jobs::replace)
         .patch("/api/v1/jobs/{name}", Edit, jobs::patch)

@@ -43,13 +43,20 @@ struct DiffJson {
     text: String,
 }
 
+/// A field that is not the same.
 #[derive(Serialize)]
-struct ChangeJson {
+pub(super) struct ChangeJson {
     pointer: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<Value>,
+}
+
+impl From<Change> for ChangeJson {
+    fn from(Change { pointer, from, to }: Change) -> Self {
+        Self { pointer, from, to }
+    }
 }
 
 pub(super) async fn diff(
@@ -67,7 +74,7 @@ pub(super) async fn diff(
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
     }
-    let changes = changes.into_iter().map(|Change { pointer, from, to }| ChangeJson { pointer, from, to }).collect();
+    let changes = changes.into_iter().map(ChangeJson::from).collect();
     json(StatusCode::OK, &DiffJson { from, to, changes, text })
 }
 

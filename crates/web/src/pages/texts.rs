@@ -243,6 +243,8 @@ impl Texts {
             | Code::EditConflict
             | Code::JobNotDeclared
             | Code::VersionMismatch
+            | Code::KeyInFlight
+            | Code::KeyReused
             | Code::TooManyCalendars => (self.problem_conflict, self.problem_conflict_hint),
             Code::CalendarUsed => (self.problem_used, self.problem_used_hint),
             Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),
@@ -251,12 +253,15 @@ impl Texts {
             }
             Code::InvalidQuery | Code::InvalidCursor => (self.problem_query, self.problem_query_hint),
             Code::InvalidJson
+            | Code::InvalidYaml
             | Code::InvalidHeader
             | Code::InvalidBody
             | Code::UnsupportedMediaType
             | Code::BodyTooLarge
             | Code::RequestTimeout => (self.problem_input, self.problem_input_hint),
-            Code::Overloaded | Code::TimedOut | Code::Unavailable => (self.problem_busy, self.problem_busy_hint),
+            Code::Overloaded | Code::TimedOut | Code::Unavailable | Code::RateLimited => {
+                (self.problem_busy, self.problem_busy_hint)
+            }
             Code::Internal => (self.problem_internal, self.problem_internal_hint),
         }
     }

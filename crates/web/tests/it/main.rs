@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
 
 mod access;
+mod apply;
 mod bad_input;
 mod calendar_pages;
 mod calendars;
@@ -12,6 +13,7 @@ mod fires;
 mod fires_pages;
 mod harness;
 mod jobs;
+mod keyed;
 mod logs;
 mod pages;
 mod port;

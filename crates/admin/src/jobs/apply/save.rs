@@ -1,0 +1,172 @@
+//! Carrying out a plan: jobs that are new come into being many to a transaction, every change and removal is a
+//! transaction of its own. What somebody else changed since the plan was made fails by itself and is named.
+
+use std::collections::{HashMap, VecDeque};
+
+use rondel_core::{AppId, FieldError, NamespaceId};
+use rondel_store::StoreError;
+use rondel_store::catalog::{Created, JobRecord, NewJob};
+
+use super::{ApplyPlan, PlannedJob, Work};
+use crate::engine::{Engine, chain};
+use crate::jobs::checks::Checked;
+use crate::jobs::{JobError, no_calendar};
+
+/// New jobs that are saved between two looks at the progress.
+const CHUNK: usize = 512;
+
+/// What became of a planned job.
+#[derive(Debug)]
+pub struct SavedJob {
+    /// What was planned.
+    pub planned: PlannedJob,
+    /// The job as it is now; none where it was removed or left alone.
+    pub result: Result<Option<JobRecord>, JobError>,
+}
+
+/// A plan that is being carried out. It goes on only while somebody asks for [`next`](Self::next).
+#[derive(Debug)]
+pub struct Saving {
+    engine: Engine,
+    namespace: NamespaceId,
+    author: String,
+    apps: HashMap<String, AppId>,
+    kept: Vec<PlannedJob>,
+    creates: VecDeque<(PlannedJob, Box<Checked>)>,
+    others: VecDeque<(PlannedJob, Work)>,
+    /// Whether the store failed: then nothing more is tried.
+    is_broken: bool,
+}
+
+impl ApplyPlan {
+    /// Carries it out in the name of `author`.
+    #[must_use]
+    pub fn save(self, engine: Engine, author: &str) -> Saving {
+        let rank: HashMap<&str, usize> =
+            self.order.iter().enumerate().map(|(rank, name)| (name.as_str(), rank)).collect();
+        let rank_of = |job: &PlannedJob| rank.get(job.name.as_str()).copied().unwrap_or(usize::MAX);
+        let mut jobs: Vec<(usize, PlannedJob, Work)> =
+            self.jobs.into_iter().map(|(job, work)| (rank_of(&job), job, work)).collect();
+        jobs.sort_by_key(|(rank, ..)| *rank);
+        let (mut kept, mut creates, mut others, mut removed) =
+            (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
+        for (_, job, work) in jobs {
+            match work {
+                Work::Keep => kept.push(job),
+                Work::Create(checked) => creates.push_back((job, checked)),
+                Work::Change(_) => others.push_back((job, work)),
+                Work::Remove(record) => removed.push((job, record)),
+            }
+        }
+        let order =
+            rondel_core::declared::parents_first(removed.iter().map(|(_, record)| record.spec.clone()).collect());
+        let rank: HashMap<String, usize> =
+            order.into_iter().enumerate().map(|(rank, spec)| (spec.name, rank)).collect();
+        // Those that follow from others go first.
+        removed.sort_by_key(|(job, _)| std::cmp::Reverse(rank.get(&job.name).copied()));
+        others.extend(removed.into_iter().map(|(job, record)| (job, Work::Remove(record))));
+        Saving {
+            engine,
+            namespace: self.namespace,
+            author: author.to_owned(),
+            apps: HashMap::new(),
+            kept,
+            creates,
+            others,
+            is_broken: false,
+        }
+    }
+}
+
+impl Saving {
+    /// Saves some more; none at the end.
+    pub async fn next(&mut self) -> Option<Vec<SavedJob>> {
+        if !self.kept.is_empty() {
+            let kept = std::mem::take(&mut self.kept);
+            return Some(kept.into_iter().map(|planned| SavedJob { planned, result: Ok(None) }).collect());
+        }
+        if !self.creates.is_empty() {
+            let count = self.creates.len().min(CHUNK);
+            let chunk: Vec<_> = self.creates.drain(..count).collect();
+            return Some(self.create(chunk).await);
+        }
+        let (planned, work) = self.others.pop_front()?;
+        let result = if self.is_broken { Err(not_tried()) } else { self.carry_out(work).await };
+        if let Err(JobError::Store(error)) = &result {
+            self.stop(error);
+        }
+        Some(vec![SavedJob { planned, result }])
+    }
+
+    async fn carry_out(&self, work: Work) -> Result<Option<JobRecord>, JobError> {
+        match work {
+            Work::Change(both) => {
+                let (record, checked) = *both;
+                let saved = self.engine.save(&record, &checked, Some(record.version), &self.author).await?;
+                self.engine.catch_up(saved).await.map(Some)
+            }
+            Work::Remove(record) => match self.engine.delete_job(&record, Some(record.version)).await? {
+                true => Ok(None),
+                false => Err(JobError::NotFound),
+            },
+            Work::Create(_) | Work::Keep => Ok(None),
+        }
+    }
+
+    async fn create(&mut self, chunk: Vec<(PlannedJob, Box<Checked>)>) -> Vec<SavedJob> {
+        let (planned, checked): (Vec<PlannedJob>, Vec<Box<Checked>>) = chunk.into_iter().unzip();
+        let answers = if self.is_broken { None } else { self.create_all(checked).await };
+        let Some(answers) = answers else {
+            return planned.into_iter().map(|planned| SavedJob { planned, result: Err(not_tried()) }).collect();
+        };
+        let mut saved = Vec::with_capacity(planned.len());
+        for (planned, created) in planned.into_iter().zip(answers) {
+            let result = match created {
+                Ok(record) => self.engine.catch_up(record).await.map(Some),
+                Err(error) => Err(error),
+            };
+            saved.push(SavedJob { planned, result });
+        }
+        saved
+    }
+
+    /// Nothing where the store fails.
+    async fn create_all(&mut self, chunk: Vec<Box<Checked>>) -> Option<Vec<Result<JobRecord, JobError>>> {
+        let created = self.create_chunk(chunk).await;
+        created.map_err(|error| self.stop(&error)).ok()
+    }
+
+    fn stop(&mut self, error: &StoreError) {
+        tracing::warn!(error = %chain(error), "cannot go on with an applied list of jobs");
+        self.is_broken = true;
+    }
+
+    async fn create_chunk(&mut self, chunk: Vec<Box<Checked>>) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
+        let now = self.engine.now();
+        let mut jobs: Vec<NewJob> = Vec::with_capacity(chunk.len());
+        for checked in chunk {
+            let app = match self.apps.get(&checked.spec.app) {
+                Some(app) => *app,
+                None => {
+                    let app = self.engine.app_of(self.namespace, &checked.spec, now).await?;
+                    self.apps.insert(checked.spec.app.clone(), app);
+                    app
+                }
+            };
+            jobs.push(self.engine.new_job((self.namespace, app), *checked, &self.author, now));
+        }
+        let created = self.engine.store().create_jobs(&jobs).await?;
+        self.engine.poke_scan();
+        let answer = |(job, created): (NewJob, Created)| match created {
+            Created::Saved(record) => Ok(*record),
+            Created::NameTaken => Err(JobError::NameTaken),
+            Created::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&job.spec)])),
+            Created::BadParents(errors) => Err(JobError::Invalid(errors)),
+        };
+        Ok(jobs.into_iter().zip(created).map(answer).collect())
+    }
+}
+
+fn not_tried() -> JobError {
+    JobError::Invalid(vec![FieldError::new("", "not saved: the database failed; apply the list again")])
+}

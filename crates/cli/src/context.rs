@@ -1,0 +1,217 @@
+//! `rondel context`: servers by names of one's own, and `rondel login`, which gives one a token.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use rondel_admin::auth::Token;
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use serde_json::json;
+
+use crate::client::{Body, ClientArgs, check_server, text_of};
+use crate::contexts::{Context, Contexts};
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::view::View;
+use crate::{output, token_file};
+
+/// Contexts.
+#[derive(Debug, Args)]
+pub(crate) struct ContextArgs {
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: ContextCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ContextCommand {
+    /// Give a server a name, or change what is behind one
+    Add(AddArgs),
+    /// List the contexts
+    List,
+    /// Say which server commands speak to now
+    Show,
+    /// Let commands speak to this server from now on
+    Use(NameArgs),
+    /// Forget a context and its token
+    Remove(NameArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rondel context add prod --url https://rondel.example.com --use\n  rondel login")]
+struct AddArgs {
+    /// The name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The server's URL
+    #[arg(long, value_name = "URL")]
+    url: String,
+    /// The namespace that commands mean
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Take the token in this file; rondel login asks for one
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Speak to it from now on
+    #[arg(long = "use")]
+    is_used: bool,
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The context's name
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+const VIEW: View = View {
+    name: "name",
+    headers: &["NAME", "CURRENT", "SERVER", "NAMESPACE", "TOKEN"],
+    row: |context, _| ["name", "current", "server", "namespace", "token"].map(|key| text_of(&context[key])).to_vec(),
+};
+
+impl ContextArgs {
+    /// Runs the command.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let mut contexts = Contexts::read()?;
+        match self.command {
+            ContextCommand::Add(args) => args.run(&mut contexts),
+            ContextCommand::List => {
+                let items = contexts.all().map(|(name, context)| shown(&contexts, name, context));
+                let items = items.collect::<Result<Vec<_>, _>>()?;
+                VIEW.list(&Body::new(json!({ "items": items, "next_cursor": null }).to_string()), self.format)
+            }
+            ContextCommand::Show => {
+                let Some(name) = contexts.current() else {
+                    return Err(Failure::from_text(
+                        "no context is in use; rondel context add NAME --url URL makes one",
+                    ));
+                };
+                let context = contexts.get(name)?;
+                VIEW.line(&Body::new(shown(&contexts, name, context)?.to_string()), self.format)
+            }
+            ContextCommand::Use(args) => {
+                contexts.select(&args.name)?;
+                output::talk(&format!("commands speak to {} now", contexts.get(&args.name)?.server));
+                Ok(())
+            }
+            ContextCommand::Remove(args) => {
+                contexts.remove(&args.name)?;
+                output::talk(&format!("removed {}", args.name));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn shown(contexts: &Contexts, name: &str, context: &Context) -> Result<serde_json::Value, Failure> {
+    let has_token = contexts.token(name)?.is_some();
+    let token = if has_token { contexts.token_path(name).display().to_string() } else { String::new() };
+    let is_current = contexts.current() == Some(name);
+    Ok(json!({
+        "name": name, "current": if is_current { "*" } else { "" }, "server": context.server,
+        "namespace": context.namespace, "token": token,
+    }))
+}
+
+impl AddArgs {
+    fn run(self, contexts: &mut Contexts) -> Result<(), Failure> {
+        check_server("--url", &self.url)?;
+        let token = self.token_file.as_deref().map(token_file::read_existing).transpose()?;
+        contexts.put(&self.name, Context { server: self.url, namespace: self.namespace })?;
+        if self.is_used {
+            contexts.select(&self.name)?;
+        }
+        match token {
+            Some(token) => contexts.keep_token(&self.name, &token)?,
+            None if contexts.token(&self.name)?.is_none() => {
+                output::talk(&format!("added {0}; rondel login --context {0} gives it a token", self.name));
+                return Ok(());
+            }
+            None => {}
+        }
+        output::talk(&format!("added {}", self.name));
+        Ok(())
+    }
+}
+
+/// Signing in.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The token is read from standard input, never from a flag, and kept in a file of mode 0600.\n\n\
+    Examples:\n  rondel login\n  rondel login --context prod < prod.token"
+)]
+pub(crate) struct LoginArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Signing out.
+#[derive(Debug, Args)]
+pub(crate) struct LogoutArgs {
+    /// The context; that in use if left out
+    #[arg(long, env = "RONDEL_CONTEXT", value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl LoginArgs {
+    /// Asks for a token, tries it, and keeps it for the context.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let contexts = Contexts::read()?;
+        let Some(name) = self.client.context_name(&contexts) else {
+            let message = "there is no context to sign in to; rondel context add NAME --url URL makes one";
+            return Err(Failure::from_text(message));
+        };
+        let context = contexts.get(&name)?.clone();
+        let token = read_token(&context.server)?;
+        let client = ClientArgs::of_context(&context).client_with(Some(token.clone()))?;
+        client.get(&["jobs"], &[("limit", "1")]).await?;
+        contexts.keep_token(&name, &token)?;
+        output::talk(&format!("signed in to {}", client.place()));
+        Ok(())
+    }
+}
+
+impl LogoutArgs {
+    /// Throws the token away.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let contexts = Contexts::read()?;
+        let Some(name) = self.context.or_else(|| contexts.current().map(str::to_owned)) else {
+            return Err(Failure::from_text("no context is in use"));
+        };
+        contexts.get(&name)?;
+        let was_there = contexts.forget_token(&name)?;
+        output::talk(&if was_there { format!("signed out of {name}") } else { format!("{name} has no token") });
+        Ok(())
+    }
+}
+
+/// One line of standard input, which a terminal does not show.
+fn read_token(server: &str) -> Result<Token, Failure> {
+    let stdin = std::io::stdin();
+    let shown = if stdin.is_terminal() {
+        write!(std::io::stderr(), "token for {server}: ").ok();
+        hide()
+    } else {
+        None
+    };
+    let mut line = String::new();
+    let read = stdin.lock().read_line(&mut line);
+    if let Some(modes) = shown {
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).ok();
+        output::talk("");
+    }
+    read?;
+    token_file::check(&line)
+        .ok_or_else(|| Failure::refused("what was read is no token: one line of visible characters, at least 16"))
+}
+
+/// Stops the terminal from showing what is typed; answers how it was.
+fn hide() -> Option<rustix::termios::Termios> {
+    let before = tcgetattr(std::io::stdin()).ok()?;
+    let mut modes = before.clone();
+    modes.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).ok()?;
+    Some(before)
+}

@@ -1,0 +1,203 @@
+//! What a person's own configuration knows of servers: `contexts.toml` in the folder of XDG, and a file with a token for
+//! each context, which only that person can read.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use rondel_admin::auth::Token;
+use rondel_core::name;
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+use crate::births::Births;
+use crate::exit::{Exit, Failure};
+use crate::token_file;
+
+/// A server, as one person calls it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Context {
+    /// The server's URL.
+    pub(crate) server: String,
+    /// The namespace that commands mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+}
+
+/// Every context, and which one is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct ContextFile {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    current: Option<String>,
+    #[serde(default)]
+    contexts: BTreeMap<String, Context>,
+}
+
+/// The folder, and what is in its file.
+#[derive(Clone, Debug)]
+pub(crate) struct Contexts {
+    folder: PathBuf,
+    file: ContextFile,
+}
+
+impl Contexts {
+    /// Reads them; there are none where there is no file.
+    pub(crate) fn read() -> Result<Self, Failure> {
+        Self::read_in(folder())
+    }
+
+    fn read_in(folder: PathBuf) -> Result<Self, Failure> {
+        let path = folder.join("contexts.toml");
+        let file = match std::fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text).map_err(|error| {
+                let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+                let message = error.message().replace('\n', ", ");
+                Failure::refused(format!("{}, line {line}: {message}; mend the file or remove it", path.display()))
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => ContextFile::default(),
+            Err(error) => return Err(Failure::of(format!("cannot read {}", path.display()), &error)),
+        };
+        Ok(Self { folder, file })
+    }
+
+    /// The names and contexts, by name.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &Context)> {
+        self.file.contexts.iter()
+    }
+
+    /// The name of the one in use.
+    pub(crate) fn current(&self) -> Option<&str> {
+        self.file.current.as_deref()
+    }
+
+    /// The context with this name, which must be there.
+    pub(crate) fn get(&self, wanted: &str) -> Result<&Context, Failure> {
+        self.file.contexts.get(wanted).ok_or_else(|| {
+            let known: Vec<&str> = self.file.contexts.keys().map(String::as_str).collect();
+            let known =
+                if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
+            Failure::new(
+                Exit::NotFound,
+                format!("there is no context {wanted:?}; {known}; rondel context add makes one"),
+            )
+        })
+    }
+
+    /// Adds a context, or changes it. The first one is in use from then on.
+    pub(crate) fn put(&mut self, wanted: &str, context: Context) -> Result<(), Failure> {
+        name::check(wanted).map_err(Failure::refused)?;
+        self.file.contexts.insert(wanted.to_owned(), context);
+        self.file.current.get_or_insert_with(|| wanted.to_owned());
+        self.write()
+    }
+
+    /// Makes a context the one in use.
+    pub(crate) fn select(&mut self, wanted: &str) -> Result<(), Failure> {
+        self.get(wanted)?;
+        self.file.current = Some(wanted.to_owned());
+        self.write()
+    }
+
+    /// Forgets a context and its token.
+    pub(crate) fn remove(&mut self, wanted: &str) -> Result<(), Failure> {
+        self.get(wanted)?;
+        self.file.contexts.remove(wanted);
+        if self.file.current.as_deref() == Some(wanted) {
+            self.file.current = None;
+        }
+        self.forget_token(wanted)?;
+        self.write()
+    }
+
+    /// The token of a context, if it has one.
+    pub(crate) fn token(&self, wanted: &str) -> Result<Option<Token>, Failure> {
+        token_file::read(&self.token_path(wanted))
+    }
+
+    /// Where the token of a context is kept.
+    pub(crate) fn token_path(&self, wanted: &str) -> PathBuf {
+        self.folder.join("tokens").join(wanted)
+    }
+
+    /// Keeps a token for a context.
+    pub(crate) fn keep_token(&self, wanted: &str, token: &Token) -> Result<(), Failure> {
+        write_secret(&self.token_path(wanted), &format!("{}\n", token.reveal()))
+    }
+
+    /// Throws the token of a context away; false where there was none.
+    pub(crate) fn forget_token(&self, wanted: &str) -> Result<bool, Failure> {
+        let path = self.token_path(wanted);
+        match std::fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Failure::of(format!("cannot remove {}", path.display()), &error)),
+        }
+    }
+
+    fn write(&self) -> Result<(), Failure> {
+        let text = toml::to_string(&self.file).map_err(|error| Failure::of("cannot write the contexts", &error))?;
+        write_secret(&self.folder.join("contexts.toml"), &text)
+    }
+}
+
+/// The folder of this program in the configuration of this person.
+fn folder() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let config = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+    let config = config.or_else(|| Some(set("HOME")?.join(".config")));
+    config.unwrap_or_else(|| PathBuf::from(".config")).join("rondel")
+}
+
+/// Writes a file that only this person can read, as a whole, over what was there.
+fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut births = Births::default();
+    births.folder(folder)?;
+    births.keep();
+    let write = || -> std::io::Result<()> {
+        // A temporary file is made with mode 0600.
+        let mut file = NamedTempFile::new_in(folder)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().map_err(|error| Failure::of(format!("cannot write {}", path.display()), &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn contexts_come_and_go_with_their_tokens() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("rondel");
+        let read = || Contexts::read_in(folder.clone()).unwrap();
+        let context = |server: &str| Context { server: server.to_owned(), namespace: None };
+        let mut contexts = read();
+        assert_eq!((contexts.current(), contexts.all().count()), (None, 0));
+        contexts.put("prod", context("https://a")).unwrap();
+        contexts.put("test", context("https://b")).unwrap();
+        assert!(contexts.put("../x", context("https://b")).is_err());
+        assert_eq!(read().current(), Some("prod"));
+        contexts.select("test").unwrap();
+        assert!(contexts.select("nosuch").is_err());
+        let token = Token::generate();
+        contexts.keep_token("test", &token).unwrap();
+        contexts.keep_token("test", &token).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&contexts.token_path("test")), mode(&folder.join("contexts.toml"))), (0o600, 0o600));
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!(read().token("test").unwrap().unwrap().reveal(), token.reveal());
+        contexts.remove("test").unwrap();
+        assert_eq!((read().current(), read().all().count()), (None, 1));
+        assert!(read().token("test").unwrap().is_none());
+        std::fs::write(folder.join("contexts.toml"), "\n[contexts.x]\nserve = 1\n").unwrap();
+        assert!(Contexts::read_in(folder.clone()).unwrap_err().message().contains("line 3"));
+    }
+}

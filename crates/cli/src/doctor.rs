@@ -1,0 +1,271 @@
+//! `rondel doctor`: what could be wrong, and what to do about it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::{Method, StatusCode};
+use rondel_core::Timestamp;
+use serde_json::{Value, json};
+
+use crate::client::{Ask, Client, ClientArgs};
+use crate::config::{ConfigFileArgs, Database, ServerConfig, ServerSettings};
+use crate::contexts::Contexts;
+use crate::exit::{Exit, Failure};
+use crate::format::{Format, FormatArgs};
+use crate::paint::{Ink, Paint};
+use crate::terminal::harmless;
+use crate::{clock, output};
+
+/// A clock further off than this makes times on the screen misleading.
+const SKEW_MAX: Duration = Duration::from_secs(2);
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Less than this of a disk is too little for a server.
+const DISK_MIN: u64 = 1024 * 1024 * 1024;
+
+/// Looks at what commands, and with --config a server, need.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, executors; and with\n--config FILE what a server on this machine needs: settings, database, disk.\n\n\
+    Exit codes: 0 all is well, also with warnings; 1 something is wrong.\n\nExamples:\n  rondel doctor\n  rondel doctor --config /etc/rondel.toml"
+)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    file: ConfigFileArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Warning,
+    Wrong,
+}
+
+/// One thing that was looked at.
+#[derive(Debug)]
+struct Check {
+    name: &'static str,
+    verdict: Verdict,
+    /// What was found.
+    found: String,
+    /// What to do about it.
+    remedy: String,
+}
+
+fn good(name: &'static str, found: impl Into<String>) -> Check {
+    Check { name, verdict: Verdict::Good, found: found.into(), remedy: String::new() }
+}
+
+fn warning(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, verdict: Verdict::Warning, found: found.into(), remedy: remedy.into() }
+}
+
+fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
+}
+
+impl DoctorArgs {
+    /// Runs the checks.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let mut checks = vec![contexts()];
+        match self.client.client() {
+            Ok(client) => checks.extend(of_server(&client).await),
+            Err(failure) => {
+                checks.push(wrong("client", failure.message(), "mend the flag, variable or file that it names"))
+            }
+        }
+        if self.file.is_given() {
+            checks.extend(of_config(&self.file).await);
+        }
+        print(&checks, self.format)?;
+        match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
+            0 => Ok(()),
+            count => Err(Failure::new(Exit::Failed, format!("{count} of {} checks failed", checks.len()))),
+        }
+    }
+}
+
+fn contexts() -> Check {
+    match Contexts::read() {
+        Ok(contexts) => match contexts.current() {
+            Some(name) => good("contexts", format!("{name} is in use")),
+            None => good("contexts", "none is in use: flags and the environment decide"),
+        },
+        Err(failure) => wrong("contexts", failure.message(), "mend the file, or remove it and add the contexts again"),
+    }
+}
+
+async fn of_server(client: &Client) -> Vec<Check> {
+    let place = client.place();
+    let mut checks = Vec::new();
+    let ready = match client.plain("readyz").await {
+        Ok(answer) => answer,
+        Err(failure) => {
+            let remedy = "start it, or name another one with --server, RONDEL_SERVER or rondel context use";
+            return vec![wrong("server", failure.message(), remedy)];
+        }
+    };
+    checks.push(good("server", format!("{place} answers")));
+    checks.push(if ready.status.is_success() {
+        good("readiness", "ready")
+    } else {
+        wrong(
+            "readiness",
+            ready.text.trim(),
+            "the checks that are false say what is missing: database, lease, draining",
+        )
+    });
+    checks.extend(ready.date.map(skew));
+    let ask = Ask { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
+    match client.ask(ask).await {
+        Ok(Ok(body)) => {
+            checks.push(good("token", "is good"));
+            checks.extend(body.value().ok().map(|nodes| versions(&nodes)));
+            checks.push(executors(client).await);
+        }
+        Ok(Err(refusal)) if refusal.status == StatusCode::UNAUTHORIZED => checks.push(wrong(
+            "token",
+            client.failure(&refusal).message(),
+            "rondel login keeps one; RONDEL_TOKEN, --token-file and a server's admin.token hold one too",
+        )),
+        Ok(Err(refusal)) => {
+            checks.push(wrong("token", client.failure(&refusal).message(), "ask for a token that may look"));
+        }
+        Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
+    }
+    checks
+}
+
+/// The server's clock, as the answer's `Date` says, against this machine's. It has whole seconds.
+fn skew(server: Timestamp) -> Check {
+    let now = clock::now();
+    let apart = if server > now { server.since(now) } else { now.since(server) };
+    if apart <= SKEW_MAX {
+        good("clock", "within 2s of the server's")
+    } else {
+        let found = format!("{} apart from the server's", clock::rough(apart));
+        warning("clock", found, "times relative to now are off by that much; let NTP set both clocks")
+    }
+}
+
+fn versions(nodes: &Value) -> Check {
+    let own = env!("CARGO_PKG_VERSION");
+    let items = nodes["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut others: Vec<&str> = items.iter().filter_map(|node| node["server_version"].as_str()).collect();
+    others.sort_unstable();
+    others.dedup();
+    match others.as_slice() {
+        [one] if *one == own => good("versions", format!("{own} here and there")),
+        [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
+        several => {
+            let found = format!("{own} here, {} there", several.join(" and "));
+            warning("versions", found, "use the same version on both sides")
+        }
+    }
+}
+
+async fn executors(client: &Client) -> Check {
+    let found = match client.get(&["executors"], &[]).await.and_then(|body| body.value()) {
+        Ok(found) => found,
+        Err(failure) => return wrong("executors", failure.message(), "see above"),
+    };
+    let all = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    match all.iter().filter(|executor| executor["status"] == "online").count() {
+        0 => warning("executors", "none is online", "start one: rondel agent --server URL --app NAME, or from the SDK"),
+        count => good("executors", format!("{count} online")),
+    }
+}
+
+/// What a server with this config file needs.
+async fn of_config(file: &ConfigFileArgs) -> Vec<Check> {
+    let config = match file.server(ServerSettings::default()).and_then(ServerConfig::try_from) {
+        Ok(config) => config,
+        Err(failure) => return vec![wrong("settings", failure.message(), "rondel config-reference has every setting")],
+    };
+    let mut checks = vec![good("settings", "are right")];
+    checks.push(database(&config.database).await);
+    checks.push(disk(&config.data_dir));
+    checks
+}
+
+/// Whether somebody listens where the database should be. It is not opened: that would bring its tables up to date.
+async fn database(database: &Database) -> Check {
+    let shown = database.to_string();
+    if let Some(file) = database.0.sqlite_path() {
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return match (file.is_file(), folder.is_dir()) {
+            (true, _) => good("database", shown),
+            (false, true) => good("database", format!("{shown} will be made at the first start")),
+            (false, false) => warning(
+                "database",
+                format!("there is no folder {}", folder.display()),
+                "it is made at the first start; is the path right?",
+            ),
+        };
+    }
+    let Ok(url) = reqwest::Url::parse(&shown) else { return good("database", shown) };
+    let port = url.port().unwrap_or(if url.scheme().starts_with("postgres") { 5432 } else { 3306 });
+    let place = (url.host_str().unwrap_or("localhost").to_owned(), port);
+    let remedy = "check host, port and firewall of server.database, and whether the database runs";
+    match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
+        Ok(Ok(_)) => good("database", format!("somebody listens at {shown}")),
+        Ok(Err(error)) => wrong("database", format!("{shown}: {error}"), remedy),
+        Err(_) => wrong("database", format!("{shown} does not answer within {DATABASE_TIMEOUT:?}"), remedy),
+    }
+}
+
+fn disk(folder: &Path) -> Check {
+    let there = folder.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
+    match rustix::fs::statvfs(there) {
+        Ok(stats) => {
+            let free = stats.f_bavail.saturating_mul(stats.f_frsize);
+            let found = format!("{} MiB free at {}", free / 1024 / 1024, there.display());
+            if free >= DISK_MIN {
+                good("disk", found)
+            } else {
+                warning("disk", found, "make room, or move server.data_dir")
+            }
+        }
+        Err(error) => warning("disk", format!("{}: {error}", there.display()), "can this user enter the folder?"),
+    }
+}
+
+fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
+    let word = |verdict| match verdict {
+        Verdict::Good => "ok",
+        Verdict::Warning => "warning",
+        Verdict::Wrong => "failed",
+    };
+    let values = checks.iter().map(|check| {
+        json!({ "name": check.name, "verdict": word(check.verdict), "found": check.found, "remedy": check.remedy })
+    });
+    match format.format {
+        Format::Json | Format::Yaml => {
+            output::document(&json!({ "checks": values.collect::<Vec<_>>() }).to_string(), format.format)
+        }
+        Format::Jsonl => output::data(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
+        Format::Name => {
+            let named = checks.iter().filter(|check| check.verdict != Verdict::Good);
+            output::data(&named.map(|check| check.name).collect::<Vec<_>>().join("\n"))
+        }
+        Format::Table | Format::Wide => {
+            let paint = Paint::of_stdout();
+            let line = |check: &Check| {
+                let ink = match check.verdict {
+                    Verdict::Good => Ink::Green,
+                    Verdict::Warning => Ink::Yellow,
+                    Verdict::Wrong => Ink::Red,
+                };
+                let verdict = paint.ink(ink, &format!("{:<8}", word(check.verdict)));
+                let remedy =
+                    if check.remedy.is_empty() { String::new() } else { format!("\n{:22}-> {}", "", check.remedy) };
+                format!("{verdict} {:<12} {}{remedy}", check.name, harmless(&check.found))
+            };
+            output::data(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))
+        }
+    }
+}

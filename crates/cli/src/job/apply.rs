@@ -1,0 +1,302 @@
+//! Files of jobs compared with the server, and applied.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use clap::Args;
+use reqwest::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::files::{Entry, read_all};
+use super::planned::{Item, Summary, lines};
+use crate::client::{Ask, Body, Client, Refusal, complaints};
+use crate::exit::{Exit, Failure};
+use crate::format::{Format, FormatArgs};
+use crate::paint::Paint;
+use crate::progress::Progress;
+use crate::terminal::harmless;
+use crate::{clock, output};
+
+const PATH: [&str; 2] = ["jobs", "apply"];
+/// How many complaints are listed.
+const COMPLAINTS_MAX: usize = 20;
+/// How many different warnings are shown.
+const WARNINGS_MAX: usize = 10;
+
+#[derive(Debug, Args)]
+pub(super) struct FileArgs {
+    /// A YAML or JSON file with jobs, or a folder of such files; - for stdin. May be repeated
+    #[arg(short, long = "file", value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Remove the jobs of this app that are not in the files; those that code declares stay
+    #[arg(long, value_name = "APP")]
+    prune_app: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job plan -f jobs.yaml\n  rondel job plan -f jobs/ --prune-app billing --exit-code\n\n\
+    Exit codes: 0 nothing to change, or without --exit-code; 10 with --exit-code, where something would change; 2 the files are wrong"
+)]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    files: FileArgs,
+    /// End with exit code 10 if something would change
+    #[arg(long)]
+    exit_code: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job apply -f jobs.yaml\n  rondel job apply -f jobs/ --prune-app billing --yes\n  rondel job export --app billing | sed s/Berlin/Paris/ | rondel job apply -f -\n\n\
+    All files are checked before anything is saved. Applied again, they change nothing."
+)]
+pub(super) struct ApplyArgs {
+    #[command(flatten)]
+    files: FileArgs,
+    /// Do not ask before jobs are removed
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// The whole answer of the server.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    items: Vec<Item>,
+    summary: Summary,
+}
+
+/// A line of an answer that comes line by line.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    End { summary: Summary },
+    Job(Box<Item>),
+}
+
+impl FileArgs {
+    fn query(&self) -> Vec<(&str, &str)> {
+        self.prune_app.as_deref().map(|app| ("prune_app", app)).into_iter().collect()
+    }
+
+    /// What the server would do.
+    async fn plan(&self, client: &Client, entries: &[Entry]) -> Result<Body, Failure> {
+        let mut query = self.query();
+        query.push(("dry_run", "true"));
+        let body = Some(("application/json", document(entries)));
+        let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        answer.map_err(|refusal| refused(client, entries, &refusal))
+    }
+}
+
+fn document(entries: &[Entry]) -> String {
+    Value::Array(entries.iter().map(|entry| entry.value.clone()).collect()).to_string()
+}
+
+/// A refusal, with the places in the files instead of pointers into the list.
+fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
+    let found = complaints(&refusal.text);
+    if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {
+        return client.failure(refusal);
+    }
+    let line = |(pointer, message): &(String, String)| match located(entries, pointer) {
+        Some((place, pointer)) => format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " }),
+        None => message.clone(),
+    };
+    let mut said: Vec<String> = found.iter().take(COMPLAINTS_MAX).map(line).collect();
+    if found.len() > COMPLAINTS_MAX {
+        said.push(format!("and {} more", found.len() - COMPLAINTS_MAX));
+    }
+    match said.as_slice() {
+        [only] => Failure::refused(format!("{only}; nothing was saved")),
+        several => Failure::refused(format!("the files are wrong; nothing was saved\n  {}", several.join("\n  "))),
+    }
+}
+
+/// `/3/schedule/cron` as a place in a file, and the pointer below the job.
+fn located<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
+    let rest = pointer.strip_prefix('/')?;
+    let end = rest.find('/').unwrap_or(rest.len());
+    let entry = entries.get(rest[..end].parse::<usize>().ok()?)?;
+    Some((entry.place(&rest[end..]), &rest[end..]))
+}
+
+impl PlanArgs {
+    pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let entries = read_all(&self.files.files)?;
+        let body = self.files.plan(client, &entries).await?;
+        let answer: Answer = understood(body.text())?;
+        print(&body, &answer, format)?;
+        if matches!(format.format, Format::Table | Format::Wide) {
+            match answer.summary {
+                summary if summary.is_quiet() => output::talk(&format!("nothing to change: {}", summary.words())),
+                summary => output::talk(&format!("applied, this would make {}", summary.words())),
+            }
+        }
+        if self.exit_code && !answer.summary.is_quiet() {
+            return Err(Failure::silent(Exit::Changes));
+        }
+        Ok(())
+    }
+}
+
+fn understood<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::of("the server's answer is not understood", &error))
+}
+
+fn print(body: &Body, answer: &Answer, format: FormatArgs) -> Result<(), Failure> {
+    match format.format {
+        Format::Json | Format::Yaml => output::document(body.text(), format.format),
+        Format::Jsonl => {
+            let page = body.page()?;
+            output::data(&page.items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
+        }
+        Format::Name => {
+            let moved = answer.items.iter().filter(|item| item.action != "unchanged");
+            output::data(&moved.map(|item| item.name.clone()).collect::<Vec<_>>().join("\n"))
+        }
+        Format::Table | Format::Wide => {
+            let (paint, now) = (Paint::of_stdout(), clock::now());
+            warn(answer.items.iter());
+            output::data(&answer.items.iter().map(|item| lines(item, paint, now)).collect::<String>())
+        }
+    }
+}
+
+/// Each warning once, with the number of jobs that have it.
+fn warn<'a>(items: impl Iterator<Item = &'a Item>) {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for item in items {
+        for warning in &item.warnings {
+            found.entry(warning).or_default().push(&item.name);
+        }
+    }
+    let count = found.len();
+    for (warning, jobs) in found.into_iter().take(WARNINGS_MAX) {
+        let jobs = match jobs.as_slice() {
+            [one] => (*one).to_owned(),
+            several => format!("{} jobs", several.len()),
+        };
+        output::talk(&format!("warning: {}: {}", harmless(&jobs), harmless(warning)));
+    }
+    if count > WARNINGS_MAX {
+        output::talk(&format!("and {} more warnings", count - WARNINGS_MAX));
+    }
+}
+
+impl ApplyArgs {
+    pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let entries = read_all(&self.files.files)?;
+        if self.files.prune_app.is_some() && !self.yes {
+            self.ask(client, &entries).await?;
+        }
+        if matches!(format.format, Format::Json | Format::Yaml) {
+            return self.in_one_piece(client, &entries, format).await;
+        }
+        let answer = client.post_for_lines(&PATH, &self.files.query(), document(&entries)).await?;
+        let mut answer = answer.map_err(|refusal| refused(client, &entries, &refusal))?;
+        let progress = Progress::new(entries.len(), "applying");
+        let (mut items, mut summary) = (Vec::new(), None);
+        while let Some(text) = answer.next().await? {
+            match understood(&text)? {
+                Line::End { summary: told } => summary = Some(told),
+                Line::Job(item) => {
+                    progress.step();
+                    items.push((*item, text));
+                }
+            }
+        }
+        drop(progress);
+        let Some(summary) = summary else {
+            let message = format!("the server broke off after {} of {} jobs; apply again", items.len(), entries.len());
+            return Err(Failure::new(Exit::Unreachable, message));
+        };
+        items.sort_by_key(|(item, _)| item.index.unwrap_or(usize::MAX));
+        report(&items, format)?;
+        if matches!(format.format, Format::Table | Format::Wide) {
+            output::talk(&if summary.is_quiet() {
+                format!("nothing changed: {}", summary.words())
+            } else {
+                summary.words()
+            });
+        }
+        ending(items.iter().map(|(item, _)| item))
+    }
+
+    /// The server's answer as it stands.
+    async fn in_one_piece(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
+        let (query, body) = (self.files.query(), Some(("application/json", document(entries))));
+        let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        let body = answer.map_err(|refusal| refused(client, entries, &refusal))?;
+        output::document(body.text(), format.format)?;
+        ending(understood::<Answer>(body.text())?.items.iter())
+    }
+
+    /// Shows which jobs would go, and asks, where a person sits there.
+    async fn ask(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
+        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            return Ok(());
+        }
+        let body = self.files.plan(client, entries).await?;
+        let answer: Answer = understood(body.text())?;
+        let gone: Vec<_> =
+            answer.items.iter().filter(|item| item.action == "removed").map(|item| harmless(&item.name)).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        write!(std::io::stderr(), "remove {} job(s): {}? [y/N] ", gone.len(), gone.join(", ")).ok();
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line)?;
+        match line.trim() {
+            "y" | "Y" | "yes" => Ok(()),
+            _ => Err(Failure::from_text("nothing was saved")),
+        }
+    }
+}
+
+fn report(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
+    let (paint, now) = (Paint::of_stdout(), clock::now());
+    match format.format {
+        Format::Json | Format::Jsonl | Format::Yaml => {
+            output::data(&items.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"))
+        }
+        Format::Name => {
+            let moved = items.iter().filter(|(item, _)| item.action != "unchanged");
+            output::data(&moved.map(|(item, _)| item.name.clone()).collect::<Vec<_>>().join("\n"))
+        }
+        Format::Table | Format::Wide => {
+            warn(items.iter().map(|(item, _)| item));
+            output::data(&items.iter().map(|(item, _)| lines(item, paint, now)).collect::<String>())
+        }
+    }
+}
+
+/// What the process ends with: the first job that failed says which code.
+fn ending<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
+    let failed: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
+    let Some((item, error)) = failed.first() else { return Ok(()) };
+    let exit = match error.code.as_str() {
+        "version_mismatch" | "job_exists" | "job_is_parent" | "job_not_found" => Exit::Conflict,
+        _ => Exit::Failed,
+    };
+    let more = if failed.len() > 1 { format!(" (the first of {})", failed.len()) } else { String::new() };
+    let (name, message) = (harmless(&item.name), harmless(&error.message));
+    Err(Failure::new(exit, format!("{name} was not saved{more}: {message}; the others were: apply again")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::of_yaml;
+    use super::*;
+
+    #[test]
+    fn a_pointer_becomes_a_place_in_the_file() {
+        let entries = of_yaml("- name: a\n- name: b\n  schedule:\n    cron: x\n", "jobs.yaml").unwrap();
+        assert_eq!(located(&entries, "/1/schedule/cron"), Some(("jobs.yaml:4:11".to_owned(), "/schedule/cron")));
+        assert_eq!(located(&entries, "/0"), Some(("jobs.yaml:1:3".to_owned(), "")));
+        assert_eq!(located(&entries, "/7/name"), None);
+        assert_eq!(located(&entries, ""), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! A definition in the editor of whoever asks.
+
+use std::path::Path;
+
+use clap::Args;
+use reqwest::{Method, StatusCode};
+
+use super::files::{Entry, of_yaml};
+use super::saved;
+use crate::client::{Ask, Client, complaints};
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::output;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The editor is that of VISUAL, else of EDITOR, else vi. What the server refuses is shown in the file, to be mended;\n\
+    left as it is, the file is thrown away.\n\nExample:\n  EDITOR=nano rondel job edit report.daily"
+)]
+pub(super) struct EditArgs {
+    /// The job's name
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    name: String,
+}
+
+impl EditArgs {
+    pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let job = client.get(&["jobs", &self.name], &[]).await?.value()?;
+        let export = client.get(&["jobs", "export"], &[("name", &self.name), ("format", "yaml")]).await?;
+        let tag = format!("\"v{}\"", job["version"]);
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join(format!("{}.yaml", self.name));
+        let mut remarks = vec![format!("Job {}. What is left out has its default; see docs/API.md.", self.name)];
+        let original = export.text().to_owned();
+        let mut text = original.clone();
+        loop {
+            std::fs::write(&file, with_remarks(&remarks, &text))?;
+            edit(&file).await?;
+            let edited = without_remarks(&std::fs::read_to_string(&file)?);
+            if edited == original {
+                output::talk("nothing changed");
+                return Ok(());
+            }
+            if edited == text {
+                return Err(Failure::refused(format!("left as it was; nothing was saved: {}", remarks.join("; "))));
+            }
+            let wrong = match of_yaml(&edited, "the file") {
+                Err(failure) => vec![failure.message().to_owned()],
+                Ok(entries) => match self.put(client, &entries, &tag, format).await? {
+                    None => return Ok(()),
+                    Some(wrong) => wrong,
+                },
+            };
+            (remarks, text) = (wrong, edited);
+        }
+    }
+
+    /// Saves it, or says what is wrong with it.
+    async fn put(
+        &self,
+        client: &Client,
+        entries: &[Entry],
+        tag: &str,
+        format: FormatArgs,
+    ) -> Result<Option<Vec<String>>, Failure> {
+        let [entry] = entries else { return Ok(Some(vec!["the file must have one job in it".to_owned()])) };
+        let body = Some(("application/json", entry.value.to_string()));
+        let (path, headers) = (["jobs", &self.name], [("if-match", tag)]);
+        let answer = client.ask(Ask { method: Method::PUT, path: &path, query: &[], body, headers: &headers }).await?;
+        match answer {
+            Ok(job) => saved(&job, format).map(|()| None),
+            Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+                let line = |(pointer, message): (String, String)| format!("{pointer}: {message}");
+                Ok(Some(complaints(&refusal.text).into_iter().map(line).collect()))
+            }
+            Err(refusal) => Err(client.failure(&refusal)),
+        }
+    }
+}
+
+fn with_remarks(remarks: &[String], text: &str) -> String {
+    let remarks = remarks.iter().flat_map(|remark| remark.lines()).map(|line| format!("#: {line}\n"));
+    format!("{}{text}", remarks.collect::<String>())
+}
+
+fn without_remarks(text: &str) -> String {
+    text.split_inclusive('\n').skip_while(|line| line.starts_with("#:")).collect()
+}
+
+/// Opens the editor and waits for it. It may be a command with arguments: the shell reads it.
+async fn edit(file: &Path) -> Result<(), Failure> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".into());
+    let shown = editor.to_string_lossy().into_owned();
+    let mut script = editor;
+    script.push(" \"$@\"");
+    let status = tokio::process::Command::new("sh").arg("-c").arg(script).arg("sh").arg(file).status().await;
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::from_text(format!("the editor {shown:?} ended with {status}; nothing was saved"))),
+        Err(error) => Err(Failure::of(format!("cannot start the editor {shown:?}; set EDITOR"), &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remarks_come_and_go() {
+        let text = "# a comment of the author\n- name: a\n";
+        let shown = with_remarks(&["one\ntwo".to_owned()], text);
+        assert_eq!(shown, "#: one\n#: two\n# a comment of the author\n- name: a\n");
+        assert_eq!(without_remarks(&shown), text);
+    }
+}

@@ -1,0 +1,159 @@
+//! Files of jobs: YAML or JSON, one by one, a folder of them, or stdin.
+
+use std::path::{Path, PathBuf};
+
+use rondel_web::yaml::{Node, documents};
+use serde_json::Value;
+
+use super::definition::read_text;
+use crate::exit::Failure;
+
+/// How deep folders are looked into.
+const DEPTH_MAX: usize = 8;
+
+/// A job in a file.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) value: Value,
+    file: String,
+    /// Where its parts stand; nothing for JSON.
+    node: Option<Node>,
+}
+
+impl Entry {
+    /// Where something in it stands: `jobs.yaml:14:9`, or without lines `jobs.json: /3/app`.
+    pub(super) fn place(&self, pointer: &str) -> String {
+        match &self.node {
+            Some(node) => {
+                let (line, column) = node.place(pointer);
+                format!("{}:{line}:{column}", self.file)
+            }
+            None => self.file.clone(),
+        }
+    }
+}
+
+/// The jobs in these files, in order.
+pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.as_os_str() != "-" && path.is_dir() {
+            let before = files.len();
+            collect(path, 0, &mut files)?;
+            if files.len() == before {
+                let message = format!("{}: no .yaml, .yml or .json file is in this folder", path.display());
+                return Err(Failure::refused(message));
+            }
+        } else {
+            files.push(path.clone());
+        }
+    }
+    let mut entries = Vec::new();
+    for file in &files {
+        entries.extend(read(file)?);
+    }
+    if entries.is_empty() {
+        let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+        return Err(Failure::refused(format!("{}: no job is in there", names.join(", "))));
+    }
+    Ok(entries)
+}
+
+/// The files of a folder and of those in it, by name; hidden ones are passed over.
+fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let wrong = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(wrong)? {
+        found.push(entry.map_err(wrong)?.path());
+    }
+    found.sort();
+    for path in found {
+        let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if is_hidden {
+            continue;
+        }
+        if path.is_dir() {
+            if depth < DEPTH_MAX {
+                collect(&path, depth + 1, files)?;
+            }
+        } else if kind_of(&path).is_some() {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Json,
+    Yaml,
+}
+
+fn kind_of(path: &Path) -> Option<Kind> {
+    match path.extension()?.to_ascii_lowercase().to_str()? {
+        "json" => Some(Kind::Json),
+        "yaml" | "yml" => Some(Kind::Yaml),
+        _ => None,
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
+    let text = read_text(path)?;
+    let file = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
+    // What begins like JSON and is JSON needs no better reader.
+    let begins = text.trim_start().starts_with(['{', '[']);
+    if kind_of(path) == Some(Kind::Json) || (begins && kind_of(path).is_none()) {
+        return of_json(&text, &file);
+    }
+    of_yaml(&text, &file)
+}
+
+fn of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        Failure::refused(format!("{file}:{}:{}: is not JSON: {}", error.line(), error.column(), reason(&error)))
+    })?;
+    let values = match value {
+        Value::Array(items) => items,
+        one => vec![one],
+    };
+    Ok(values.into_iter().map(|value| Entry { value, file: file.to_owned(), node: None }).collect())
+}
+
+/// The sentence without the place behind it.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rfind(" at line ").map_or_else(|| text.clone(), |end| text[..end].to_owned())
+}
+
+/// The jobs of a YAML text; `file` is what complaints call it.
+pub(super) fn of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
+    let found = documents(text)
+        .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;
+    let entry = |node: Node| Entry { value: node.value(), file: file.to_owned(), node: Some(node) };
+    Ok(found.into_iter().flat_map(Node::items).map(entry).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_read_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("b.yaml", "name: b1\n---\n- name: b2\n- name: b3\n");
+        write("a.json", "[{\"name\": \"a\"}]");
+        write("c/d.yml", "name: d\n");
+        write(".hidden.yaml", "name: [\n");
+        write("readme.md", "no job");
+        let entries = read_all(&[folder.path().to_owned()]).unwrap();
+        let names: Vec<_> = entries.iter().map(|entry| entry.value["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["a", "b1", "b2", "b3", "d"]);
+        assert!(entries[3].place("/name").ends_with("b.yaml:4:9"), "{}", entries[3].place("/name"));
+        assert!(entries[0].place("/name").ends_with("a.json"));
+    }
+}

@@ -1,0 +1,184 @@
+//! A plan, and what became of it, as people read it.
+
+use std::fmt::Write as _;
+
+use rondel_core::Timestamp;
+use rondel_core::diff::{Change, text};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::clock;
+use crate::paint::{Ink, Paint};
+use crate::terminal::harmless;
+
+/// How many fires of each kind are shown.
+const SHOWN_MAX: usize = 5;
+
+/// A job of an answer.
+#[derive(Debug, Deserialize)]
+pub(super) struct Item {
+    pub(super) name: String,
+    pub(super) action: String,
+    #[serde(default)]
+    pub(super) index: Option<usize>,
+    #[serde(default)]
+    changes: Vec<ChangeItem>,
+    #[serde(default)]
+    fires: Option<Fires>,
+    #[serde(default)]
+    pub(super) warnings: Vec<String>,
+    #[serde(default)]
+    pub(super) error: Option<Refused>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ChangeItem {
+    pointer: String,
+    #[serde(default)]
+    from: Option<Value>,
+    #[serde(default)]
+    to: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Fires {
+    to: Timestamp,
+    is_whole: bool,
+    vanishing: Kind,
+    appearing: Kind,
+}
+
+#[derive(Debug, Deserialize)]
+struct Kind {
+    count: u64,
+    first: Vec<Timestamp>,
+}
+
+/// Why a job was not saved.
+#[derive(Debug, Deserialize)]
+pub(super) struct Refused {
+    pub(super) code: String,
+    pub(super) message: String,
+}
+
+/// How many jobs there are of each kind.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(super) struct Summary {
+    pub(super) created: usize,
+    pub(super) changed: usize,
+    pub(super) unchanged: usize,
+    pub(super) removed: usize,
+    pub(super) failed: usize,
+}
+
+impl Summary {
+    /// Whether nothing happens.
+    pub(super) const fn is_quiet(self) -> bool {
+        self.created + self.changed + self.removed + self.failed == 0
+    }
+
+    /// `1 created, 2 changed, 3 unchanged`.
+    pub(super) fn words(self) -> String {
+        let parts = [
+            (self.created, "created"),
+            (self.changed, "changed"),
+            (self.removed, "removed"),
+            (self.failed, "failed"),
+            (self.unchanged, "unchanged"),
+        ];
+        let said: Vec<_> =
+            parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+        said.join(", ")
+    }
+}
+
+/// The lines about one job; none about one that stays as it is.
+pub(super) fn lines(item: &Item, paint: Paint, now: Timestamp) -> String {
+    let (sign, ink) = match item.action.as_str() {
+        "created" => ("+", Ink::Green),
+        "changed" => ("~", Ink::Yellow),
+        "removed" => ("-", Ink::Red),
+        "failed" => ("!", Ink::Red),
+        _ => return String::new(),
+    };
+    let mut shown = paint.ink(ink, &format!("{sign} {} {}", harmless(&item.name), item.action));
+    shown.push('\n');
+    if let Some(error) = &item.error {
+        writeln!(shown, "    {}", paint.ink(Ink::Red, &harmless(&error.message))).ok();
+    }
+    let changes: Vec<Change> = item
+        .changes
+        .iter()
+        .map(|it| Change { pointer: it.pointer.clone(), from: it.from.clone(), to: it.to.clone() })
+        .collect();
+    for line in text(&changes).lines() {
+        let ink = match line.as_bytes().first() {
+            Some(b'+') => Ink::Green,
+            Some(b'-') => Ink::Red,
+            Some(b'/') => Ink::Bold,
+            _ => Ink::Dim,
+        };
+        writeln!(shown, "    {}", paint.ink(ink, &harmless(line))).ok();
+    }
+    if let Some(fires) = &item.fires {
+        shown.push_str(&fires.lines(paint, now));
+    }
+    shown
+}
+
+impl Fires {
+    fn lines(&self, paint: Paint, now: Timestamp) -> String {
+        let until = if self.is_whole {
+            "in the next week".to_owned()
+        } else {
+            format!("up to {} (there are too many to look further)", self.to)
+        };
+        let mut shown =
+            format!("    fires {until}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
+        for (sign, ink, kind) in [("-", Ink::Red, &self.vanishing), ("+", Ink::Green, &self.appearing)] {
+            for at in kind.first.iter().take(SHOWN_MAX) {
+                let line = paint.ink(ink, &format!("{sign} {at}"));
+                writeln!(shown, "      {line} ({})", clock::relative(*at, now)).ok();
+            }
+            let shown_count = kind.first.len().min(SHOWN_MAX) as u64;
+            if kind.count > shown_count {
+                let line = paint.ink(ink, &format!("{sign} and {} more", kind.count - shown_count));
+                writeln!(shown, "      {line}").ok();
+            }
+        }
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_a_schedule_shows_its_fires() {
+        let item: Item = serde_json::from_value(json!({
+            "name": "report", "action": "changed", "version": 3,
+            "changes": [{"pointer": "/schedule/cron", "from": "0 0 2 * * ?", "to": "0 0 3 * * ?"}],
+            "fires": {
+                "to": "2026-11-27T11:00:00Z", "is_whole": true,
+                "vanishing": {"count": 7, "first": ["2026-11-21T02:00:00Z"]},
+                "appearing": {"count": 1, "first": ["2026-11-21T03:00:00Z"]},
+            },
+        }))
+        .unwrap();
+        let now = "2026-11-20T11:00:00Z".parse().unwrap();
+        let expected = "~ report changed\n    /schedule/cron\n    - \"0 0 2 * * ?\"\n    + \"0 0 3 * * ?\"\n    \
+            fires in the next week: 7 vanish, 1 appear\n      - 2026-11-21T02:00:00Z (in 15h)\n      - and 6 more\n      \
+            + 2026-11-21T03:00:00Z (in 16h)\n";
+        assert_eq!(lines(&item, Paint::OFF, now), expected);
+    }
+
+    #[test]
+    fn a_summary_says_what_there_is() {
+        let summary = Summary { created: 1, unchanged: 12, ..Summary::default() };
+        assert_eq!(summary.words(), "1 created, 12 unchanged");
+        assert!(!summary.is_quiet() && Summary { unchanged: 1, ..Summary::default() }.is_quiet());
+    }
+}

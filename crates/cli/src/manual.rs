@@ -1,0 +1,29 @@
+//! `rondel man`: a manual page for every command.
+
+use std::path::PathBuf;
+
+use clap::{Args, Command};
+
+use crate::exit::Failure;
+use crate::output;
+
+/// Manual pages.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rondel man ~/.local/share/man/man1 && man rondel-job-apply")]
+pub(crate) struct ManArgs {
+    /// The folder for the pages; made where it is missing
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+impl ManArgs {
+    /// Writes the pages.
+    pub(crate) fn run(&self, command: Command) -> Result<(), Failure> {
+        let place = self.folder.display().to_string();
+        let wrong = |error: std::io::Error| Failure::of(format!("cannot write manual pages to {place}"), &error);
+        std::fs::create_dir_all(&self.folder).map_err(wrong)?;
+        clap_mangen::generate_to(command, &self.folder).map_err(wrong)?;
+        output::talk(&format!("wrote the manual pages to {place}"));
+        Ok(())
+    }
+}

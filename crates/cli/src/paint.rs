@@ -1,0 +1,63 @@
+//! Colours, where a person looks: on a terminal that has them, unless `NO_COLOR` says otherwise.
+
+use std::io::IsTerminal as _;
+
+/// What stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ink {
+    /// What comes, what went well.
+    Green,
+    /// What goes, what went wrong.
+    Red,
+    /// What changes, what is not over.
+    Yellow,
+    /// What is less important.
+    Dim,
+    /// What a line is about.
+    Bold,
+}
+
+/// How stdout is painted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Paint {
+    is_on: bool,
+}
+
+impl Paint {
+    /// Nothing is painted.
+    #[cfg(test)]
+    pub(crate) const OFF: Self = Self { is_on: false };
+
+    /// As stdout wants it.
+    pub(crate) fn of_stdout() -> Self {
+        let is_set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let is_dumb = is_set("TERM").is_none_or(|term| term == "dumb");
+        Self { is_on: std::io::stdout().is_terminal() && is_set("NO_COLOR").is_none() && !is_dumb }
+    }
+
+    /// The text in this ink. It must be harmless already.
+    pub(crate) fn ink(self, ink: Ink, text: &str) -> String {
+        if !self.is_on || text.is_empty() {
+            return text.to_owned();
+        }
+        let code = match ink {
+            Ink::Green => 32,
+            Ink::Red => 31,
+            Ink::Yellow => 33,
+            Ink::Dim => 2,
+            Ink::Bold => 1,
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_colours_nothing_is_added() {
+        assert_eq!(Paint::OFF.ink(Ink::Red, "x"), "x");
+        assert_eq!(Paint { is_on: true }.ink(Ink::Red, "x"), "\u{1b}[31mx\u{1b}[0m");
+    }
+}

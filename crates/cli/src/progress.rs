@@ -1,0 +1,31 @@
+//! A bar on stderr while something takes its time. Off a terminal there is none.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar that fills up.
+#[derive(Debug)]
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// A bar for so many steps of something.
+    pub(crate) fn new(count: usize, what: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(count as u64), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len} {elapsed}");
+        if let Ok(style) = style {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(what);
+        Self(bar)
+    }
+
+    /// One more.
+    pub(crate) fn step(&self) {
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,140 @@
+//! `rondel status`: the cluster in one screen.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::paint::{Ink, Paint};
+use crate::table::Table;
+use crate::terminal::harmless;
+use crate::{clock, output};
+
+/// How many runs of each kind are looked at.
+const LOOKED_AT: &str = "200";
+/// How many of those that failed are shown.
+const SHOWN: usize = 5;
+
+/// The cluster in one screen.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Shows the servers, the executors of each app, what runs and waits, and what failed last.\nWith -o json all of it is one document."
+)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// What was found.
+struct Seen {
+    nodes: Vec<Value>,
+    executors: Vec<Value>,
+    running: Vec<Value>,
+    waiting: Vec<Value>,
+    failed: Vec<Value>,
+}
+
+impl StatusArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let client = self.client.client()?;
+        let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", LOOKED_AT)]).await;
+        let seen = Seen {
+            nodes: items(&client, &["nodes"], &[]).await?,
+            executors: items(&client, &["executors"], &[]).await?,
+            running: runs("running").await?,
+            waiting: runs("waiting").await?,
+            failed: runs("failed,timed_out,unknown").await?,
+        };
+        clock::show_utc(self.format.utc);
+        match self.format.format {
+            Format::Table | Format::Wide => output::data(&seen.screen(&client, Paint::of_stdout())),
+            Format::Name => {
+                output::data(&seen.nodes.iter().map(|node| text_of(&node["name"])).collect::<Vec<_>>().join("\n"))
+            }
+            form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
+                let Seen { nodes, executors, running, waiting, failed } = seen;
+                let whole = json!({
+                    "server": client.place(), "nodes": nodes, "executors": executors, "running": running,
+                    "waiting": waiting, "failed": failed,
+                });
+                output::document(&whole.to_string(), form)
+            }
+        }
+    }
+}
+
+async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<Value>, Failure> {
+    let body = client.get(path, query).await?.value()?;
+    Ok(body["items"].as_array().cloned().unwrap_or_default())
+}
+
+impl Seen {
+    fn screen(&self, client: &Client, paint: Paint) -> String {
+        let title = |text: &str| paint.ink(Ink::Bold, text);
+        let mut parts = vec![format!("{} {}", title("Server"), client.place())];
+        parts.push(format!("{}\n{}", title("Nodes"), self.node_lines()));
+        parts.push(format!("{}\n{}", title("Executors"), self.executor_lines()));
+        let count = |runs: &[Value]| if runs.len() >= 200 { "200 or more".to_owned() } else { runs.len().to_string() };
+        parts.push(format!("{} {} running, {} waiting", title("Runs"), count(&self.running), count(&self.waiting)));
+        parts.push(if self.failed.is_empty() {
+            format!("{} none", title("Failed lately"))
+        } else {
+            format!("{}\n{}", title("Failed lately"), self.failed_lines())
+        });
+        parts.join("\n\n")
+    }
+
+    fn node_lines(&self) -> String {
+        let mut table = Table::new(&["  NAME", "STATUS", "VERSION", "STARTED"]);
+        for node in &self.nodes {
+            let started = time_of(&node["started_at"], clock::now());
+            let name = format!("  {}", harmless(&text_of(&node["name"])));
+            table.add(vec![name, text_of(&node["status"]), text_of(&node["server_version"]), started]);
+        }
+        table.render(false)
+    }
+
+    /// One line for each app.
+    fn executor_lines(&self) -> String {
+        if self.executors.is_empty() {
+            return "  none: start one with rondel agent --server URL --app NAME, or from the SDK".to_owned();
+        }
+        let mut apps: BTreeMap<String, [u64; 5]> = BTreeMap::new();
+        for executor in &self.executors {
+            let counts = apps.entry(text_of(&executor["app"])).or_default();
+            let place = match executor["status"].as_str() {
+                Some("online") => 0,
+                Some("draining") => 1,
+                _ => 2,
+            };
+            counts[place] += 1;
+            if place < 2 {
+                counts[3] += executor["running"].as_u64().unwrap_or_default();
+                counts[4] += executor["slots"].as_u64().unwrap_or_default();
+            }
+        }
+        let mut table = Table::new(&["  APP", "ONLINE", "DRAINING", "OFFLINE", "BUSY"]);
+        for (app, [online, draining, offline, busy, slots]) in apps {
+            let cells = [online.to_string(), draining.to_string(), offline.to_string(), format!("{busy} of {slots}")];
+            table.add(std::iter::once(format!("  {}", harmless(&app))).chain(cells).collect());
+        }
+        table.render(false)
+    }
+
+    fn failed_lines(&self) -> String {
+        let mut table = Table::new(&["  RUN", "JOB", "STATUS", "FINISHED", "MESSAGE"]);
+        for run in self.failed.iter().take(SHOWN) {
+            let message: String = text_of(&run["message"]).chars().take(60).collect();
+            let finished = time_of(&run["finished_at"], clock::now());
+            let id = format!("  {}", text_of(&run["id"]));
+            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, message]);
+        }
+        table.render(false)
+    }
+}

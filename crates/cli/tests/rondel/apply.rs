@@ -1,0 +1,182 @@
+//! Files of jobs against a real server.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::process::{Ended, Program, end, rondel};
+
+/// A server, and a folder in which commands run.
+struct Stage {
+    server: Program,
+    url: String,
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let database = format!("sqlite://{}", folder.path().join("jobs.db").display());
+        let settings = ["--database", &database, "--data-dir", data.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+        let mut server = Program::start(&[&["server"][..], &settings].concat());
+        let url = server.url();
+        Self { server, url, folder }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        self.run_with(args, &[])
+    }
+
+    fn run_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Ended {
+        let mut command = rondel();
+        command.args(args).current_dir(self.folder.path()).env("RONDEL_SERVER", &self.url);
+        command.env("RONDEL_TOKEN_FILE", self.folder.path().join("data/admin.token"));
+        command.env("XDG_CONFIG_HOME", self.folder.path().join("config"));
+        command.envs(variables.iter().copied());
+        end(&mut command)
+    }
+
+    fn stop(mut self) {
+        self.server.signal(Signal::TERM);
+        assert_eq!(self.server.end().code(), Some(0), "{}", self.server.said("stderr"));
+    }
+}
+
+fn many(count: usize, cron: &str) -> String {
+    let mut text = String::new();
+    for number in 0..count {
+        writeln!(text, "- name: job-{number:04}\n  app: billing\n  handler: report\n  schedule: {{cron: {cron}}}")
+            .unwrap();
+    }
+    text
+}
+
+#[test]
+fn a_thousand_jobs_are_applied_once() {
+    let stage = Stage::start();
+    stage.write("jobs.yaml", &many(1_000, "0 30 2 1 1 ?"));
+    let first = stage.run(&["job", "apply", "-f", "jobs.yaml"]);
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    assert!(first.stderr.ends_with("1000 created\n"), "{}", first.stderr);
+    assert_eq!(first.stdout.lines().filter(|line| line.starts_with("+ ")).count(), 1_000);
+    let again = stage.run(&["job", "apply", "-f", "jobs.yaml"]);
+    assert_eq!(
+        (again.code, again.stdout.as_str(), again.stderr.as_str()),
+        (Some(0), "", "nothing changed: 1000 unchanged\n")
+    );
+    let same = stage.run(&["job", "plan", "-f", "jobs.yaml", "--exit-code"]);
+    assert_eq!((same.code, same.stdout.as_str()), (Some(0), ""), "{}", same.stderr);
+
+    stage.write("jobs.yaml", &many(1_000, "0 0 3 * * ?"));
+    let planned = stage.run(&["job", "plan", "-f", "jobs.yaml", "--exit-code"]);
+    assert_eq!(planned.code, Some(10), "{}", planned.stderr);
+    assert!(planned.stdout.contains("7 appear"), "{}", &planned.stdout[..400]);
+    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml", "-o", "name"]).stdout.lines().count(), 1_000);
+    let exported = stage.run(&["job", "export"]).stdout;
+    stage.write("exported.yaml", &exported);
+    let again = stage.run(&["job", "apply", "-f", "exported.yaml"]);
+    assert_eq!((again.code, again.stderr.as_str()), (Some(0), "nothing changed: 1000 unchanged\n"));
+    stage.write("few.yaml", &many(2, "0 0 3 * * ?"));
+    let pruned = stage.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing", "--yes"]);
+    assert!(pruned.stderr.ends_with("998 removed, 2 unchanged\n"), "{}", pruned.stderr);
+    stage.stop();
+}
+
+#[test]
+fn a_mistake_is_told_with_its_place() {
+    let stage = Stage::start();
+    stage.write("jobs/a.yaml", &many(2, "0 30 2 * * ?"));
+    stage.write("jobs/b.yaml", "- name: x\n  app: billing\n  handler: report\n  schedule:\n    cron: 0 0 24 * * ?\n");
+    stage
+        .run(&["job", "apply", "-f", "jobs"])
+        .refused(2, &["jobs/b.yaml:5:11: /schedule/cron: ", "\"24\"", "nothing was saved"]);
+    stage.run(&["job", "get", "job-0000"]).refused(5, &["job-0000"]);
+    stage.write("jobs/b.yaml", "name: x\n  app: [\n");
+    stage.run(&["job", "apply", "-f", "jobs"]).refused(2, &["jobs/b.yaml:2:"]);
+    stage.run(&["job", "apply", "-f", "nosuch"]).refused(2, &["cannot read nosuch"]);
+    stage.write("empty.yaml", "# nothing\n");
+    stage.run(&["job", "apply", "-f", "empty.yaml"]).refused(2, &["no job is in there"]);
+    stage.stop();
+}
+
+#[test]
+fn a_definition_is_edited() {
+    let stage = Stage::start();
+    stage.write("jobs.yaml", &many(1, "0 30 2 * * ?"));
+    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
+    let edit = |editor: &str| stage.run_with(&["job", "edit", "job-0000"], &[("EDITOR", editor)]);
+    let same = edit("true");
+    assert_eq!((same.code, same.stderr.as_str()), (Some(0), "nothing changed\n"));
+    let changed = edit("sed -i 's/handler: report/handler: other/'");
+    assert_eq!(changed.code, Some(0), "{}", changed.stderr);
+    let job = stage.run(&["job", "get", "job-0000", "-o", "json"]).stdout;
+    assert!(job.contains("\"handler\":\"other\"") && job.contains("\"version\":2"), "{job}");
+    // The second time the file is left as it was.
+    edit("sed -i 's/handler: .*/handler: \"\"/'").refused(2, &["nothing was saved", "/handler"]);
+    edit("false").refused(1, &["the editor \"false\" ended"]);
+    stage.stop();
+}
+
+#[test]
+fn a_context_brings_its_server_and_token() {
+    let stage = Stage::start();
+    let plain = |args: &[&str], input: &str| {
+        let mut command = rondel();
+        command.args(args).current_dir("/").env("XDG_CONFIG_HOME", stage.folder.path().join("config"));
+        command
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+        Ended::from(child.wait_with_output().unwrap())
+    };
+    plain(&["login"], "").refused(1, &["there is no context", "rondel context add"]);
+    assert_eq!(plain(&["context", "add", "here", "--url", &stage.url], "").code, Some(0));
+    plain(&["job", "list"], "").refused(4, &["no token was sent", "rondel login"]);
+    plain(&["login"], "not-a-good-token-at-all\n").refused(4, &["token"]);
+    let token = std::fs::read_to_string(stage.folder.path().join("data/admin.token")).unwrap();
+    let signed_in = plain(&["login"], &token);
+    assert_eq!(signed_in.code, Some(0), "{}", signed_in.stderr);
+    assert_eq!(plain(&["job", "list", "-o", "json"], "").code, Some(0));
+    // The token is for the context's server alone.
+    let elsewhere = plain(&["job", "list", "--server", &stage.url.replace("127.0.0.1", "localhost")], "");
+    assert_eq!(elsewhere.code, Some(4), "{}", elsewhere.stderr);
+    assert_eq!(plain(&["logout"], "").code, Some(0));
+    assert_eq!(plain(&["job", "list"], "").code, Some(4));
+    stage.stop();
+}
+
+#[test]
+fn a_shell_completes_names_of_jobs() {
+    let stage = Stage::start();
+    stage.write("jobs.yaml", &many(3, "0 30 2 * * ?"));
+    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
+    let script = stage.run(&["completions", "bash"]);
+    assert!(script.stdout.contains("RONDEL_COMPLETE"), "{}", script.stdout);
+    let variables = [("RONDEL_COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", "3"), ("_CLAP_IFS", "\n")];
+    let found = stage.run_with(&["--", "rondel", "job", "get", "job-00"], &variables);
+    let names: Vec<_> = found.stdout.lines().collect();
+    assert_eq!(names, ["job-0000", "job-0001", "job-0002"], "{}", found.stderr);
+    let found =
+        stage.run_with(&["--", "rondel", "job", "app"], &[("_CLAP_COMPLETE_INDEX", "2"), variables[0], variables[2]]);
+    assert_eq!(found.stdout.lines().collect::<Vec<_>>(), ["apply"], "{}", found.stderr);
+    stage.stop();
+}
+
+#[test]
+fn manual_pages_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = end(rondel().arg("man").arg(folder.path().join("man1")));
+    assert_eq!(written.code, Some(0), "{}", written.stderr);
+    let page = std::fs::read_to_string(folder.path().join("man1/rondel-job-apply.1")).unwrap();
+    assert!(page.contains("rondel job apply") || page.contains("rondel\\-job\\-apply"), "{page}");
+}

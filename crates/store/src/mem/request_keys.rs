@@ -1,0 +1,70 @@
+//! Calls that their makers gave a key.
+
+use async_trait::async_trait;
+use rondel_core::Timestamp;
+
+use super::{MemStore, size};
+use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+use crate::{RequestKeys, Result};
+
+/// A call that began.
+#[derive(Clone, Debug)]
+pub(super) struct StoredCall {
+    fingerprint: String,
+    began_at: Timestamp,
+    answer: Option<KeptAnswer>,
+}
+
+#[async_trait]
+impl RequestKeys for MemStore {
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<Begun> {
+        let mut state = self.state();
+        let new = StoredCall { fingerprint: call.fingerprint.to_owned(), began_at: now, answer: None };
+        let Some(known) = state.calls.get_mut(&key(call)) else {
+            state.calls.insert(key(call), new);
+            return Ok(Begun::New);
+        };
+        if known.fingerprint != call.fingerprint {
+            return Ok(Begun::Other);
+        }
+        if let Some(answer) = &known.answer {
+            return Ok(Begun::Answered(answer.clone()));
+        }
+        if known.began_at >= given_up {
+            return Ok(Begun::InFlight);
+        }
+        *known = new;
+        Ok(Begun::New)
+    }
+
+    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
+        let mut state = self.state();
+        let is_open = |known: &&mut StoredCall| known.fingerprint == call.fingerprint && known.answer.is_none();
+        let Some(known) = state.calls.get_mut(&key(call)).filter(is_open) else { return Ok(()) };
+        match answer {
+            Some(answer) => known.answer = Some(answer.clone()),
+            None => drop(state.calls.remove(&key(call))),
+        }
+        Ok(())
+    }
+
+    async fn forget_calls(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let mut old: Vec<_> = state
+            .calls
+            .iter()
+            .filter(|(_, call)| call.began_at < before)
+            .map(|(key, call)| (call.began_at, key.clone()))
+            .collect();
+        old.sort();
+        // As in SQL: those that began in the same millisecond stay for the next time.
+        let before = old.get(size(limit)).map_or(before, |(began_at, _)| *began_at);
+        let count = old.len();
+        state.calls.retain(|_, call| call.began_at >= before);
+        Ok((count - old.iter().filter(|(began_at, _)| *began_at >= before).count()) as u64)
+    }
+}
+
+fn key(call: KeyedCall<'_>) -> (String, String) {
+    (call.scope.to_owned(), call.key.to_owned())
+}

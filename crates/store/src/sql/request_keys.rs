@@ -1,0 +1,87 @@
+//! Calls that their makers gave a key.
+
+use async_trait::async_trait;
+use rondel_core::Timestamp;
+
+use super::SqlStore;
+use super::query::{Query, Reader, Statement};
+use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+use crate::{RequestKeys, Result};
+
+const INSERT_CALL: Statement = Statement {
+    name: "insert_call",
+    text: "INSERT {ignore} INTO request_key (scope, request_key, fingerprint, began_at_ms) VALUES (?, ?, ?, ?) \
+           {or_ignore}",
+};
+const READ_CALL: Statement = Statement {
+    name: "read_call",
+    text: "SELECT began_at_ms, fingerprint, status, headers, body FROM request_key WHERE scope = ? AND request_key = ?",
+};
+/// Of several that find a call given up, one takes it.
+const TAKE_UP_CALL: Statement = Statement {
+    name: "take_up_call",
+    text: "UPDATE request_key SET began_at_ms = ? WHERE scope = ? AND request_key = ? AND status IS NULL \
+           AND began_at_ms = ?",
+};
+const ANSWER_CALL: Statement = Statement {
+    name: "answer_call",
+    text: "UPDATE request_key SET status = ?, headers = ?, body = ? WHERE scope = ? AND request_key = ? \
+           AND fingerprint = ? AND status IS NULL",
+};
+const DELETE_CALL: Statement = Statement {
+    name: "delete_call",
+    text: "DELETE FROM request_key WHERE scope = ? AND request_key = ? AND fingerprint = ? AND status IS NULL",
+};
+pub(super) const FIND_OLD_CALL: Statement = Statement {
+    name: "find_old_call",
+    text: "SELECT began_at_ms FROM request_key WHERE began_at_ms < ? ORDER BY began_at_ms LIMIT 1 OFFSET ?",
+};
+const DELETE_CALLS: Statement =
+    Statement { name: "delete_calls", text: "DELETE FROM request_key WHERE began_at_ms < ?" };
+
+#[async_trait]
+impl RequestKeys for SqlStore {
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<Begun> {
+        let insert = Query::new(&INSERT_CALL).text(call.scope).text(call.key).text(call.fingerprint).at(now);
+        if self.execute(insert).await? == 1 {
+            return Ok(Begun::New);
+        }
+        let Some(row) = self.row(Query::new(&READ_CALL).text(call.scope).text(call.key)).await? else {
+            // It was forgotten between the two statements.
+            return Ok(Begun::InFlight);
+        };
+        let mut columns = Reader::new(&row, "request_key");
+        let began_at = columns.at("began_at_ms")?;
+        if columns.text("fingerprint")? != call.fingerprint {
+            return Ok(Begun::Other);
+        }
+        if let Some(status) = columns.opt_small("status")? {
+            let headers = columns.opt_text("headers")?.unwrap_or_default();
+            let body = columns.opt_text("body")?.unwrap_or_default();
+            let status = u16::try_from(status).map_err(|error| columns.corrupt("status", error))?;
+            return Ok(Begun::Answered(KeptAnswer { status, headers, body }));
+        }
+        if began_at >= given_up {
+            return Ok(Begun::InFlight);
+        }
+        let take_up = Query::new(&TAKE_UP_CALL).at(now).text(call.scope).text(call.key).at(began_at);
+        Ok(if self.execute(take_up).await? == 1 { Begun::New } else { Begun::InFlight })
+    }
+
+    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
+        let query = match answer {
+            Some(answer) => Query::new(&ANSWER_CALL).int(answer.status.into()).text(&answer.headers).text(&answer.body),
+            None => Query::new(&DELETE_CALL),
+        };
+        self.execute(query.text(call.scope).text(call.key).text(call.fingerprint)).await.map(drop)
+    }
+
+    async fn forget_calls(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let next = self.row(Query::new(&FIND_OLD_CALL).at(before).int(limit.into())).await?;
+        let before = match next {
+            Some(row) => Reader::new(&row, "request_key").at("began_at_ms")?,
+            None => before,
+        };
+        self.execute(Query::new(&DELETE_CALLS).at(before)).await
+    }
+}

@@ -1,0 +1,140 @@
+//! What an applied list did, or would do, as the API says it.
+
+use rondel_admin::jobs::{Action, PlannedJob, SavedJob};
+use rondel_core::Timestamp;
+use rondel_core::ahead::{FireChanges, Fires};
+use serde::Serialize;
+
+use super::versions::ChangeJson;
+use crate::problem::{Complaint, Problem};
+
+/// The whole answer.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    dry_run: bool,
+    items: Vec<Item>,
+    summary: Summary,
+}
+
+/// How many jobs there are of each kind.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Summary {
+    created: usize,
+    changed: usize,
+    unchanged: usize,
+    removed: usize,
+    failed: usize,
+}
+
+/// What became of a job.
+#[derive(Serialize)]
+pub(super) struct Item {
+    name: String,
+    action: &'static str,
+    /// Its place in the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) index: Option<usize>,
+    /// The version that it has now, or had until it was removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<i64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changes: Vec<ChangeJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fires: Option<FiresJson>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorJson>,
+}
+
+/// What happens to the fires of the next week.
+#[derive(Serialize)]
+struct FiresJson {
+    /// Up to here they were compared.
+    to: Timestamp,
+    /// Whether that is the whole week.
+    is_whole: bool,
+    vanishing: KindJson,
+    appearing: KindJson,
+}
+
+#[derive(Serialize)]
+struct KindJson {
+    count: u64,
+    first: Vec<Timestamp>,
+}
+
+#[derive(Serialize)]
+struct ErrorJson {
+    code: &'static str,
+    message: String,
+    errors: Vec<Complaint>,
+}
+
+impl Answer {
+    pub(super) fn new(dry_run: bool, items: Vec<Item>) -> Self {
+        let mut summary = Summary::default();
+        items.iter().for_each(|item| summary.add(item));
+        Self { dry_run, items, summary }
+    }
+}
+
+impl Summary {
+    pub(super) fn add(&mut self, item: &Item) {
+        let count = match item.action {
+            "created" => &mut self.created,
+            "changed" => &mut self.changed,
+            "unchanged" => &mut self.unchanged,
+            "removed" => &mut self.removed,
+            _ => &mut self.failed,
+        };
+        *count += 1;
+    }
+}
+
+impl Item {
+    pub(super) fn planned(job: &PlannedJob) -> Self {
+        let action = match job.action {
+            Action::Create => "created",
+            Action::Change => "changed",
+            Action::Keep => "unchanged",
+            Action::Remove => "removed",
+        };
+        Self {
+            name: job.name.clone(),
+            action,
+            index: job.index,
+            version: job.version,
+            changes: job.changes.iter().cloned().map(ChangeJson::from).collect(),
+            fires: job.fires.as_ref().map(FiresJson::from),
+            warnings: job.warnings.iter().map(ToString::to_string).collect(),
+            error: None,
+        }
+    }
+
+    pub(super) fn saved(job: &SavedJob) -> Self {
+        let planned = Self::planned(&job.planned);
+        match &job.result {
+            Ok(None) => planned,
+            Ok(Some(record)) => Self { version: Some(record.version), ..planned },
+            Err(error) => {
+                let problem = Problem::of_job_error(error);
+                let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
+                let error = ErrorJson { code, message, errors: problem.complaints().to_vec() };
+                Self { action: "failed", error: Some(error), ..planned }
+            }
+        }
+    }
+}
+
+impl From<&FireChanges> for FiresJson {
+    fn from(changes: &FireChanges) -> Self {
+        let kind = |fires: &Fires| KindJson { count: fires.count, first: fires.first.clone() };
+        Self {
+            to: changes.to,
+            is_whole: changes.is_whole,
+            vanishing: kind(&changes.vanishing),
+            appearing: kind(&changes.appearing),
+        }
+    }
+}

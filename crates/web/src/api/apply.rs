@@ -1,0 +1,237 @@
+//! A list of jobs as it is to be: compared with what is there, and made so.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream::{Stream, unfold};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rondel_admin::jobs::{Application, ApplyError, ApplyPlan, Saving};
+use rondel_core::{FieldError, JobSpec};
+use serde_json::Value;
+
+use super::applied::{Answer, Item, Summary};
+use super::job_body;
+use super::jobs::find_app;
+use crate::app::Web;
+use crate::body::{collect_up_to, is_json, read};
+use crate::call::{Call, quoted};
+use crate::frame::json;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::yaml::{Node, documents};
+
+/// The most jobs of one list.
+const COUNT_MAX: usize = 5_000;
+/// The largest list, in bytes.
+const LEN_MAX: usize = 16 * 1024 * 1024;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct ApplyQuery {
+    is_dry_run: bool,
+    /// The app whose jobs go that are not in the list.
+    prune: Option<String>,
+}
+
+impl FromQuery for ApplyQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { is_dry_run: reader.flag("dry_run"), prune: reader.one("prune_app") }
+    }
+}
+
+/// The definitions of a body.
+pub(crate) enum Documents {
+    Json(Vec<Value>),
+    Yaml(Vec<Node>),
+}
+
+impl FromRequest<Web> for Documents {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
+        let (is_json, is_yaml) = (is_json(request.headers()), is_yaml(request.headers()));
+        if !is_json && !is_yaml {
+            let message = "send \"Content-Type: application/json\" or \"application/yaml\"";
+            return Err(Problem::new(Code::UnsupportedMediaType, message));
+        }
+        let bytes = collect_up_to(request, web, LEN_MAX).await?;
+        let found = if is_json { Self::of_json(&bytes)? } else { Self::of_yaml(&bytes)? };
+        match found.len() {
+            0 => Err(refused("", "has no jobs; to remove all jobs of an app, delete them")),
+            1..=COUNT_MAX => Ok(found),
+            count => Err(refused("", format!("has {count} jobs, of which one list can have {COUNT_MAX}"))),
+        }
+    }
+}
+
+fn refused(pointer: &str, message: impl Into<String>) -> Problem {
+    Problem::of_complaints(Code::InvalidBody, vec![Complaint::body(pointer, "invalid_value", message)])
+}
+
+fn is_yaml(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
+    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    matches!(essence.as_str(), "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml")
+}
+
+impl Documents {
+    fn of_json(bytes: &[u8]) -> Result<Self, Problem> {
+        Ok(Self::Json(match read(bytes)? {
+            Value::Array(items) => items,
+            one => vec![one],
+        }))
+    }
+
+    fn of_yaml(bytes: &[u8]) -> Result<Self, Problem> {
+        let text = std::str::from_utf8(bytes).map_err(|_| Problem::new(Code::InvalidYaml, "the body is not UTF-8"))?;
+        let found = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
+        Ok(Self::Yaml(found.into_iter().flat_map(Node::items).collect()))
+    }
+
+    const fn len(&self) -> usize {
+        match self {
+            Self::Json(values) => values.len(),
+            Self::Yaml(nodes) => nodes.len(),
+        }
+    }
+
+    /// The definitions, or everything that is wrong with their form.
+    fn specs(&self) -> Result<Vec<JobSpec>, Problem> {
+        let values = match self {
+            Self::Json(values) => values.clone(),
+            Self::Yaml(nodes) => nodes.iter().map(Node::value).collect(),
+        };
+        let (mut specs, mut complaints) = (Vec::with_capacity(values.len()), Vec::new());
+        for (index, value) in values.into_iter().enumerate() {
+            match job_body::from_value(value) {
+                Ok(spec) => specs.push(spec),
+                Err(problem) => complaints.extend(problem.complaints().iter().map(|complaint| Complaint {
+                    pointer: Some(format!("/{index}{}", complaint.pointer.as_deref().unwrap_or_default())),
+                    ..complaint.clone()
+                })),
+            }
+        }
+        if complaints.is_empty() { Ok(specs) } else { Err(self.complain(complaints)) }
+    }
+
+    /// Complaints with the lines and columns of a text that has any.
+    fn complain(&self, mut complaints: Vec<Complaint>) -> Problem {
+        if let Self::Yaml(nodes) = self {
+            for complaint in &mut complaints {
+                let place = complaint.pointer.as_deref().and_then(|pointer| place(nodes, pointer));
+                if let Some((line, column)) = place {
+                    complaint.message.push_str(&format!(" (line {line}, column {column})"));
+                }
+            }
+        }
+        Problem::of_complaints(Code::InvalidBody, complaints)
+    }
+
+    fn invalid(&self, errors: Vec<FieldError>) -> Problem {
+        self.complain(errors.into_iter().map(Complaint::from).collect())
+    }
+}
+
+/// Where in the text a pointer into the list leads.
+fn place(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
+    let rest = pointer.strip_prefix('/')?;
+    let (index, below) =
+        rest.split_once('/').map_or((rest, String::new()), |(index, rest)| (index, format!("/{rest}")));
+    Some(nodes.get(index.parse::<usize>().ok()?)?.place(&below))
+}
+
+pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, body: Documents) -> Result<Response, Problem> {
+    let specs = body.specs()?;
+    let prune = match &call.query.prune {
+        Some(app) => Some(find_app(&call, app).await?),
+        None => None,
+    };
+    check_apps(&call, &specs).await?;
+    let wanted = Application { namespace: call.namespace.id, specs, prune };
+    let plan = match call.engine().plan_jobs(wanted).await {
+        Ok(plan) => plan,
+        Err(ApplyError::Invalid(errors)) => return Err(body.invalid(errors)),
+        Err(ApplyError::Store(error)) => return Err(error.into()),
+    };
+    for job in plan.jobs() {
+        let taken = || {
+            Problem::new(
+                Code::JobExists,
+                format!("the name {} is taken by a job that you may not see", quoted(&job.name)),
+            )
+        };
+        job.app.map_or(Ok(()), |app| call.check(Some(app), taken))?;
+    }
+    if call.query.is_dry_run {
+        return json(StatusCode::OK, &of_plan(&plan));
+    }
+    let saving = plan.save(call.engine().clone(), call.caller.name());
+    if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
+        let mut response = Response::new(Body::from_stream(lines(saving)));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        return Ok(response);
+    }
+    json(StatusCode::OK, &of_saving(saving).await)
+}
+
+/// Whether the apps of all definitions are within the caller's reach, and the jobs that they follow from, unless these
+/// are in the list.
+async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<(), Problem> {
+    let apps: BTreeSet<&str> = specs.iter().map(|spec| spec.app.as_str()).collect();
+    for app in apps {
+        call.check_app_name(app).await?;
+    }
+    if call.seen_apps().is_none() {
+        return Ok(());
+    }
+    let listed: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    for (index, spec) in specs.iter().enumerate() {
+        for parent in spec.parents() {
+            if !listed.contains(parent.name) && !call.sees_job(parent.name).await? {
+                let message = format!("there is no job {} that you may see", quoted(parent.name));
+                return Err(refused(&format!("/{index}{}", parent.pointer), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn of_plan(plan: &ApplyPlan) -> Answer {
+    Answer::new(true, plan.jobs().map(Item::planned).collect())
+}
+
+async fn of_saving(mut saving: Saving) -> Answer {
+    let mut items = Vec::new();
+    while let Some(saved) = saving.next().await {
+        items.extend(saved.iter().map(Item::saved));
+    }
+    items.sort_by_key(|item| item.index.unwrap_or(usize::MAX));
+    Answer::new(false, items)
+}
+
+/// The jobs as they are saved, one in each line, and the summary at the end. Whoever goes away stops it between two.
+fn lines(saving: Saving) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    unfold(Some((saving, Summary::default())), async |state| {
+        let (mut saving, mut summary) = state?;
+        let Some(saved) = saving.next().await else {
+            return Some((Ok(line(&serde_json::json!({ "summary": summary }))), None));
+        };
+        let mut bytes = Vec::new();
+        for item in saved.iter().map(Item::saved) {
+            summary.add(&item);
+            bytes.extend_from_slice(&line(&item));
+        }
+        Some((Ok(bytes.into()), Some((saving, summary))))
+    })
+}
+
+fn line(value: &impl serde::Serialize) -> Bytes {
+    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    text.push(b'\n');
+    text.into()
+}

@@ -1,0 +1,164 @@
+//! `Idempotency-Key`: a call that is sent again gets the answer that it got before, and is not made again.
+//!
+//! What a key stands for is kept in the store, so that any server of the cluster knows it: before the call is made, and
+//! again with its answer. A server that dies in between leaves a call without an answer: a minute later it can be made anew.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rondel_store::request_keys::{Begun, KeptAnswer, KeyedCall};
+use sha2::{Digest as _, Sha256};
+
+use crate::app::Web;
+use crate::body::collect_up_to;
+use crate::problem::{Code, Problem};
+
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const KEY_LEN_MAX: usize = 255;
+/// The largest body of a call with a key.
+const BODY_LEN_MAX: usize = 1024 * 1024;
+/// The largest answer that is kept.
+const ANSWER_LEN_MAX: usize = 1024 * 1024;
+/// A call without an answer for so long was given up by its server.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+/// The headers that belong to an answer.
+const KEPT: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
+
+/// Around a POST behind its gate: only who may make the call can hold a key.
+pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) -> Response {
+    match key(request.headers()) {
+        Ok(None) => next.run(request).await,
+        Ok(Some(key)) => match once(&web, key, request, next).await {
+            Ok(response) => response,
+            Err(problem) => problem.into_response(),
+        },
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// The key, if there is one: quoted as in the draft of the IETF, or bare as most people send it.
+fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let wrong = || {
+        let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
+        Problem::new(Code::InvalidHeader, message)
+    };
+    let mut values = headers.get_all(KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(wrong());
+    }
+    let text = value.to_str().map_err(|_| wrong())?.trim();
+    let key = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
+    let is_good = (1..=KEY_LEN_MAX).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_good { Ok(Some(key.to_owned())) } else { Err(wrong()) }
+}
+
+async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Response, Problem> {
+    if request.headers().get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
+        let message = "an answer that comes line by line is not kept: leave Idempotency-Key or Accept out";
+        return Err(Problem::new(Code::InvalidHeader, message));
+    }
+    let (parts, body) = request.into_parts();
+    let whole = Request::from_parts(parts.clone(), body);
+    let body = collect_up_to(whole, web, BODY_LEN_MAX).await?;
+    let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+    let authorization = parts.headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+    let scope = digest(&[authorization]);
+    let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body]);
+    let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
+    let store = web.engine.store();
+    let now = web.engine.now();
+    match store.begin_call(call, now, now - GIVEN_UP_AFTER).await? {
+        Begun::New => {}
+        Begun::Answered(kept) => return Ok(replay(kept)),
+        Begun::InFlight => {
+            let problem = Problem::new(Code::KeyInFlight, "the same call is being made; ask again for its answer");
+            return Err(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")));
+        }
+        Begun::Other => return Err(Problem::new(Code::KeyReused, "use a new key for a new call")),
+    }
+    // Should the caller hang up, the call is forgotten by whoever takes it up.
+    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let (response, kept) = keep(response).await;
+    store.end_call(call, kept.as_ref()).await?;
+    Ok(response)
+}
+
+/// Hashes parts so that none can run into the next one.
+fn digest(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What is kept of an answer. A refusal is not: nothing was done, and the call may be mended and made again. Nor is a
+/// failure of the server, nor what is too long.
+async fn keep(response: Response) -> (Response, Option<KeptAnswer>) {
+    if !response.status().is_success() {
+        return (response, None);
+    }
+    let (parts, body) = response.into_parts();
+    let bytes: Bytes = match to_bytes(body, usize::MAX).await {
+        Ok(bytes) => bytes,
+        Err(_) => {
+            let problem = Problem::new(Code::Internal, "the log of the server has the cause under this request id");
+            return (problem.with_cause("an answer broke off".to_owned()).into_response(), None);
+        }
+    };
+    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= ANSWER_LEN_MAX);
+    let headers: BTreeMap<&str, &str> =
+        KEPT.iter().filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?))).collect();
+    let kept = text.map(|text| KeptAnswer {
+        status: parts.status.as_u16(),
+        headers: serde_json::to_string(&headers).unwrap_or_default(),
+        body: text.to_owned(),
+    });
+    (Response::from_parts(parts, Body::from(bytes)), kept)
+}
+
+fn replay(kept: KeptAnswer) -> Response {
+    let mut response = Response::new(Body::from(kept.body));
+    *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
+    let headers: BTreeMap<String, String> = serde_json::from_str(&kept.headers).unwrap_or_default();
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_quoted_or_bare() {
+        let read = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(KEY, HeaderValue::from_static(value));
+            key(&headers).ok().flatten()
+        };
+        assert_eq!(read("\"8e03978e\"").as_deref(), Some("8e03978e"));
+        assert_eq!(read("8e03978e").as_deref(), Some("8e03978e"));
+        assert_eq!((read(""), read("\"\""), read("a b")), (None, None, None));
+        assert!(key(&HeaderMap::new()).is_ok_and(|key| key.is_none()));
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        assert_ne!(digest(&[b"ab", b"c"]), digest(&[b"a", b"bc"]));
+    }
+}

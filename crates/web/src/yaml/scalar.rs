@@ -1,0 +1,91 @@
+//! What a plain scalar stands for, by the core schema of YAML 1.2.
+
+use serde_json::{Number, Value};
+
+/// The value, or why JSON has none for it.
+pub(super) fn plain(text: &str) -> Result<Value, String> {
+    Ok(match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf" | "-.INF" | ".nan" | ".NaN"
+        | ".NAN" => return Err(format!("{text} is no number that JSON has; write \"{text}\" for the text")),
+        other => number(other).map_or_else(|| Value::String(other.to_owned()), Value::Number),
+    })
+}
+
+fn number(text: &str) -> Option<Number> {
+    if let Some(digits) = text.strip_prefix("0x") {
+        return u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+')).map(Number::from);
+    }
+    if let Some(digits) = text.strip_prefix("0o") {
+        return u64::from_str_radix(digits, 8).ok().filter(|_| !digits.starts_with('+')).map(Number::from);
+    }
+    let body = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !body.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    if body.bytes().all(|byte| byte.is_ascii_digit()) {
+        let unsigned = text.strip_prefix('+').unwrap_or(text);
+        let whole = unsigned.parse::<u64>().map(Number::from).or_else(|_| unsigned.parse::<i64>().map(Number::from));
+        return whole.ok().or_else(|| float(text));
+    }
+    is_float(body).then(|| float(text)).flatten()
+}
+
+fn float(text: &str) -> Option<Number> {
+    text.parse::<f64>().ok().and_then(Number::from_f64)
+}
+
+/// `1.5`, `.5`, `1.`, `1e3`, without a sign.
+fn is_float(body: &str) -> bool {
+    let (mantissa, exponent) = match body.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (body, None),
+    };
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let has_digits = !whole.is_empty() || !part.is_empty();
+    let exponent_is_good = exponent.is_none_or(|exponent| {
+        let body = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        !body.is_empty() && digits(body)
+    });
+    has_digits && digits(whole) && digits(part) && exponent_is_good
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn scalars_are_those_of_the_core_schema() {
+        for (text, value) in [
+            ("", json!(null)),
+            ("~", json!(null)),
+            ("true", json!(true)),
+            ("yes", json!("yes")),
+            ("on", json!("on")),
+            ("12", json!(12)),
+            ("-7", json!(-7)),
+            ("+7", json!(7)),
+            ("0x1F", json!(31)),
+            ("0o17", json!(15)),
+            ("18446744073709551615", json!(u64::MAX)),
+            ("1.5", json!(1.5)),
+            ("1e3", json!(1000.0)),
+            (".5", json!(0.5)),
+            ("1.2.3", json!("1.2.3")),
+            ("30s", json!("30s")),
+            ("1e", json!("1e")),
+            (".", json!(".")),
+            ("-", json!("-")),
+            ("0 30 2 * * ?", json!("0 30 2 * * ?")),
+            ("2026-03-08T07:00:00Z", json!("2026-03-08T07:00:00Z")),
+        ] {
+            assert_eq!(plain(text), Ok(value), "{text:?}");
+        }
+        assert!(plain(".nan").is_err());
+    }
+}

@@ -1,0 +1,318 @@
+//! Writing, so that people like to read it and [`super::documents`] reads the same.
+
+use serde_json::Value;
+
+use super::scalar;
+
+/// A list of objects as a YAML document; the fields stand in the given order.
+#[must_use]
+pub fn write(items: &[Vec<(&str, &Value)>]) -> String {
+    if items.is_empty() {
+        return "[]\n".to_owned();
+    }
+    let mut out = String::new();
+    for item in items {
+        for (index, (key, value)) in item.iter().enumerate() {
+            out.push_str(if index == 0 { "- " } else { "  " });
+            field(&mut out, key, value, 2);
+        }
+    }
+    out
+}
+
+/// Any value as a YAML document.
+#[must_use]
+pub fn write_value(value: &Value) -> String {
+    let mut out = String::new();
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (key, value) in fields {
+                field(&mut out, key, value, 0);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                out.push_str("- ");
+                entry(&mut out, item, 2);
+            }
+        }
+        other => {
+            inline(&mut out, other, None);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// `key: value`, where the key stands at `indent` already.
+fn field(out: &mut String, key: &str, value: &Value, indent: usize) {
+    text(out, key, None);
+    out.push(':');
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            out.push('\n');
+            for (key, value) in fields {
+                pad(out, indent + 2);
+                field(out, key, value, indent + 2);
+            }
+        }
+        Value::Array(items) if !items.is_empty() && items.iter().any(|item| item.is_object() || item.is_array()) => {
+            out.push('\n');
+            for item in items {
+                pad(out, indent + 2);
+                out.push_str("- ");
+                entry(out, item, indent + 4);
+            }
+        }
+        other => {
+            out.push(' ');
+            inline(out, other, Some(indent + 2));
+            out.push('\n');
+        }
+    }
+}
+
+/// What follows `- `.
+fn entry(out: &mut String, value: &Value, indent: usize) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (index, (key, value)) in fields.iter().enumerate() {
+                if index > 0 {
+                    pad(out, indent);
+                }
+                field(out, key, value, indent);
+            }
+        }
+        other => {
+            inline(out, other, None);
+            out.push('\n');
+        }
+    }
+}
+
+/// A value in one line; a text of lines as a block where `block` says how far in.
+fn inline(out: &mut String, value: &Value, block: Option<usize>) {
+    match value {
+        Value::String(it) => text(out, it, block),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                inline(out, item, None);
+            }
+            out.push(']');
+        }
+        Value::Object(fields) => {
+            out.push('{');
+            for (index, (key, value)) in fields.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                text(out, key, None);
+                out.push_str(": ");
+                inline(out, value, None);
+            }
+            out.push('}');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => out.push_str(&value.to_string()),
+    }
+}
+
+fn text(out: &mut String, it: &str, block: Option<usize>) {
+    match block {
+        Some(indent) if is_block(it) => lines(out, it, indent),
+        _ if is_plain(it) => out.push_str(it),
+        _ => quoted(out, it),
+    }
+}
+
+fn lines(out: &mut String, it: &str, indent: usize) {
+    let body = it.strip_suffix('\n');
+    out.push_str(if body.is_some() { "|" } else { "|-" });
+    for line in body.unwrap_or(it).split('\n') {
+        out.push('\n');
+        if !line.is_empty() {
+            pad(out, indent);
+            out.push_str(line);
+        }
+    }
+}
+
+/// Whether a text of lines can stand as it is: nothing that a reader would not see.
+fn is_block(it: &str) -> bool {
+    let body = it.strip_suffix('\n').unwrap_or(it);
+    let is_shown = |c: char| c == '\n' || c == '\t' || !is_hidden(c);
+    let mut lines = body.split('\n');
+    let begins = lines.next().is_some_and(|first| !first.is_empty() && !first.starts_with([' ', '\t']));
+    body.contains('\n')
+        && begins
+        && !body.ends_with('\n')
+        && it.chars().all(is_shown)
+        && body.split('\n').all(|line| !line.ends_with([' ', '\t']))
+}
+
+fn is_hidden(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// Whether a text means itself without quotes, in a list as well.
+fn is_plain(it: &str) -> bool {
+    let begins = it.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_'))
+        || it.strip_prefix('<').is_some_and(|rest| rest == "<");
+    let inside = |c: char| {
+        c.is_alphanumeric()
+            || matches!(c, ' ' | '/' | '.' | '_' | '-' | '*' | '?' | '=' | '@' | '+' | '(' | ')' | ';' | '%')
+    };
+    let is_word = scalar::plain(it).is_ok_and(|value| value.is_string());
+    begins && it.chars().all(inside) && !it.ends_with(' ') && is_word && !it.contains("  ")
+}
+
+/// In double quotes, as JSON has them.
+fn quoted(out: &mut String, it: &str) {
+    out.push('"');
+    for c in it.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if is_hidden(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn pad(out: &mut String, indent: usize) {
+    out.extend(std::iter::repeat_n(' ', indent));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::yaml::documents;
+
+    fn written(value: &Value) -> String {
+        write(&[value.as_object().unwrap().iter().map(|(key, value)| (key.as_str(), value)).collect()])
+    }
+
+    #[track_caller]
+    fn check(value: &Value) {
+        let text = written(value);
+        let read: Vec<Value> = documents(&text)
+            .unwrap_or_else(|error| panic!("{error}\n{text}"))
+            .iter()
+            .map(|node| node.value())
+            .collect();
+        assert_eq!(read, [json!([value])], "{text}");
+    }
+
+    #[test]
+    fn it_reads_well() {
+        let value = json!({
+            "name": "report.daily", "params": {"script": "echo one\necho two\n", "argv": ["a", "b c", "-x", "1"]},
+            "schedule": [{"cron": "0 30 2 * * ?", "time_zone": "Asia/Shanghai"}, {"every": "5s"}], "text": "日报",
+        });
+        assert_eq!(
+            written(&value),
+            "- name: report.daily\n  params:\n    argv: [a, b c, \"-x\", \"1\"]\n    script: |\n      echo one\n      echo two\n  \
+             schedule:\n    - cron: 0 30 2 * * ?\n      time_zone: Asia/Shanghai\n    - every: 5s\n  text: 日报\n"
+        );
+        check(&value);
+        assert_eq!(write(&[]), "[]\n");
+    }
+
+    #[test]
+    fn texts_survive() {
+        for it in [
+            "",
+            " ",
+            "a ",
+            " a",
+            "null",
+            "true",
+            "1",
+            "1.0",
+            "-",
+            "- a",
+            "a: b",
+            "a #b",
+            "#",
+            "'",
+            "\"",
+            "a\\b",
+            "|",
+            ">",
+            "@",
+            "`",
+            "%a",
+            "a\nb",
+            "a\nb\n",
+            "a\n\nb\n\n",
+            "\na",
+            " a\nb",
+            "a \nb",
+            "a\tb",
+            "a\r\nb",
+            "\u{0}",
+            "\u{7f}",
+            "\u{85}",
+            "\u{2028}",
+            "\u{feff}a",
+            "🦀",
+            "~",
+            "0x1f",
+            "[a]",
+            "{a}",
+            "*a",
+            "&a",
+            "!a",
+            "?",
+            "? a",
+            "<<",
+            "=",
+            "2026-01-01",
+            "a  b",
+            "---",
+            "...",
+            "\t",
+            "#!/bin/sh\nset -e\n  indented\n",
+            "#!/bin/sh\n# a: b\n\"quoted\"\n",
+        ] {
+            check(&json!({"a": it, "b": [it], "c": {"d": it}, "e": [{"f": it}], "g": [[it]]}));
+            if !it.is_empty() && it != "<<" {
+                check(&json!({ it: 1, "x": {it: 2} }));
+            }
+        }
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+            "[ -~\n]{0,40}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::btree_map("[a-z ]{1,6}", inner, 0..5)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(value in any_value()) {
+            check(&json!({ "value": value }));
+            let text = write_value(&value);
+            let read: Vec<Value> = documents(&text).unwrap().iter().map(|node| node.value()).collect();
+            // A document that is null counts as none.
+            if value.is_null() { prop_assert!(read.is_empty()) } else { prop_assert_eq!(read, [value], "{}", text) }
+        }
+    }
+}

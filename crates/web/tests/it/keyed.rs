@@ -1,0 +1,79 @@
+//! Calls with a key, and tokens that ask too often.
+
+use axum::body::Body;
+use rondel_web::{Rate, WebConfig};
+use serde_json::json;
+
+use crate::harness::{Answer, Server};
+
+async fn post(server: &Server, path: &str, key: &str, body: &str) -> Answer {
+    let request = server.request("POST", path).header("content-type", "application/json");
+    server.send(request.header("idempotency-key", key).body(Body::from(body.to_owned())).unwrap()).await
+}
+
+#[tokio::test]
+async fn a_call_with_a_key_is_made_once() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let path = "/api/v1/jobs/a/runs";
+    let first = post(&server, path, "\"k1\"", "{}").await;
+    let again = post(&server, path, "k1", "{}").await;
+    assert_eq!(again.headers["idempotency-replayed"], "true");
+    assert!(!first.headers.contains_key("idempotency-replayed"));
+    assert_eq!(again.headers["location"], first.headers["location"]);
+    assert_eq!(again.headers["content-type"], "application/json");
+    assert_eq!((again.status, &again.bytes), (first.status, &first.bytes));
+    let run = first.expect(201);
+    let other = post(&server, path, "k2", "{}").await.expect(201);
+    assert_ne!(run["id"], other["id"]);
+    let runs = server.get("/api/v1/runs?job=a").await.expect(200);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 2, "{runs}");
+
+    // Another body, path or query with the key.
+    assert_eq!(post(&server, path, "k1", "{\"params\": 1}").await.expect(422)["code"], "key_reused");
+    assert_eq!(post(&server, "/api/v1/jobs", "k1", "{}").await.expect(422)["code"], "key_reused");
+    let elsewhere = post(&server, "/api/v1/jobs/a/runs?namespace=default", "k1", "{}").await;
+    assert_eq!(elsewhere.expect(422)["code"], "key_reused");
+    for key in ["", "\"\"", "with space", &"x".repeat(256)] {
+        assert_eq!(post(&server, path, key, "{}").await.expect(400)["code"], "invalid_header", "{key:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_refused_can_be_mended() {
+    let server = Server::start().await;
+    assert_eq!(post(&server, "/api/v1/jobs", "k", "{}").await.status, 422);
+    let body = json!({"name": "a", "app": "x", "handler": "h"}).to_string();
+    post(&server, "/api/v1/jobs", "k", &body).await.expect(201);
+    // Without the key this would be a conflict.
+    post(&server, "/api/v1/jobs", "k", &body).await.expect(201);
+}
+
+#[tokio::test]
+async fn two_at_once_make_one() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let path = "/api/v1/jobs/a/runs";
+    let calls = (0..8).map(|_| post(&server, path, "k", "{}"));
+    let answers = futures_util::future::join_all(calls).await;
+    assert!(answers.iter().all(|answer| [201, 409].contains(&answer.status.as_u16())));
+    let runs = server.get("/api/v1/runs?job=a").await.expect(200);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
+}
+
+#[tokio::test]
+async fn a_token_that_asks_too_often_waits() {
+    let rate = Some(Rate { per_second: 1, burst: 3 });
+    let server = Server::start_with(WebConfig { rate, ..WebConfig::default() }).await;
+    let answers =
+        [server.get("/api/v1/apps").await, server.get("/api/v1/apps").await, server.get("/api/v1/apps").await];
+    let left: Vec<_> = answers.iter().map(|answer| answer.headers["ratelimit"].to_str().unwrap().to_owned()).collect();
+    assert_eq!(left, ["\"token\";r=2;t=0", "\"token\";r=1;t=0", "\"token\";r=0;t=0"]);
+    assert_eq!(answers[0].headers["ratelimit-policy"], "\"token\";q=3;w=3");
+    let refused = server.get("/api/v1/apps").await;
+    assert_eq!(refused.headers["retry-after"], "1");
+    assert_eq!(refused.expect(429)["code"], "rate_limited");
+    // Who is not let in is not counted, and health is open to all.
+    assert_eq!(server.send(axum::http::Request::get("/api/v1/apps").body(Body::empty()).unwrap()).await.status, 401);
+    assert_eq!(server.get("/livez").await.status, 200);
+}
