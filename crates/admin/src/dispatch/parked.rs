@@ -164,7 +164,7 @@ impl Parked {
     /// hold of the first of a kind, the others of that kind are not asked about.
     pub(crate) fn take_where(&mut self, is_chosen: impl Fn(&Waiting) -> bool, count: usize) -> Vec<Waiting> {
         let mut chosen = Vec::new();
-        for app in self.apps.values() {
+        for app in self.apps().iter().filter_map(|app| self.apps.get(app)) {
             for kind in app.heads.values() {
                 let queue = app.kinds.get(kind).into_iter().flatten();
                 let left = count.saturating_sub(chosen.len());

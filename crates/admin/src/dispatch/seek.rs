@@ -56,7 +56,7 @@ impl DispatchLoop {
 /// What the store says of executors that are connected to other nodes.
 #[derive(Debug)]
 pub(super) struct Elsewhere {
-    /// Living nodes other than this one, each with the executors that it hears.
+    /// Nodes that take jobs, other than this one, each with the executors that it hears.
     by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
     executors: BTreeMap<ExecutorId, Candidate>,
 }
@@ -94,7 +94,7 @@ impl Elsewhere {
         now: Timestamp,
     ) -> Self {
         let is_living = |session: &&Session| {
-            let hears = |node: &Node| node.id != this && node.is_living(now) && node.token() == session.token;
+            let hears = |node: &Node| node.id != this && node.takes_jobs(now) && node.token() == session.token;
             session.open && nodes.iter().any(hears)
         };
         let mut by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
@@ -117,7 +117,9 @@ impl Elsewhere {
 #[cfg(test)]
 mod tests {
     use rondel_core::NamespaceId;
+    use rondel_core::homes::Switch;
     use rondel_store::LeaseToken;
+    use rondel_store::cluster::NodeReport;
     use serde_json::json;
 
     use super::*;
@@ -134,6 +136,8 @@ mod tests {
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,
+            switch: Switch::Active,
+            report: NodeReport::default(),
         }
     }
 
@@ -166,7 +170,8 @@ mod tests {
 
     #[test]
     fn runs_go_where_somebody_fit_is_heard() {
-        let nodes = [node(1, 1, 1_005), node(2, 4, 1_005), node(3, 1, 1_005), node(4, 1, 999)];
+        let draining = Node { switch: Switch::Draining, ..node(5, 1, 1_005) };
+        let nodes = [node(1, 1, 1_005), node(2, 4, 1_005), node(3, 1, 1_005), node(4, 1, 999), draining];
         let records = [
             record(1, "[\"h\"]", "{}"),
             record(2, "[\"other\"]", "{}"),
@@ -185,6 +190,7 @@ mod tests {
         assert_eq!(target(&[session(2, 3, 1)], any()), None, "heard under an epoch that is over");
         assert_eq!(target(&[session(4, 1, 1)], any()), None, "the node is dead");
         assert_eq!(target(&[closed], any()), None);
+        assert_eq!(target(&[session(5, 1, 1)], any()), None, "the node drains");
         assert_eq!(target(&[session(2, 4, 1), session(3, 1, 1)], any()), Some(2));
         assert_eq!(target(&[session(2, 4, 1), session(3, 1, 1), session(3, 1, 3)], any()), Some(3), "two of them");
         let in_zone = json!({"select": {"labels": ["zone=a"]}});
