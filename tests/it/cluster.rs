@@ -76,9 +76,12 @@ fn lateness(journal: &Journal) -> Vec<(i64, String)> {
 }
 
 async fn more_lines(journal: &Journal, count: usize) {
-    let before = journal.lines().len();
+    lines(journal, journal.lines().len() + count).await;
+}
+
+async fn lines(journal: &Journal, count: usize) {
     wait_until(LIMIT, "more lines", async || {
-        let seen = journal.lines().len() - before;
+        let seen = journal.lines().len();
         if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
     })
     .await;
@@ -135,6 +138,7 @@ async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
     })
     .await;
     let journal = Journal::new();
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agent = agent_of_both(&one, &two).await;
     let jobs: Vec<String> = (0..40).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
@@ -270,7 +274,7 @@ async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     api.post("/api/v1/jobs", job("slow", "sleep 60")).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     api.post("/api/v1/jobs/slow/runs", json!({})).await.expect(201);
-    more_lines(&journal, 1).await;
+    lines(&journal, 1).await;
 
     assert!(rondel(&server, &["app", "drain", "files"]).contains("draining"));
     // Seen within a beat.
@@ -280,7 +284,7 @@ async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     assert_eq!(journal.lines().len(), 1, "nothing begins while the app drains");
     assert_eq!(api.runs("slow").await[0]["status"], "running");
     api.put("/api/v1/apps/files/state", json!({"state": "active"})).await.expect(200);
-    more_lines(&journal, 1).await;
+    lines(&journal, 2).await;
 
     api.put("/api/v1/apps/files/state", json!({"state": "stopped"})).await.expect(200);
     let ended = wait_until(LIMIT, "the running one is cancelled", async || {
@@ -319,7 +323,7 @@ async fn a_second_server_of_one_name_is_refused(db: ScratchDb) {
 }
 on_each_shared_database!(a_second_server_of_one_name_is_refused);
 
-/// A server of another version than the schema's says so and does not start.
+/// What is wrong is named with its value and what would be right.
 #[tokio::test]
 async fn numbers_that_do_not_fit_are_refused_before_anything_is_opened() {
     for (args, sentence) in [
