@@ -24,7 +24,7 @@ use crate::usage::{self, Usage};
 #[derive(Clone, Debug)]
 pub struct ExecutorPlan {
     /// The server to dial.
-    pub server: String,
+    pub servers: Vec<String>,
     /// Its name.
     pub name: String,
     /// How many runs it takes at the same time.
@@ -54,7 +54,8 @@ pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let listener = listener.spawn(move || listen(say_token, &measured, &stopped));
     drop(listener.map_err(BenchError::system("read standard input"))?);
     let token = token.await.map_err(|_| BenchError::void("this command is for `rondel bench` to start"))?;
-    let executor = build((&plan.server, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
+    let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
+    let executor = build((&servers, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
     serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::void(error.to_string()))
 }
@@ -72,12 +73,13 @@ fn listen(say_token: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, 
 }
 
 fn build(
-    (server, token): (&str, &str),
+    (servers, token): (&[&str], &str),
     name: String,
     (slots, agent): (u32, bool),
     recorder: &Recorder,
 ) -> Result<Executor, BenchError> {
-    let builder = Executor::builder(APP).server(server).token(token).name(name).slots(slots);
+    let builder = Executor::builder(APP).token(token).name(name).slots(slots);
+    let builder = servers.iter().fold(builder, |builder, server| builder.server(*server));
     let builder = builder.state(recorder.clone()).handler(HANDLER, nothing);
     let builder = if agent { add_handlers(builder, &AgentConfig::default())? } else { builder };
     Ok(builder.build()?)
@@ -103,8 +105,12 @@ impl Fleet {
             None => {
                 let (recorder, stop, mut tasks) = (Recorder::default(), CancellationToken::new(), JoinSet::new());
                 for name in names {
-                    let executor =
-                        build((&stand.url, stand.token.reveal()), name, (plan.slots, plan.flood.is_some()), &recorder)?;
+                    let executor = build(
+                        (&stand.urls(), stand.token().reveal()),
+                        name,
+                        (plan.slots, plan.flood.is_some()),
+                        &recorder,
+                    )?;
                     let stop = stop.clone().cancelled_owned();
                     tasks.spawn(async move { Ok(executor.run_until(stop).await?) });
                 }
@@ -177,8 +183,12 @@ impl Fleet {
 impl Process {
     async fn start(program: &Path, plan: &Plan, stand: &Stand, name: &str) -> Result<Self, BenchError> {
         let mut command = Command::new(program);
-        command.args(["bench", "executor", "--server", &stand.url, "--name", name, "--slots"]);
+        command.args(["bench", "executor", "--name", name]);
+        for url in stand.urls() {
+            command.args(["--server", url]);
+        }
         command
+            .arg("--slots")
             .arg(plan.slots.to_string())
             .args(plan.flood.map(|_| "--agent"))
             .stdin(Stdio::piped())
@@ -187,7 +197,7 @@ impl Process {
         let mut child = command.spawn().map_err(BenchError::system("start an executor"))?;
         let words = child.stdin.take();
         let mut process = Self { child, words };
-        process.say(&Word::Token(stand.token.reveal().to_owned())).await?;
+        process.say(&Word::Token(stand.token().reveal().to_owned())).await?;
         Ok(process)
     }
 

@@ -43,6 +43,8 @@ pub struct Plan {
     pub seconds: u32,
     /// How long it runs before that.
     pub warm_up: u32,
+    /// How many servers on the database, all in this process.
+    pub nodes: u32,
     /// How many executors; each has a connection of its own.
     pub executors: u32,
     /// How many runs each executor takes at the same time.

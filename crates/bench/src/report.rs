@@ -20,6 +20,12 @@ pub struct Report {
     pub jobs: u32,
     /// How long it was measured, in seconds.
     pub seconds: f64,
+    /// How many servers there were.
+    pub nodes: u32,
+    /// How many times they tried to claim a job, warm-up and all …
+    pub claims_tried: u64,
+    /// … and how many of those another one had locked or moved.
+    pub claims_lost: u64,
     /// How many executors there were.
     pub executors: u32,
     /// How many runs each took at the same time.
@@ -207,6 +213,11 @@ impl Report {
         lines.say("database", &self.database);
         lines.say("load before", &self.load_before);
         lines.say("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
+        if self.nodes > 1 {
+            let lost = 100.0 * self.claims_lost as f64 / self.claims_tried.max(1) as f64;
+            let text = format!("{}; {} claims, {} lost ({lost:.2} %)", self.nodes, self.claims_tried, self.claims_lost);
+            lines.say("servers", text);
+        }
         lines.say("executors", format!("{} with {} slots, {apart}", self.executors, self.slots));
         match self.flood {
             Some(Flood::Log) => lines.say("beside them", "a run that prints into its log without end"),

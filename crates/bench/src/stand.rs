@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, Until};
+use rondel_core::homes::ClaimStrategy;
+use rondel_store::cluster::NodeReport;
 use rondel_web::WebConfig;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use crate::BenchError;
 use crate::clock;
@@ -17,22 +20,112 @@ const NODE: &str = "bench";
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 const ONLINE_TIMEOUT: Duration = Duration::from_secs(30);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+const BEAT: Duration = Duration::from_millis(1_200);
+
+/// The servers of a measurement: one, or several on one database.
+#[derive(Debug)]
+pub(crate) struct Stand {
+    nodes: Vec<Node>,
+}
 
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Stand {
-    pub(crate) engine: Engine,
-    pub(crate) url: String,
-    pub(crate) token: Token,
+struct Node {
+    engine: Engine,
+    url: String,
+    token: Token,
     lifecycle: Lifecycle,
 }
 
+/// How often nodes tried to claim a job, and how often another one had it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Claims {
+    pub(crate) tried: u64,
+    pub(crate) lost: u64,
+}
+
 impl Stand {
-    pub(crate) async fn start(store: Arc<Metered>) -> Result<Self, BenchError> {
+    pub(crate) async fn start(store: &Arc<Metered>, count: u32) -> Result<Self, BenchError> {
+        let mut nodes = Vec::new();
+        for number in 1..=count.max(1) {
+            let config = EngineConfig {
+                node_name: format!("{NODE}-{number}"),
+                // Several would get into each other's way.
+                claim_strategy: if count > 1 { ClaimStrategy::IdHash } else { ClaimStrategy::Default },
+                ..EngineConfig::default()
+            };
+            nodes.push(Node::start(Arc::clone(store), config).await?);
+        }
+        let stand = Self { nodes };
+        stand.see_each_other().await?;
+        Ok(stand)
+    }
+
+    /// Waits until every node has seen the others: what is due before that would be shared out among fewer.
+    async fn see_each_other(&self) -> Result<(), BenchError> {
+        let give_up_at = clock::now() + ONLINE_TIMEOUT;
+        let engine = &self.nodes[0].engine;
+        while engine.store().nodes().await?.iter().filter(|node| node.takes_jobs(engine.now())).count()
+            < self.nodes.len()
+        {
+            if clock::now() > give_up_at {
+                return Err(BenchError::void("the servers do not see each other"));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // A beat later each has them in mind.
+        tokio::time::sleep(BEAT).await;
+        Ok(())
+    }
+
+    /// Where they listen.
+    pub(crate) fn urls(&self) -> Vec<&str> {
+        self.nodes.iter().map(|node| node.url.as_str()).collect()
+    }
+
+    /// What opens each of their doors: they share a database.
+    pub(crate) fn token(&self) -> &Token {
+        &self.nodes[0].token
+    }
+
+    /// By the nodes' last beats.
+    pub(crate) async fn claims(&self) -> Result<Claims, BenchError> {
+        let nodes = self.nodes[0].engine.store().nodes().await?;
+        let sum = |count: fn(&NodeReport) -> u64| nodes.iter().map(|node| count(&node.report)).sum();
+        Ok(Claims { tried: sum(|report| report.claims_tried), lost: sum(|report| report.claims_lost) })
+    }
+
+    /// Waits until so many executors have a stream to each of them.
+    pub(crate) async fn online(&self, count: usize) -> Result<(), BenchError> {
+        for node in &self.nodes {
+            node.online(count).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops taking new fires; what is in executors' hands becomes durable.
+    pub(crate) async fn drain(&self) {
+        let mut drains = JoinSet::new();
+        for engine in self.nodes.iter().map(|node| node.engine.clone()) {
+            drains.spawn(async move { engine.drain(DRAIN_GRACE).await });
+        }
+        drains.join_all().await;
+    }
+
+    /// Stops the rest.
+    pub(crate) async fn close(self) -> Result<(), BenchError> {
+        for node in self.nodes {
+            node.close().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    async fn start(store: Arc<Metered>, config: EngineConfig) -> Result<Self, BenchError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(BenchError::system("listen"))?;
         let address = listener.local_addr().map_err(BenchError::system("listen"))?;
         let lifecycle = Lifecycle::new();
-        let config = EngineConfig { node_name: NODE.to_owned(), ..EngineConfig::default() };
         let engine = Engine::start(store, config, &lifecycle).await?;
         let token = Token::generate();
         add_admin_token(engine.store(), engine.new_id(), &token, engine.now()).await?;
@@ -42,8 +135,7 @@ impl Stand {
         Ok(Self { engine, url: format!("http://{address}"), token, lifecycle })
     }
 
-    /// Waits until so many executors have a stream.
-    pub(crate) async fn online(&self, count: usize) -> Result<(), BenchError> {
+    async fn online(&self, count: usize) -> Result<(), BenchError> {
         let give_up_at = clock::now() + ONLINE_TIMEOUT;
         while self.engine.online_executors().len() < count {
             if clock::now() > give_up_at {
@@ -55,13 +147,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Stops taking new fires; what is in executors' hands becomes durable.
-    pub(crate) async fn drain(&self) {
-        self.engine.drain(DRAIN_GRACE).await;
-    }
-
-    /// Stops the rest.
-    pub(crate) async fn close(self) -> Result<(), BenchError> {
+    async fn close(self) -> Result<(), BenchError> {
         if tokio::time::timeout(CLOSE_TIMEOUT, self.lifecycle.wait()).await.is_err() {
             tracing::warn!("connections were cut that did not end");
         }

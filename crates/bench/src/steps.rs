@@ -15,7 +15,7 @@ use crate::plan::{Mode, Plan};
 use crate::probe::probe;
 use crate::recorder::{Seen, Window};
 use crate::report::{Counts, Cpu, Durability, Lateness, Memory, Probe, Report, StoreCall};
-use crate::stand::Stand;
+use crate::stand::{Claims, Stand};
 use crate::usage::{self, Usage};
 use crate::witness::Witness;
 use crate::{BenchError, clock};
@@ -37,7 +37,9 @@ const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 /// What [`BenchError`] lists.
 pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
     let load_before = usage::load();
-    let config = StoreConfig { url: plan.database.clone(), ..StoreConfig::default() };
+    let defaults = StoreConfig::default();
+    let pool_size = defaults.pool_size * plan.nodes.max(1);
+    let config = StoreConfig { url: plan.database.clone(), pool_size, ..defaults };
     let store = Arc::new(SqlStore::open(&config).await?);
     if !plan.reuse {
         load::check_empty(&store).await?;
@@ -64,6 +66,7 @@ struct Outcome {
     metrics: Metrics,
     cost: Cost,
     memory: Memory,
+    claims: Claims,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,14 +102,15 @@ async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchErr
         let from = (clock::now() + IDLE_FROM).ceil_second();
         create = create_jobs(store, &ids, plan, Fires::OneByOne(from)).await?;
     }
-    let stand = Stand::start(Arc::clone(&metered)).await?;
+    let stand = Stand::start(&metered, plan.nodes).await?;
     let measured = drive(store, &ids, plan, &metered, &stand).await;
+    let claims = stand.claims().await?;
     stand.drain().await;
     let (outcome, fleet) = measured?;
     let seen = fleet.end().await?;
     stand.close().await?;
     let create = outcome.create.max(create);
-    Ok(Outcome { create, seen, metrics: metered.read(Clone::clone), ..outcome })
+    Ok(Outcome { create, seen, claims, metrics: metered.read(Clone::clone), ..outcome })
 }
 
 /// Starts the executors, creates what is to fire, and watches.
@@ -174,7 +178,8 @@ async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window
         durable(metered, window, planned).await;
     }
     let (create, seen, metrics) = Default::default();
-    Ok(Outcome { window, create, took, seen, witness, metrics, cost, memory })
+    let claims = Claims::default();
+    Ok(Outcome { window, create, took, seen, witness, metrics, cost, memory, claims })
 }
 
 /// Waits until all fires of the window have a durable verdict, or for long enough.
@@ -222,6 +227,9 @@ impl Outcome {
             version: env!("CARGO_PKG_VERSION"),
             jobs: plan.jobs,
             seconds,
+            nodes: plan.nodes,
+            claims_tried: self.claims.tried,
+            claims_lost: self.claims.lost,
             executors: plan.executors,
             slots: plan.slots,
             separate: plan.separate.is_some(),

@@ -29,6 +29,9 @@ pub(crate) struct BenchArgs {
     /// How long it runs before that
     #[arg(long, value_name = "S", default_value_t = 5)]
     warm_up: u32,
+    /// How many servers on the database, all in this process
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    nodes: u32,
     /// How many executors
     #[arg(long, value_name = "E", default_value_t = 4)]
     executors: u32,
@@ -64,9 +67,9 @@ enum BenchCommand {
 
 #[derive(Debug, Args)]
 struct ExecutorArgs {
-    /// The server's URL
-    #[arg(long, value_name = "URL")]
-    server: String,
+    /// The servers' URLs
+    #[arg(long = "server", value_name = "URL", required = true)]
+    servers: Vec<String>,
     /// The executor's name
     #[arg(long)]
     name: String,
@@ -102,7 +105,7 @@ impl BenchArgs {
         telemetry::start_with_runs("warn", LogFormat::Text)?;
         let format = self.format;
         if let Some(BenchCommand::Executor(args)) = self.command {
-            let plan = ExecutorPlan { server: args.server, name: args.name, slots: args.slots, agent: args.agent };
+            let plan = ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
             return runtime::serve(|_| async { output::data(&rondel_bench::run_executor(plan).await?) });
         }
         let plan = self.plan()?;
@@ -135,6 +138,9 @@ impl BenchArgs {
         if self.jobs == 0 || (self.executors == 0 && self.mode != Mode::Idle) {
             return Err(Failure::refused("--jobs and --executors: at least one of each"));
         }
+        if self.nodes > 1 && database.0.sqlite_path().is_some() {
+            return Err(Failure::refused("--nodes: SQLite is for one server"));
+        }
         let separate = if self.separate { Some(std::env::current_exe()?) } else { None };
         Ok(Plan {
             mode: match self.mode {
@@ -147,6 +153,7 @@ impl BenchArgs {
             jobs: self.jobs,
             seconds: self.seconds,
             warm_up: self.warm_up,
+            nodes: self.nodes,
             executors: self.executors,
             slots: self.slots,
             separate,
