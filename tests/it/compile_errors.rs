@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The SDK's library, and the folder with what it needs.
+/// The SDK's library as the examples have it, which other tests start anyway, and the folder with what it needs.
 fn sdk() -> (PathBuf, PathBuf) {
     let deps = std::env::current_exe().expect("the test program has a path").parent().expect("its folder").to_owned();
     let profile = deps.parent().expect("the profile's folder");
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--workspace", "--locked", "--lib", "--message-format", "json", "--target-dir"])
+        .args(["build", "--workspace", "--locked", "--examples", "--message-format", "json", "--target-dir"])
         .arg(profile.parent().expect("the target folder"))
         .args(["--profile", if profile.ends_with("debug") { "dev" } else { "release" }])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -33,7 +33,8 @@ fn sdk() -> (PathBuf, PathBuf) {
 fn complaints((library, deps): &(PathBuf, PathBuf), folder: &Path, code: &str) -> Option<String> {
     let file = folder.join("program.rs");
     std::fs::write(&file, format!("{code}\nfn main() {{}}\n")).expect("write the program");
-    let checked = Command::new("rustc")
+    // Beside the cargo that built this program: the one on the PATH may be another.
+    let checked = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"))
         .args(["--edition", "2024", "--emit", "metadata", "--cap-lints", "allow"])
         .arg("--extern")
         .arg(format!("rondel={}", library.display()))

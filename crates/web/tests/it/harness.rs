@@ -28,6 +28,8 @@ pub(crate) struct Server {
     pub(crate) engine: Engine,
     pub(crate) admin: Token,
     pub(crate) executor: Token,
+    /// One for all: two that count by themselves make the same ids within a millisecond.
+    ids: IdGen,
     lifecycle: Lifecycle,
 }
 
@@ -78,7 +80,7 @@ impl Server {
         let record =
             TokenRecord { name: "executor".to_owned(), grants: vec![Grant::everywhere(Role::Executor)], ..record };
         engine.store().add_token(&record).await.unwrap();
-        Self { app: app(engine.clone(), config), engine, admin, executor, lifecycle }
+        Self { app: app(engine.clone(), config), engine, admin, executor, ids: IdGen::new(1023), lifecycle }
     }
 
     /// A request with the admin's token.
@@ -145,8 +147,7 @@ impl Server {
             jitter: 0.0,
             owner: None,
         };
-        let ids = IdGen::new(1023);
-        let finisher = Finisher { token: self.engine.token(), ids: &ids };
+        let finisher = Finisher { token: self.engine.token(), ids: &self.ids };
         self.engine.store().finish(finisher, &[finish]).await.unwrap();
     }
 }
