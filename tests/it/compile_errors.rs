@@ -62,12 +62,16 @@ fn complaints_point_at_their_place_in_words_that_help() {
             "soon",
         ),
         ("#[rondel::job(crn = \"@daily\")]\nasync fn close() {}", "program.rs:1:15", "`cron`"),
-        ("#[rondel::job]\nasync fn close<T>(t: T) {}", "program.rs:2:16", "no type parameters"),
-        ("#[rondel::job]\nasync fn close(rows: u32) {}", "program.rs:2:", "FromRun"),
+        ("#[rondel::job]\nasync fn close<T>(t: T) {}", "program.rs:2:15", "no type parameters"),
+        (
+            "#[rondel::job]\nasync fn close(rows: u32) {}",
+            "program.rs:2:10",
+            "up to eight arguments that implement `FromRun`",
+        ),
         (
             "#[rondel::job]\nasync fn close() -> std::sync::MutexGuard<'static, u8> { loop {} }",
-            "program.rs:2:",
-            "close",
+            "program.rs:2:10",
+            "not an async function of a run",
         ),
     ] {
         let said = complaints(&sdk, folder.path(), code).unwrap_or_else(|| panic!("the compiler takes {code}"));

@@ -264,8 +264,16 @@ async fn cancel_a_run(browser: &mut Browser, url: &str, api: &Api, shots: &Path)
     let run = api.post("/api/v1/jobs/nightly-report/runs", params).await.expect(201);
     browser.goto(&format!("{url}/runs/{}", run["id"].as_str().expect("an id"))).await;
     browser.until("it runs", "document.querySelector('#status').dataset.status === 'running'").await;
-    browser.eval("document.querySelector('[popovertarget=cancel]').click()").await;
+    browser.eval("document.querySelector('#live [popovertarget=cancel]').click()").await;
+    let is_open = "document.querySelector('#cancel').matches(':popover-open')";
+    browser.until("the form is there", is_open).await;
     browser.fill("#cancel [name=reason]", "the disk is full").await;
+    // The page behind it goes on, and leaves it alone.
+    let seconds = "parseFloat(document.querySelector('#status .rel').textContent)";
+    browser.eval(&format!("window.before = {seconds}")).await;
+    browser.until("time goes on", &format!("{seconds} > window.before + 1.5")).await;
+    assert_eq!(browser.eval(is_open).await, true);
+    assert_eq!(browser.eval("document.querySelector('#cancel [name=reason]').value").await, "the disk is full");
     browser.shoot(&shots.join("cancel.png")).await;
     browser.follow("#cancel-yes").await;
     browser.until("it is cancelled", "document.querySelector('#status').dataset.status === 'cancelled'").await;

@@ -52,6 +52,14 @@ impl Run {
         }
     }
 
+    /// Where it stands among those that hang on this run: shards by number, then children, then what was asked for again,
+    /// as they came.
+    #[must_use]
+    pub fn place_below(&self, parent: &Self) -> (Link, i32, RunId) {
+        let link = self.link_to(parent);
+        (link, if link == Link::Shard { self.shard_index } else { 0 }, self.id)
+    }
+
     /// How it hangs on this run, which it names as its parent.
     #[must_use]
     pub fn link_to(&self, parent: &Self) -> Link {
@@ -66,8 +74,7 @@ impl Run {
     }
 }
 
-/// The root and those of `found` that hang on it, each behind the run that it follows from: shards by number, then
-/// children, then what was asked for again, as they came.
+/// The root and those of `found` that hang on it, each behind the run that it follows from.
 #[must_use]
 pub fn arrange(root: Run, found: Vec<Run>) -> Vec<Branch> {
     let mut below: BTreeMap<RunId, Vec<Run>> = BTreeMap::new();
@@ -79,9 +86,9 @@ pub fn arrange(root: Run, found: Vec<Run>) -> Vec<Branch> {
     let mut tree = Vec::new();
     let mut open = vec![Branch { run: root, depth: 0, link: None, after: Vec::new() }];
     while let Some(branch) = open.pop() {
-        let mut next: Vec<Branch> =
-            below.remove(&branch.run.id).unwrap_or_default().into_iter().map(|run| hung(run, &branch)).collect();
-        next.sort_by_key(|one| std::cmp::Reverse((one.link, one.run.shard_index, one.run.id)));
+        let mut next = below.remove(&branch.run.id).unwrap_or_default();
+        next.sort_by_key(|run| std::cmp::Reverse(run.place_below(&branch.run)));
+        let mut next: Vec<Branch> = next.into_iter().map(|run| hung(run, &branch)).collect();
         open.append(&mut next);
         tree.push(branch);
     }
@@ -140,7 +147,7 @@ mod tests {
     #[test]
     fn each_run_stands_behind_the_one_that_it_follows_from() {
         let root = run(1, 1, Trigger::Cron);
-        let (b, c) = (child(2, 2, 1), child(3, 3, 1));
+        let (b, c) = (child(2, 2, 1), child(3, 3, 1).for_all_shards());
         let params = Some(r#"{"parents": {"b": {}, "c": {}}}"#.to_owned());
         let d = Run { params, ..child(4, 4, 2) };
         let (whole, retried) = (child(5, 5, 3).for_all_shards(), again(8, &b));

@@ -95,7 +95,7 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
 /// What follows from a run directly: at most so many, and whether there are more.
 pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJson>, bool), Problem> {
     let (mut runs, has_more) = below(call, &[run.id], CHILD_COUNT_MAX).await?;
-    runs.sort_by_key(|one| (one.link_to(run), one.shard_index, one.id));
+    runs.sort_by_key(|one| one.place_below(run));
     let kinds: Vec<Link> = runs.iter().map(|one| one.link_to(run)).collect();
     let children = kinds.into_iter().zip(items(call, runs).await?).map(|(kind, item)| ChildJson { kind, item });
     Ok((children.collect(), has_more))
