@@ -1,7 +1,12 @@
 //! What follows from a run, in the API and on its page; cancels with a reason; searches in logs.
 
+use axum::body::Body;
+use axum::http::Request;
+use rondel_admin::auth::Token;
+use rondel_core::access::{Grant, Role};
 use rondel_core::outcome::Outcome;
 use rondel_core::{RunId, Timestamp};
+use rondel_store::access::{TokenKind, TokenRecord};
 use rondel_store::logs::{LogChunk, LogLine};
 use serde_json::{Value, json};
 
@@ -144,4 +149,44 @@ async fn parameters_of_a_form_may_come_in_fields() {
     assert!(refused.status == 422 && refused.text().contains("id=\"error-params\""), "{}", refused.text());
     let part = visitor.post("/job-params", form).await;
     assert!(part.status == 200 && part.text().contains("id=\"params\"") && !part.text().contains("<html"));
+}
+
+/// Who may see one app alone sees the runs of that app alone, and nothing that hangs on others.
+#[tokio::test]
+async fn what_is_out_of_sight_is_not_in_the_tree() {
+    let server = Server::start().await;
+    let job = |name: &str, app: &str, after: Value| {
+        let schedule = if after.is_null() { after } else { json!({ "after": after }) };
+        json!({"name": name, "app": app, "handler": "h", "schedule": schedule})
+    };
+    for body in [job("a", "seen", json!(null)), job("b", "seen", json!(["a"])), job("c", "hidden", json!(["a"]))] {
+        server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    }
+    for (name, app, parent) in [("d", "seen", "c"), ("e", "hidden", "b")] {
+        server.with_body("POST", "/api/v1/jobs", job(name, app, json!([parent]))).await.expect(201);
+    }
+    let root = server.trigger("a").await;
+    for job in ["a", "b", "c", "d", "e"] {
+        let runs = server.get(&format!("/api/v1/runs?job={job}")).await.expect(200);
+        server.finish(runs["items"][0]["id"].as_str().unwrap().parse().unwrap(), Outcome::Succeeded).await;
+    }
+    let all = server.get(&format!("/api/v1/runs/{root}/tree")).await.expect(200);
+    assert_eq!(all["items"].as_array().map(Vec::len), Some(5), "{all:#}");
+
+    let namespace = rondel_core::NamespaceId::new(1);
+    let app = server.engine.store().app(namespace, "seen").await.unwrap().unwrap().id;
+    let token = Token::generate();
+    let record = token.record(server.engine.new_id(), TokenKind::Api, server.engine.now());
+    let grants = vec![Grant { role: Role::Viewer, namespace: Some(namespace), app: Some(app) }];
+    server.engine.store().add_token(&TokenRecord { name: "narrow".to_owned(), grants, ..record }).await.unwrap();
+    let ask = |path: String| {
+        let request = Request::builder().uri(path).header("authorization", format!("Bearer {}", token.reveal()));
+        server.send(request.body(Body::empty()).unwrap())
+    };
+    let tree = ask(format!("/api/v1/runs/{root}/tree")).await.expect(200);
+    assert_eq!(drawn(&tree), [(0, "a", "-"), (1, "b", "child")]);
+    let shown = ask(format!("/api/v1/runs/{root}")).await.expect(200);
+    assert_eq!(shown["children"].as_array().map(Vec::len), Some(1), "{shown:#}");
+    ask("/api/v1/apps/hidden/declaration-problems".to_owned()).await.expect(404);
+    ask("/api/v1/apps/seen/declaration-problems".to_owned()).await.expect(200);
 }
