@@ -38,6 +38,8 @@ enum RunCommand {
     List(ListArgs),
     /// Show a run
     Get(IdArgs),
+    /// Wait for a run's verdict
+    Wait(wait::WaitForArgs),
     /// Print what a run wrote
     Logs(LogsArgs),
     /// Ask for a run to be cancelled
@@ -108,6 +110,7 @@ impl RunArgs {
                 VIEW.whole_in_words(&client.get(&["runs", &args.id], &[]).await?, format, in_words)?;
                 tree::print(&client, &args.id, format, clock::now()).await
             }
+            RunCommand::Wait(args) => args.run(&client, format).await,
             RunCommand::Logs(args) => logs::print(&client, &args, format).await,
             RunCommand::Cancel(args) => {
                 let body = serde_json::json!({ "reason": args.reason }).to_string();

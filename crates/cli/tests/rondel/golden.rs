@@ -175,7 +175,7 @@ fn normal(text: &str) -> String {
         let indent = line.len() - line.trim_start().len();
         let mut words = Vec::new();
         for cell in line[indent..].split("  ").map(str::trim).filter(|cell| !cell.is_empty()) {
-            words.push(request_ids(&distances(&instants(&long_numbers(cell)))));
+            words.push(whole_cells(&request_ids(&distances(&instants(&long_numbers(cell))))));
         }
         lines.push(format!("{}{}", &line[..indent], words.join("  ")));
     }
@@ -223,6 +223,18 @@ fn instants(text: &str) -> String {
         rest = &rest[end..];
     }
     out + rest
+}
+
+/// A cell that is nothing but a distance or a clock's skew.
+fn whole_cells(cell: &str) -> String {
+    let is_distance =
+        cell.ends_with(" ago") || (cell.starts_with("in ") && cell[3..].starts_with(|c: char| c.is_ascii_digit()));
+    let is_skew = cell.starts_with(['+', '-']) && cell.ends_with("ms") && !cell.contains(' ');
+    match cell {
+        _ if is_distance => "<when>".to_owned(),
+        _ if is_skew => "<skew>".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 /// `"request_id":"54da3cb08400000"`
