@@ -32,7 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Which server, and as whom.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
-    /// The server's URL; else that of the context, else http://127.0.0.1:8080
+    /// The server's URL; else that of the context, else `http://127.0.0.1:8080`
     #[arg(long, global = true, env = "RONDEL_SERVER", value_name = "URL", help_heading = HEADING)]
     server: Option<String>,
     /// The context to use instead of the one in use; see rondel context
@@ -103,7 +103,7 @@ impl ClientArgs {
 
     /// What the environment says, without flags.
     pub(crate) fn of_environment() -> Self {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
         Self { server, context, token_file: None, namespace }
     }

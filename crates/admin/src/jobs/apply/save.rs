@@ -32,7 +32,7 @@ pub struct Saving {
     author: String,
     apps: HashMap<String, AppId>,
     kept: Vec<PlannedJob>,
-    creates: VecDeque<(PlannedJob, Box<Checked>)>,
+    creates: VecDeque<(PlannedJob, Checked)>,
     others: VecDeque<(PlannedJob, Work)>,
     /// Whether the store failed: then nothing more is tried.
     is_broken: bool,
@@ -53,7 +53,7 @@ impl ApplyPlan {
         for (_, job, work) in jobs {
             match work {
                 Work::Keep => kept.push(job),
-                Work::Create(checked) => creates.push_back((job, checked)),
+                Work::Create(checked) => creates.push_back((job, *checked)),
                 Work::Change(_) => others.push_back((job, work)),
                 Work::Remove(record) => removed.push((job, record)),
             }
@@ -113,8 +113,8 @@ impl Saving {
         }
     }
 
-    async fn create(&mut self, chunk: Vec<(PlannedJob, Box<Checked>)>) -> Vec<SavedJob> {
-        let (planned, checked): (Vec<PlannedJob>, Vec<Box<Checked>>) = chunk.into_iter().unzip();
+    async fn create(&mut self, chunk: Vec<(PlannedJob, Checked)>) -> Vec<SavedJob> {
+        let (planned, checked): (Vec<PlannedJob>, Vec<Checked>) = chunk.into_iter().unzip();
         let answers = if self.is_broken { None } else { self.create_all(checked).await };
         let Some(answers) = answers else {
             return planned.into_iter().map(|planned| SavedJob { planned, result: Err(not_tried()) }).collect();
@@ -131,7 +131,7 @@ impl Saving {
     }
 
     /// Nothing where the store fails.
-    async fn create_all(&mut self, chunk: Vec<Box<Checked>>) -> Option<Vec<Result<JobRecord, JobError>>> {
+    async fn create_all(&mut self, chunk: Vec<Checked>) -> Option<Vec<Result<JobRecord, JobError>>> {
         let created = self.create_chunk(chunk).await;
         created.map_err(|error| self.stop(&error)).ok()
     }
@@ -141,7 +141,7 @@ impl Saving {
         self.is_broken = true;
     }
 
-    async fn create_chunk(&mut self, chunk: Vec<Box<Checked>>) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
+    async fn create_chunk(&mut self, chunk: Vec<Checked>) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
         let now = self.engine.now();
         let mut jobs: Vec<NewJob> = Vec::with_capacity(chunk.len());
         for checked in chunk {
@@ -153,7 +153,7 @@ impl Saving {
                     app
                 }
             };
-            jobs.push(self.engine.new_job((self.namespace, app), *checked, &self.author, now));
+            jobs.push(self.engine.new_job((self.namespace, app), checked, &self.author, now));
         }
         let created = self.engine.store().create_jobs(&jobs).await?;
         self.engine.poke_scan();
