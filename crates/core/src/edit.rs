@@ -123,6 +123,11 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
+    // Fires that are over and have no row yet (their home has just died) stay the scan's: it runs them or says why not.
+    let is_same = standing.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
+    if let Some(overdue) = standing.next_fire_at.filter(|at| is_same && *at <= now) {
+        plan.next_fire_at = Some(overdue);
+    }
     // A run that is settled here ends without a word to whoever would have followed it.
     plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
 }
@@ -236,6 +241,24 @@ mod tests {
         let rows = [row(1, 101, RunStatus::Pending), row(2, 103, RunStatus::Pending)];
         let plan = plan_edit(Some(&every_second), standing(&rows));
         assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(102)));
+    }
+
+    #[test]
+    fn fires_that_are_over_without_a_row_are_not_forgotten() {
+        let [before, other] = [job(&json!({"every": "1s"}), true), job(&json!({"every": "2s"}), true)];
+        let paused = job(&json!({"every": "1s"}), false);
+        for (after, was, expected) in [
+            (&before, Some(97), Some(97)),
+            (&before, Some(100), Some(100)),
+            (&before, Some(101), Some(101)),
+            (&before, None, Some(101)),
+            (&other, Some(97), Some(102)),
+            (&paused, Some(97), None),
+        ] {
+            let next_fire_at = was.map(Timestamp::from_secs);
+            let plan = plan_edit(Some(after), Standing { before: Some(&before), next_fire_at, ..standing(&[]) });
+            assert_eq!(plan.next_fire_at, expected.map(Timestamp::from_secs), "{was:?}");
+        }
     }
 
     #[test]

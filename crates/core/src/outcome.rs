@@ -9,6 +9,9 @@ use crate::time::Timestamp;
 
 /// How often a run whose executor died under it is sent again, apart from the job's own retries.
 pub const LOST_RETRY_MAX: i32 = 3;
+/// The last attempt of a run that never reaches an executor, for everything has a bound: a server died or a message was
+/// lost before each of them.
+const UNRECEIVED_ATTEMPT_MAX: i32 = 1_000;
 
 /// Who asks to cancel a run in whose place a later one of its job comes.
 pub const LATER_RUN: &str = "a later run of the job";
@@ -152,10 +155,12 @@ fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> Af
     if !policy.at_least_once && ended.marked {
         return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
-    if ended.lost_count >= LOST_RETRY_MAX {
+    // What nobody ever had cannot have brought anybody down: it is sent again without being counted.
+    let died_count = ended.lost_count + i32::from(reason != Reason::NotReceived);
+    if died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX {
         return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
-    After::Again { due_at: now, reason, lost_count: ended.lost_count + 1 }
+    After::Again { due_at: now, reason, lost_count: died_count }
 }
 
 fn backoff(policy: AfterPolicy, failed_count: u32) -> Duration {
@@ -233,6 +238,15 @@ mod tests {
         check_after(POLICY, FIRST, lost, again_in(0, Reason::ExecutorLost, 1));
         let after_three = Ended { attempt: 4, lost_count: 3, ..FIRST };
         check_after(POLICY, after_three, lost, verdict(RunStatus::Failed, Some(Reason::ExecutorLost)));
+        // What was never received was not lost with anybody.
+        let unreceived = Outcome::Lost(Reason::NotReceived);
+        check_after(POLICY, after_three, unreceived, again_in(0, Reason::NotReceived, 3));
+        check_after(
+            POLICY,
+            Ended { attempt: 1_000, ..FIRST },
+            unreceived,
+            verdict(RunStatus::Failed, Some(Reason::NotReceived)),
+        );
         // The fourth attempt is the first that failed by itself.
         check_after(POLICY, after_three, FAILED, again_in(10, Reason::Retry, 3));
     }
