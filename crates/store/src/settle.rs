@@ -45,7 +45,7 @@ pub(crate) enum Judgement {
     Superseded,
     /// A server came to this end, and the run is not its own any more.
     NotOwner,
-    /// The verdict was `unknown`; this is the true one.
+    /// The verdict was `unknown`, or `skipped` although a handler began; this is the true one.
     Late(RunStatus, Option<Reason>),
     /// The attempt ends, and this follows.
     Ends(After),
@@ -62,7 +62,7 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
     if !standing.status.is_terminal() && finish.owner.is_some_and(|owner| owner != standing.owner) {
         return Judgement::NotOwner;
     }
-    if standing.status == RunStatus::Unknown {
+    if standing.status == RunStatus::Unknown || (standing.status == RunStatus::Skipped && has_begun(finish)) {
         // Only an executor knows.
         return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
             Some((status, reason)) => Judgement::Late(status, reason),
@@ -80,6 +80,13 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
         cancel_asked: standing.cancel_asked,
     };
     Judgement::Ends(after(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter))
+}
+
+/// Whether a result proves that a handler began: then nobody passed the run over, whatever its row says. It was on its way
+/// when an edit settled it.
+fn has_begun(finish: &Finish) -> bool {
+    let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
+    has_run && finish.executor.is_some() && finish.started_at.is_some()
 }
 
 /// The verdict that an outcome is by itself; nothing where nobody can tell.
@@ -196,6 +203,52 @@ fn without_nul(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_that_was_passed_over_learns_that_it_ran() {
+        let standing = |status| Standing {
+            attempt: 1,
+            status,
+            lost_count: 0,
+            marked: false,
+            cancel_asked: None,
+            awaits_children: false,
+            owner: LeaseToken { node: rondel_core::NodeId::new(1), epoch: 1 },
+        };
+        let policy = rondel_core::outcome::AfterPolicy {
+            retry_max: 0,
+            backoff: Duration::ZERO,
+            backoff_max: Duration::ZERO,
+            at_least_once: true,
+            delays: false,
+            awaits_children: false,
+        };
+        let finish = |outcome, began: bool| Finish {
+            run: rondel_core::RunId::new(1),
+            job: rondel_core::JobId::new(1),
+            attempt: 1,
+            outcome,
+            policy,
+            executor: Some((ExecutorId::new(1), String::new())),
+            started_at: began.then_some(Timestamp::EPOCH),
+            finished_at: Timestamp::EPOCH,
+            message: None,
+            result: None,
+            trace: None,
+            jitter: 0.5,
+            owner: None,
+        };
+        let failed = Outcome::Failed { retryable: true };
+        for (status, outcome, began, expected) in [
+            (RunStatus::Skipped, Outcome::Succeeded, true, Judgement::Late(RunStatus::Succeeded, None)),
+            (RunStatus::Skipped, failed, true, Judgement::Late(RunStatus::Failed, None)),
+            (RunStatus::Skipped, Outcome::Succeeded, false, Judgement::Duplicate),
+            (RunStatus::Skipped, Outcome::Cancelled, true, Judgement::Duplicate),
+            (RunStatus::Succeeded, failed, true, Judgement::Duplicate),
+        ] {
+            assert_eq!(judge(standing(status), &finish(outcome, began)), expected, "{status:?} {outcome:?} {began}");
+        }
+    }
 
     #[test]
     fn text_is_cut_between_characters_and_says_so() {

@@ -39,7 +39,7 @@ const CORRECT_RUNS: Statement = Statement {
     text: "UPDATE run {join:iittitiitt} SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
            result = v.column10 {from:iittitiitt} WHERE run.id = v.column1 AND run.attempt = v.column2 \
-           AND run.status = 'unknown'",
+           AND run.status IN ('unknown', 'skipped')",
 };
 /// The name of the executor stays, without an incarnation: the next attempt goes to another one first.
 const RETRY_RUNS: Statement = Statement {
