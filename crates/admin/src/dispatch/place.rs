@@ -303,7 +303,7 @@ impl DispatchLoop {
                 self.gates.expand(root.run.id, shards.iter().map(|shard| shard.id));
                 self.shared.in_memory.forget([root.run.id]);
                 for run in self.shared.in_memory.admit(shards) {
-                    let shard = Ready::new(run, Arc::clone(&root.definition));
+                    let shard = Ready { term: root.term, ..Ready::new(run, Arc::clone(&root.definition)) };
                     self.start(shard, now);
                 }
             }
