@@ -21,11 +21,16 @@ pub fn binary() -> &'static Path {
 
 /// The path of one of the SDK's examples, built from the same sources as the test program.
 ///
+/// Where `RONDEL_TEST_BIN` names a binary, the examples that lie beside it are taken.
+///
 /// # Panics
 /// When the examples cannot be built.
 pub fn example(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| cargo_build(&["--examples"]).join("examples")).join(name)
+    let beside = settings::other_binary().and_then(|binary| Some(binary.parent()?.join("examples").join(name)));
+    beside
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| FOLDER.get_or_init(|| cargo_build(&["--examples"]).join("examples")).join(name))
 }
 
 fn build() -> PathBuf {

@@ -1,5 +1,10 @@
 //! The promises under fire: processes die, sleep and lose each other, and afterwards the checker holds what handlers wrote
 //! against the ledger. `docs/RELIABILITY.md` tells of each.
 
+mod database;
+mod executors;
 mod matrix;
+mod proxy;
+mod sleepers;
 mod stage;
+mod two_servers;

@@ -6,7 +6,7 @@
 //!
 //! | invariant | what must hold |
 //! |---|---|
-//! | I1 complete | each planned instant of each job has exactly one row, or lies in exactly one recorded span of skips |
+//! | I1 complete | each planned instant of each job has exactly one row, or lies in exactly one recorded span of skips; an at-least-once run that failed has begun |
 //! | I2 not early | no handler begins before its fire's instant |
 //! | I3 no duplicate | one start per run and attempt; a further attempt has a reason; at most once means one start |
 //! | I4 no overlap | the starts and ends of a serial job's runs do not overlap |

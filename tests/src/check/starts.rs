@@ -1,6 +1,6 @@
 //! I2 to I5: what began, when, how often, and beside what.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Rules;
 use super::evidence::{Evidence, JobFacts, RunRow, Start};
@@ -14,6 +14,7 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     let jobs: HashMap<&str, &JobFacts> = evidence.jobs.iter().map(|job| (job.name.as_str(), job)).collect();
     early(evidence, rules, &runs, report);
     duplicates(evidence, &runs, &jobs, report);
+    never_began(evidence, &jobs, report);
     for job in evidence.jobs.iter().filter(|job| job.is_serial) {
         let mut starts: Vec<&Start> = evidence.starts.iter().filter(|start| start.job == job.name).collect();
         starts.sort_by_key(|start| (start.begin_ms, start.token));
@@ -85,6 +86,23 @@ fn duplicates(
     for attempt in given_up {
         let reason = attempt.reason.clone().unwrap_or_else(|| "no reason".to_owned());
         *report.retried.entry(reason).or_default() += 1;
+    }
+}
+
+/// A run of an at-least-once job that failed has at least begun.
+fn never_began(evidence: &Evidence, jobs: &HashMap<&str, &JobFacts>, report: &mut Report) {
+    let begun: HashSet<&str> = evidence.starts.iter().map(|start| start.run.as_str()).collect();
+    let is_journaled: HashSet<&str> = evidence.starts.iter().map(|start| start.job.as_str()).collect();
+    let has_failed = |run: &&RunRow| ["failed", "timed_out", "unknown"].contains(&run.status.as_str());
+    let must_begin = |run: &&RunRow| {
+        let at_least_once = jobs.get(run.job.as_str()).is_some_and(|job| !job.at_most_once);
+        run.shard.is_some() && at_least_once && is_journaled.contains(run.job.as_str())
+    };
+    let failed = evidence.runs.iter().filter(has_failed).filter(must_begin);
+    let never: Vec<&RunRow> = failed.filter(|run| !begun.contains(run.id.as_str())).collect();
+    if !never.is_empty() {
+        let what = format!("{} at-least-once runs have failed, and their handlers never began", never.len());
+        report.add(Invariant::Complete, what, super::fires::show(&never));
     }
 }
 

@@ -95,6 +95,10 @@ fn each_violation_is_found_once() {
             Start { run: "999".to_owned(), token: (0, 0), job: "x".to_owned(), ..start(evidence, "50").clone() };
         evidence.starts.push(stray);
     });
+    check_planted("at least once, and never begun", Complete, |evidence| {
+        run(evidence, "50").status = "failed".to_owned();
+        evidence.starts.retain(|start| start.run != "50");
+    });
     check_planted("two rows for a fire", Complete, |evidence| {
         let twin = RunRow { id: "999".to_owned(), status: "cancelled".to_owned(), ..run(evidence, "50").clone() };
         evidence.runs.push(twin);

@@ -1,0 +1,224 @@
+//! A PostgreSQL of a test's own, and what happens to databases: killed, away, read-only, out of connections. Nothing that
+//! was acknowledged is lost, and scheduling goes on by itself.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rondel_tests::check::Rules;
+use rondel_tests::{Api, Backend, Method, Process, ScratchDb, Signal, variable, wait_until, wall_clock_ms};
+use serde_json::json;
+
+use super::stage::{Journal, Worker, job, judged, mixed_jobs, say, server};
+
+const JOB_COUNT: usize = 60;
+const LIMIT: Duration = Duration::from_secs(60);
+/// How soon after its return scheduling goes on, and what a busy machine adds.
+const GOES_ON_MS: i64 = 2_000;
+const MACHINE_MS: i64 = 1_500;
+
+struct Postgres {
+    bin: PathBuf,
+    folder: tempfile::TempDir,
+    port: u16,
+    process: Option<Process>,
+}
+
+impl Postgres {
+    /// Makes one; none where there is no PostgreSQL to make it of.
+    async fn start() -> Option<Self> {
+        let bin = newest_bin()?;
+        let folder = tempfile::Builder::new().prefix("rondel-postgres-").tempdir().expect("make a folder");
+        run(Command::new("chown").arg("postgres").arg(folder.path()));
+        let data = folder.path().join("data");
+        let mut initdb = as_postgres(&bin.join("initdb"), folder.path());
+        run(initdb.arg("--pgdata").arg(&data).args([
+            "--username=rondel",
+            "--auth=trust",
+            "--no-sync",
+            "--encoding=UTF8",
+        ]));
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .expect("a port")
+            .port();
+        let mut postgres = Self { bin, folder, port, process: None };
+        postgres.up().await;
+        postgres.sql("CREATE ROLE app LOGIN");
+        postgres.sql("ALTER DATABASE postgres OWNER TO app");
+        postgres.sql("GRANT ALL ON SCHEMA public TO app");
+        Some(postgres)
+    }
+
+    /// For the servers, and for those who eat connections.
+    fn url(&self) -> String {
+        format!("postgres://app@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// For the test: a few connections are kept for this user.
+    fn owner_url(&self) -> String {
+        format!("postgres://rondel@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Starts it, again and again while what is left of the one before stands in the way.
+    async fn up(&mut self) {
+        wait_until(LIMIT, "PostgreSQL answers", async || {
+            if self.process.as_mut().is_none_or(|process| process.has_ended().is_some()) {
+                let mut command = as_postgres(&self.bin.join("postgres"), self.folder.path());
+                command.arg("-D").arg(self.folder.path().join("data")).args(["-p", &self.port.to_string(), "-k"]);
+                command.arg(self.folder.path()).args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=50"]);
+                self.process = Some(Process::start("PostgreSQL", command));
+            }
+            let ready = Command::new(self.bin.join("pg_isready"))
+                .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+                .status()
+                .expect("run pg_isready");
+            if ready.success() { Ok(()) } else { Err(self.process.as_ref().map(Process::last_words)) }
+        })
+        .await;
+    }
+
+    fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("it was started")
+    }
+
+    /// Runs a statement, whatever the database's default for transactions is.
+    fn sql(&self, statement: &str) {
+        let mut psql = Command::new("psql");
+        psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
+        run(psql
+            .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--command", statement])
+            .arg(self.owner_url()));
+    }
+}
+
+fn newest_bin() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    versions.map(|version| version.path()).max_by_key(number).map(|path| path.join("bin"))
+}
+
+/// As root, PostgreSQL does not run: its own user has to.
+fn as_postgres(program: &Path, folder: &Path) -> Command {
+    let as_root = is_root();
+    let mut command = Command::new(if as_root { Path::new("setpriv") } else { program });
+    if as_root {
+        command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program);
+    }
+    command.current_dir(folder);
+    command
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A system on it, with somebody who triggers runs all the time.
+struct Scene {
+    postgres: Postgres,
+    journal: Journal,
+    api: Api,
+}
+
+impl Scene {
+    /// Handlers begin again soon after an instant, without anybody's help.
+    async fn goes_on(&self, back_ms: i64, what: &str) {
+        let first = wait_until(LIMIT, &format!("scheduling goes on: {what}"), async || {
+            let starts = self.journal.starts();
+            let after = starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms);
+            after.ok_or_else(|| starts.last().cloned())
+        })
+        .await;
+        say(&format!("{what}: handlers began again {} ms after the return", first - back_ms));
+        assert!(first - back_ms <= GOES_ON_MS + MACHINE_MS, "{what}: after {} ms", first - back_ms);
+        self.journal.grows(2 * JOB_COUNT).await;
+    }
+
+    async fn killed(&mut self) {
+        self.postgres.process().kill().await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.postgres.up().await;
+        self.goes_on(wall_clock_ms(), "killed and started again").await;
+    }
+
+    async fn away(&mut self, length: Duration) {
+        self.postgres.process().signal(Signal::QUIT);
+        tokio::time::sleep(length).await;
+        self.postgres.up().await;
+        self.goes_on(wall_clock_ms(), &format!("away for {length:?}")).await;
+    }
+
+    async fn read_only(&self) {
+        self.postgres.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+        self.postgres.sql("SELECT pg_reload_conf()");
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        self.postgres.sql("ALTER SYSTEM RESET default_transaction_read_only");
+        self.postgres.sql("SELECT pg_reload_conf()");
+        self.goes_on(wall_clock_ms(), "read-only for 8 s").await;
+    }
+
+    async fn out_of_connections(&self) {
+        let url = self.postgres.url();
+        let eat = format!("while :; do psql --no-psqlrc -qc 'SELECT pg_sleep(60)' '{url}'; sleep 0.3; done");
+        let mut eaters = Command::new("sh");
+        eaters.args(["-c", &format!("for i in $(seq 60); do ({eat}) & done; wait")]);
+        let eaters = Process::start("those who eat connections", eaters);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        // Who waits for a connection is quicker than the servers to take one.
+        let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app' \
+                      AND query NOT LIKE '%pg_sleep%'";
+        self.postgres.sql(others);
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        drop(eaters);
+        // What a dead client has asked for goes on to its end.
+        let asleep = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app' \
+                      AND query LIKE '%pg_sleep%'";
+        self.postgres.sql(asleep);
+        self.goes_on(wall_clock_ms(), "out of connections for 8 s").await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_lost_when_postgres_is_in_trouble() {
+    let Some(postgres) = Postgres::start().await else { return };
+    let db = ScratchDb::given(Backend::Postgres, &postgres.url());
+    let journal = Journal::new();
+    let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
+    let api = first.api().recording(journal.folder());
+    mixed_jobs(&api, JOB_COUNT, 40).await;
+    let by_hand = job("by-hand", json!({}), json!({"schedule": null, "overlap": {"policy": "allow"}}));
+    api.post("/api/v1/jobs", by_hand).await.expect(201);
+    let _workers = [
+        Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
+        Worker::start(&[&second, &first], "two", &journal, None, &[]).await,
+    ];
+    journal.grows(2 * JOB_COUNT).await;
+    let clicks = triggers(api.clone());
+    let mut scene = Scene { postgres, journal, api };
+    let away = variable("TEST_AWAY_SECONDS").and_then(|text| text.parse().ok()).unwrap_or(15);
+    scene.killed().await;
+    scene.away(Duration::from_secs(away)).await;
+    scene.read_only().await;
+    scene.out_of_connections().await;
+    clicks.abort();
+    let report = judged(&scene.api, &scene.journal, Rules::default()).await;
+    say(&format!("a database in trouble: {report}"));
+    report.assert_clean();
+}
+
+/// Somebody who triggers five runs a second: what is acknowledged must be there at the end.
+fn triggers(api: Api) -> tokio::task::JoinHandle<()> {
+    #[expect(clippy::disallowed_methods, reason = "the test ends it")]
+    tokio::spawn(async move {
+        loop {
+            let request = api.request(Method::POST, "/api/v1/jobs/by-hand/runs").json(&json!({}));
+            drop(api.try_answer(request.timeout(Duration::from_secs(5))).await);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+}

@@ -1,0 +1,86 @@
+//! A TCP proxy that can be cut, in both directions or one: what a network does that loses packets and says nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What does not get through. What is held up meanwhile arrives when the cut is mended, as TCP would have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    Nothing,
+    Everything,
+    /// What the executor says does not reach the server.
+    ToServer,
+    /// What the server says does not reach the executor.
+    ToExecutor,
+}
+
+/// Between executors and one server.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    pub(super) url: String,
+    cut: watch::Sender<Cut>,
+    accepts: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub(super) async fn start(server_url: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let target: Arc<str> = server_url.trim_start_matches("http://").into();
+        let (cut, watched) = watch::channel(Cut::Nothing);
+        #[expect(clippy::disallowed_methods, reason = "the proxy's drop ends it")]
+        let accepts = tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let (target, watched) = (Arc::clone(&target), watched.clone());
+                drop(tokio::spawn(async move { join(near, &target, watched).await }));
+            }
+        });
+        Self { url, cut, accepts }
+    }
+
+    pub(super) fn cut(&self, cut: Cut) {
+        self.cut.send_replace(cut);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepts.abort();
+    }
+}
+
+/// Ends with either end of the connection.
+async fn join(near: TcpStream, target: &str, cut: watch::Receiver<Cut>) {
+    let Ok(far) = TcpStream::connect(target).await else { return };
+    let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+    tokio::select! {
+        () = carry(near_read, far_write, cut.clone(), Cut::ToServer) => {}
+        () = carry(far_read, near_write, cut, Cut::ToExecutor) => {}
+    }
+}
+
+async fn carry(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut cut: watch::Receiver<Cut>,
+    direction: Cut,
+) {
+    let mut bytes = vec![0; 16 * 1024];
+    loop {
+        let Ok(count) = from.read(&mut bytes).await else { break };
+        let is_open = |cut: &Cut| *cut == Cut::Nothing || (*cut != Cut::Everything && *cut != direction);
+        if cut.wait_for(is_open).await.is_err() || count == 0 {
+            break;
+        }
+        if to.write_all(&bytes[..count]).await.is_err() {
+            break;
+        }
+    }
+    // The end of one direction is told after what came before it.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}

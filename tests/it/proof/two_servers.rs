@@ -1,0 +1,154 @@
+//! Two servers, and the death of one: what it had goes on at the other within a lease and a second, and what the other had
+//! goes on as if nothing had happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rondel_tests::check::{Lateness, Rules, Start};
+use rondel_tests::{Backend, left_out, scratch, variable, wall_clock_ms};
+
+use super::stage::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, say, server};
+
+const JOB_COUNT: usize = 500;
+/// Beside the lease: the standing query comes by once a second.
+const TAKE_OVER: Duration = Duration::from_secs(1);
+/// What a busy machine may add to a process's wake-ups, beside what the witness saw.
+const MACHINE_MS: i64 = 500;
+
+async fn one_of_two_dies(backend: Backend) {
+    if left_out("not seen to its end yet: docs/RELIABILITY.md, Open") {
+        return;
+    }
+    let rounds = variable("TEST_KILL_ROUNDS").and_then(|text| text.parse().ok()).unwrap_or(2);
+    let mut chance = Chance::new();
+    for round in 1..=rounds {
+        let Some(db) = scratch(backend).await else { return };
+        let journal = Journal::new();
+        let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
+        mixed_jobs(&first.api(), JOB_COUNT, 0).await;
+        let _workers = [
+            Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
+            Worker::start(&[&second, &first], "two", &journal, None, &[]).await,
+        ];
+        journal.grows(3 * JOB_COUNT).await;
+        let witness = Witness::start();
+        tokio::time::sleep(Duration::from_secs(4) + chance.millis(1_000)).await;
+        let (mut dies, lives) = if chance.below(2) == 0 { (first, second) } else { (second, first) };
+        let killed_ms = wall_clock_ms();
+        dies.kill().await;
+        tokio::time::sleep(LEASE + TAKE_OVER + Duration::from_secs(3)).await;
+        let api = lives.api().recording(journal.folder());
+        let report = judged(&api, &journal, Rules::default()).await;
+        let took = Took::of(&journal.starts(), killed_ms);
+        let witness = witness.end(killed_ms).await;
+        say(&format!(
+            "two servers on {backend}, round {round}: {took}; the witness timer's p99 {} ms before and {} ms after; {report}",
+            witness.0.p99, witness.1.p99
+        ));
+        report.assert_clean();
+        let limit = i64::try_from((LEASE + TAKE_OVER).as_millis()).expect("short") + witness.1.p99 + MACHINE_MS;
+        assert!(
+            took.share == 0 || took.first_ms <= limit,
+            "{took}: the first fire of the dead server's share came late"
+        );
+    }
+}
+
+/// How the survivor took over.
+struct Took {
+    /// Jobs of the dead server.
+    share: usize,
+    /// From the death to the first of their fires, and to the first of the last job.
+    first_ms: i64,
+    last_ms: i64,
+    /// Of the survivor's own jobs, in the seconds before and after.
+    before: Lateness,
+    after: Lateness,
+}
+
+impl std::fmt::Display for Took {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "{} of {JOB_COUNT} jobs were the dead server's, went on {} ms after its death (the last of them {} ms); the \
+             survivor's own fires were late by p99 {} ms before and {} ms after",
+            self.share, self.first_ms, self.last_ms, self.before.p99, self.after.p99
+        )
+    }
+}
+
+impl Took {
+    /// The dead server's jobs are those that have a gap after its death.
+    fn of(starts: &[Start], killed_ms: i64) -> Self {
+        let lease_ms = i64::try_from(LEASE.as_millis()).expect("short");
+        let mut by_job: BTreeMap<&str, Vec<&Start>> = BTreeMap::new();
+        for start in starts {
+            by_job.entry(&start.job).or_default().push(start);
+        }
+        let is_on_time = |start: &&&Start| start.begin_ms - start.fire_at_ms < 500;
+        let soon_after = |start: &&&Start| (killed_ms + 100..killed_ms + lease_ms / 2 + 500).contains(&start.begin_ms);
+        let has_gap = |starts: &Vec<&Start>| !starts.iter().any(|start| soon_after(&start) && is_on_time(&start));
+        let dead: BTreeSet<&str> = by_job.iter().filter(|(_, starts)| has_gap(starts)).map(|(job, _)| *job).collect();
+        let resumed = by_job.iter().filter(|(job, _)| dead.contains(*job)).filter_map(|(_, starts)| {
+            starts.iter().map(|start| start.begin_ms - killed_ms).filter(|after| *after > lease_ms / 4).min()
+        });
+        let resumed: Vec<i64> = resumed.collect();
+        let own = |from: i64, to: i64| {
+            let of_own = starts.iter().filter(|start| !dead.contains(start.job.as_str()) && start.attempt == 1);
+            let in_time = of_own.filter(|start| (from..to).contains(&start.fire_at_ms));
+            Lateness::of(in_time.map(|start| start.begin_ms - start.fire_at_ms).collect())
+        };
+        Self {
+            share: dead.len(),
+            first_ms: resumed.iter().copied().min().unwrap_or(i64::MAX),
+            last_ms: resumed.iter().copied().max().unwrap_or(i64::MAX),
+            before: own(killed_ms - 4_000, killed_ms),
+            after: own(killed_ms, killed_ms + lease_ms + 3_000),
+        }
+    }
+}
+
+/// A timer beside the system: what it is late by, the machine adds.
+struct Witness {
+    stop: tokio::sync::oneshot::Sender<()>,
+    late: tokio::task::JoinHandle<Vec<(i64, i64)>>,
+}
+
+impl Witness {
+    fn start() -> Self {
+        let (stop, mut stopped) = tokio::sync::oneshot::channel();
+        #[expect(clippy::disallowed_methods, reason = "the test ends it")]
+        let late = tokio::spawn(async move {
+            let mut late = Vec::new();
+            loop {
+                let began = tokio::time::Instant::now();
+                let wake = began + Duration::from_millis(10);
+                tokio::select! {
+                    _ = &mut stopped => return late,
+                    () = tokio::time::sleep_until(wake) => {}
+                }
+                late.push((wall_clock_ms(), i64::try_from(wake.elapsed().as_millis()).unwrap_or(i64::MAX)));
+            }
+        });
+        Self { stop, late }
+    }
+
+    /// What it saw before and after an instant.
+    async fn end(self, at_ms: i64) -> (Lateness, Lateness) {
+        self.stop.send(()).ok();
+        let seen = self.late.await.expect("the witness lives");
+        let part =
+            |before: bool| seen.iter().filter(|(at, _)| (*at < at_ms) == before).map(|(_, late)| *late).collect();
+        (Lateness::of(part(true)), Lateness::of(part(false)))
+    }
+}
+
+#[tokio::test]
+async fn on_postgres() {
+    one_of_two_dies(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn on_mysql() {
+    one_of_two_dies(Backend::Mysql).await;
+}
