@@ -22,6 +22,7 @@ mod parents;
 mod proof;
 mod purge;
 mod routers;
+mod secured;
 mod tidy;
 mod unruly;
 mod verdicts;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rondel_core::homes::ClaimStrategy;
 
 use crate::clock::Boot;
+use crate::gateway::Certificates;
 
 /// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
 #[derive(Clone, Debug)]
@@ -49,6 +50,8 @@ pub struct EngineConfig {
     pub log_retention: Duration,
     /// How many bytes the logs of a namespace may take, as they are stored; the oldest go first. 0 for no limit.
     pub log_size_max: u64,
+    /// What is asked of executors beside a token.
+    pub executor_certificates: Certificates,
     /// Version that is shown and stored.
     pub server_version: String,
     /// The clock that the node's lease is judged by.
@@ -78,6 +81,7 @@ impl Default for EngineConfig {
             retention: Duration::from_secs(30 * 24 * 3600),
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,
+            executor_certificates: Certificates::default(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot: Boot::Host,
         }

@@ -9,7 +9,7 @@
 //! - [`alert`] tells the world what failed; `housekeeping` removes what is old;
 //! - `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
-//!   calendars'; [`auth`] the tokens.
+//!   calendars'; [`auth`] the tokens, [`sign_in`] and [`passwords`] the people.
 
 pub mod alert;
 pub mod auth;
@@ -28,9 +28,11 @@ pub mod gateway;
 mod housekeeping;
 pub mod jobs;
 pub mod lifecycle;
+pub mod passwords;
 mod progress;
 mod registry;
 mod scheduler;
+pub mod sign_in;
 
 pub use cluster::DatabaseTrouble;
 pub use config::EngineConfig;

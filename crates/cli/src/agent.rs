@@ -76,6 +76,12 @@ async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failu
     if let Some(folder) = &config.data_dir {
         builder = builder.data_dir(folder);
     }
+    if let Some(path) = &config.ca_file {
+        builder = builder.ca_file(path);
+    }
+    if let Some((certificate, key)) = &config.certificate {
+        builder = builder.client_certificate(certificate, key);
+    }
     builder = match (token_file::from_environment()?, &config.token_file) {
         (Some(token), _) => builder.token(token.reveal()),
         // The executor reads it anew at each dial.

@@ -7,6 +7,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::agent::AgentArgs;
 use crate::api::ApiArgs;
 use crate::app::AppArgs;
+use crate::audit::AuditArgs;
 use crate::bench::BenchArgs;
 use crate::calendar::CalendarArgs;
 use crate::completion::CompletionArgs;
@@ -18,11 +19,14 @@ use crate::executor::ExecutorArgs;
 use crate::exit::{Exit, Failure};
 use crate::job::JobArgs;
 use crate::manual::ManArgs;
+use crate::namespace::NamespaceArgs;
 use crate::node::NodeArgs;
 use crate::run::RunArgs;
 use crate::server::ServerArgs;
 use crate::sign_in::SignInLinkArgs;
 use crate::status::StatusArgs;
+use crate::token::TokenArgs;
+use crate::user::UserArgs;
 use crate::{config, output, runtime};
 
 /// A distributed job scheduler: a server decides when a job is due and which executor runs it.
@@ -56,6 +60,14 @@ enum Command {
     Node(NodeArgs),
     /// See and create apps
     App(AppArgs),
+    /// See and create namespaces
+    Namespace(NamespaceArgs),
+    /// See, create and change users, and their roles
+    User(UserArgs),
+    /// See, create, rotate and revoke API tokens
+    Token(TokenArgs),
+    /// See what was done, by whom and from where
+    Audit(AuditArgs),
     /// Print a link that opens the console in a browser, once, within 15 minutes
     SignInLink(SignInLinkArgs),
     /// Show the cluster in one screen
@@ -106,6 +118,10 @@ impl Command {
             Self::Executor(args) => done(runtime::run(args.run())),
             Self::Node(args) => done(runtime::run(args.run())),
             Self::App(args) => done(runtime::run(args.run())),
+            Self::Namespace(args) => done(runtime::run(args.run())),
+            Self::User(args) => done(runtime::run(args.run())),
+            Self::Token(args) => done(runtime::run(args.run())),
+            Self::Audit(args) => done(runtime::run(args.run())),
             Self::SignInLink(args) => done(runtime::run(args.run())),
             Self::Cron(args) => done(args.run()),
             Self::Bench(args) => args.run(),

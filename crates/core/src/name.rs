@@ -29,6 +29,27 @@ pub fn check(name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Says whether `name` can name an account: like other names, or like an address of electronic mail.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+///
+/// ```
+/// assert!(rondel_core::name::check_account("ann@example.com").is_ok());
+/// assert!(rondel_core::name::check_account("Ann").is_err());
+/// ```
+pub fn check_account(name: &str) -> Result<(), String> {
+    let body = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-' | '+' | '@');
+    let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if starts_well && name.len() <= NAME_LEN_MAX && name.chars().all(body) {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is not a user's name: 1 to {NAME_LEN_MAX} of a-z, 0-9, '.', '_', '-', '+' and '@', beginning with a \
+         letter or digit"
+    ))
+}
+
 /// Says whether `name` can name a handler, which is code's own word: letters of both cases are allowed.
 ///
 /// # Errors

@@ -68,6 +68,7 @@ pub struct Builder {
     servers: Vec<String>,
     token: TokenSource,
     ca_file: Option<PathBuf>,
+    certificate: Option<(PathBuf, PathBuf)>,
     labels: BTreeMap<String, String>,
     weight: u32,
     slots: u32,
@@ -92,6 +93,7 @@ impl Builder {
             servers: Vec::new(),
             token: TokenSource::None,
             ca_file: None,
+            certificate: None,
             labels: BTreeMap::new(),
             weight: 1,
             slots: SLOTS,
@@ -128,6 +130,12 @@ impl Builder {
     /// A file of PEM certificates to trust for `https` servers, beside the well-known ones.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(path.into());
+        self
+    }
+
+    /// The files of a certificate and its key, in PEM, for servers that ask executors for one.
+    pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.certificate = Some((certificate.into(), key.into()));
         self
     }
 
@@ -263,7 +271,7 @@ impl Builder {
         self.check()?;
         let handlers = collect_handlers(self.handlers)?;
         let declared = collect_declared(self.declared, &self.app)?;
-        let servers = open_servers(&self.servers, self.token, self.ca_file)?;
+        let servers = open_servers(&self.servers, self.token, (self.ca_file, self.certificate))?;
         let mut setup = Setup::new(handlers, self.states, self.timing);
         setup.declared = declared;
         setup.secrets = self.secrets;
@@ -333,7 +341,11 @@ fn collect_declared(declared: Vec<Declaration>, app: &str) -> Result<Vec<v1::Dec
     Ok(jobs)
 }
 
-fn open_servers(urls: &[String], token: TokenSource, ca_file: Option<PathBuf>) -> Result<Servers, ExecutorError> {
+fn open_servers(
+    urls: &[String],
+    token: TokenSource,
+    (ca_file, certificate): (Option<PathBuf>, Option<(PathBuf, PathBuf)>),
+) -> Result<Servers, ExecutorError> {
     let urls: BTreeSet<ServerUrl> = urls.iter().map(|url| ServerUrl::parse(url)).collect::<Result<_, _>>()?;
     if urls.is_empty() {
         return Err(ExecutorError::NoServer);
@@ -342,7 +354,11 @@ fn open_servers(urls: &[String], token: TokenSource, ca_file: Option<PathBuf>) -
     if let TokenSource::File(path) = &token {
         read(path.clone())?;
     }
-    Servers::new(urls, token, ca_file.map(read).transpose()?)
+    let identity = match certificate {
+        None => None,
+        Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+    };
+    Servers::new(urls, token, (ca_file.map(read).transpose()?, identity))
 }
 
 type Journaled = (Journal, Vec<v1::Result>);

@@ -1,5 +1,8 @@
 //! Who is calling, and whether that caller may. The check comes before path, query and body are looked at, so that
-//! nobody without a right can tell what exists from what does not.
+//! nobody without a right can tell what exists from what does not. What was done, or refused, is written to the audit log
+//! here, whatever the handler does.
+
+use std::net::IpAddr;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -7,11 +10,14 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Uri};
 use rondel_admin::auth::{Principal, authenticate};
-use rondel_core::NamespaceId;
-use rondel_core::access::{Grant, Rights, Role};
+use rondel_admin::gateway::Peer;
+use rondel_admin::sign_in::{self, SignedIn};
+use rondel_core::access::Rights;
+use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
 use rondel_store::access::{Means, TokenKind};
 
 use crate::app::Web;
+use crate::note::{self, Asker, Deed, Note};
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
 use crate::{cookies, origin};
@@ -25,29 +31,55 @@ pub(crate) struct Caller {
     means: Means,
     namespace: Option<NamespaceId>,
     pub(crate) rights: Rights,
+    /// The account behind it; none behind a token of the server's.
+    pub(crate) account: Option<AccountId>,
+    pub(crate) token: Option<TokenId>,
+    pub(crate) session: Option<SessionId>,
 }
 
 impl From<Principal> for Caller {
     fn from(principal: Principal) -> Self {
-        let Principal { token, rights, .. } = principal;
+        let Principal { token, owner, rights } = principal;
         let means = match token.kind {
             TokenKind::Api => Means::Token,
             TokenKind::Executor => Means::Executor,
         };
-        Self { name: token.name, means, namespace: token.namespace, rights }
+        Self {
+            name: owner.as_ref().map_or_else(|| token.name.clone(), |owner| owner.name.clone()),
+            means,
+            namespace: token.namespace,
+            rights,
+            account: owner.map(|owner| owner.id),
+            token: Some(token.id),
+            session: None,
+        }
+    }
+}
+
+impl From<SignedIn> for Caller {
+    fn from(signed_in: SignedIn) -> Self {
+        let SignedIn { session, account, token, rights } = signed_in;
+        let name = account.as_ref().map(|account| account.name.clone());
+        Self {
+            name: name.or_else(|| token.as_ref().map(|token| token.name.clone())).unwrap_or_default(),
+            means: Means::Session,
+            namespace: token.as_ref().and_then(|token| token.namespace),
+            rights,
+            account: account.map(|account| account.id),
+            token: token.map(|token| token.id),
+            session: Some(session.id),
+        }
     }
 }
 
 impl Caller {
-    /// Who starts the server.
-    pub(crate) fn admin() -> Self {
-        let rights = Rights::new(vec![Grant::everywhere(Role::Admin)]);
-        Self { name: "admin".to_owned(), means: Means::Session, namespace: None, rights }
-    }
-
     /// What changes are signed with.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) const fn means(&self) -> Means {
+        self.means
     }
 
     /// The namespace that a request without one means; `None` stands for `default`.
@@ -56,7 +88,7 @@ impl Caller {
     }
 
     /// Whether there is any place where it may. An executor's token is for opening sessions alone.
-    fn may(&self, permission: Permission) -> bool {
+    pub(crate) fn may(&self, permission: Permission) -> bool {
         self.means != Means::Executor && self.rights.allow_somewhere(permission)
     }
 }
@@ -66,49 +98,115 @@ impl Caller {
 pub(crate) struct Admitted {
     pub(crate) caller: Caller,
     pub(crate) needs: Permission,
+    pub(crate) note: Note,
 }
+
+/// On a request: under which id it stands in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestId(pub(crate) String);
 
 /// The gate of a route, with what that route asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     pub(crate) web: Web,
     pub(crate) permission: Permission,
+    /// The path of the route, its parameters in braces.
+    pub(crate) path: &'static str,
+}
+
+/// What is known of a request before it is handled.
+struct Arrival {
+    action: String,
+    object: String,
+    changes: bool,
+    address: Option<IpAddr>,
+    request_id: Option<String>,
+}
+
+impl Arrival {
+    fn new(gate: &Gate, request: &Request) -> Self {
+        Self {
+            action: note::action(request.method(), gate.path),
+            object: note::object(gate.path, request.uri().path()),
+            changes: !request.method().is_safe() && !is_question(gate.path),
+            address: address(request),
+            request_id: request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone()),
+        }
+    }
+}
+
+/// Questions that come with a body: they change nothing.
+fn is_question(path: &str) -> bool {
+    matches!(path, "/api/v1/schedules/preview" | "/job-params")
+}
+
+/// Where a request comes from.
+pub(crate) fn address(request: &Request) -> Option<IpAddr> {
+    request.extensions().get::<Peer>().map(|Peer(address)| *address)
 }
 
 /// Lets a request pass whose caller may.
-pub(crate) async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let authorization = authorization(request.headers());
-    match admit(&gate.web, gate.permission, authorization).await {
-        Ok(caller) => {
-            let name = caller.name().to_owned();
-            request.extensions_mut().insert(Admitted { caller, needs: gate.permission });
-            let mut response = next.run(request).await;
-            response.extensions_mut().insert(CalledBy(name));
-            response
-        }
+    match authenticated(&gate.web, authorization).await {
+        Ok(caller) => pass(&gate, caller, request, next).await,
         Err(problem) => problem.into_response(),
     }
 }
 
 /// Lets a request for a page pass whose session is good: others are sent to the page that says how to sign in.
-pub(crate) async fn guard_page(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     if !is_safe && !origin::is_same(request.headers(), request.uri()) {
         return cross_origin().into_response();
     }
-    let session = cookies::session(request.headers(), gate.web.config.tls);
-    let Some(caller) = session.and_then(|session| gate.web.config.sign_ins.caller(session)) else {
+    let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);
+    let caller = match signed_in(&gate.web, cookie.as_deref()).await {
+        Ok(caller) => caller,
+        Err(problem) => return problem.into_response(),
+    };
+    let Some(caller) = caller else {
         let is_whole = is_safe && !request.headers().contains_key("hx-request");
         return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
     };
-    if !caller.may(gate.permission) {
-        return Problem::new(Code::Forbidden, "this sign-in does not allow it").into_response();
-    }
-    let name = caller.name().to_owned();
-    request.extensions_mut().insert(Admitted { caller, needs: gate.permission });
-    let mut response = next.run(request).await;
-    response.extensions_mut().insert(CalledBy(name));
+    pass(&gate, caller, request, next).await
+}
+
+/// Handles what may be done, and writes down what was.
+async fn pass(gate: &Gate, caller: Caller, mut request: Request, next: Next) -> Response {
+    let arrival = Arrival::new(gate, &request);
+    let note = Note::default();
+    let mut response = if caller.may(gate.permission) {
+        let admitted = Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() };
+        request.extensions_mut().insert(admitted);
+        next.run(request).await
+    } else {
+        forbidden(&caller).into_response()
+    };
+    let Arrival { action, object, changes, address, request_id } = arrival;
+    let asker = Asker { caller: &caller, address, request_id };
+    let deed = Deed { action: &action, object, changes, status: response.status() };
+    note::write(&gate.web, asker, deed, &note).await;
+    response.extensions_mut().insert(CalledBy(caller.name));
     response
+}
+
+fn forbidden(caller: &Caller) -> Problem {
+    let detail = match caller.means {
+        Means::Executor => "this token does not allow it: an executor's token opens sessions only",
+        Means::Session => "your roles do not allow it anywhere",
+        Means::Token | Means::System | Means::Anonymous => {
+            "this token does not allow it: its roles do not reach so far"
+        }
+    };
+    Problem::new(Code::Forbidden, detail).without_instance()
+}
+
+/// Who signed in with this cookie.
+pub(crate) async fn signed_in(web: &Web, cookie: Option<&str>) -> Result<Option<Caller>, Problem> {
+    let Some(cookie) = cookie else { return Ok(None) };
+    let found = sign_in::by_cookie(web.engine.store(), cookie, web.engine.now()).await?;
+    Ok(found.map(Caller::from))
 }
 
 /// The refusal of a change that another site asks for.
@@ -118,7 +216,7 @@ pub(crate) fn cross_origin() -> Problem {
 
 /// The refusal of a page without a session.
 pub(crate) fn signed_out() -> Problem {
-    Problem::new(Code::Unauthenticated, "there is no session; rondel sign-in-link prints a link that begins one")
+    Problem::new(Code::Unauthenticated, "there is no session; sign in, or ask for a link by rondel sign-in-link")
 }
 
 fn to_sign_in(uri: &Uri) -> Response {
@@ -130,17 +228,16 @@ fn to_sign_in(uri: &Uri) -> Response {
 #[derive(Clone, Debug)]
 pub(crate) struct CalledBy(pub(crate) String);
 
-/// The caller with this `Authorization` header, if it is a good one and may.
-pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Option<String>) -> Result<Caller, Problem> {
+async fn authenticated(web: &Web, authorization: Option<String>) -> Result<Caller, Problem> {
     let engine = &web.engine;
     let token = authenticate(engine.store(), authorization.as_deref(), engine.now()).await?;
-    let caller = token.map(Caller::from).ok_or_else(unauthenticated)?;
-    if caller.may(permission) {
-        Ok(caller)
-    } else {
-        Err(Problem::new(Code::Forbidden, "this token does not allow it: an executor's token opens sessions only")
-            .without_instance())
-    }
+    token.map(Caller::from).ok_or_else(unauthenticated)
+}
+
+/// The caller with this `Authorization` header, if it is a good one and may.
+pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Option<String>) -> Result<Caller, Problem> {
+    let caller = authenticated(web, authorization).await?;
+    if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller)) }
 }
 
 fn unauthenticated() -> Problem {

@@ -7,13 +7,14 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use rondel_admin::Engine;
+use rondel_admin::passwords::Passwords;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::note::Denials;
 use crate::rate::{Buckets, Rate};
 use crate::routes::{RouteInfo, Routes};
-use crate::sign_in::SignIns;
 use crate::{api, frame, health, pages};
 
 /// The path of the gRPC service; its calls say who they are themselves.
@@ -36,8 +37,6 @@ pub struct WebConfig {
     pub follow_timeout: Duration,
     /// How fast one token may ask; `None` for as fast as it can.
     pub rate: Option<Rate>,
-    /// Who may use the console's pages.
-    pub sign_ins: SignIns,
     /// Whether browsers reach the port over TLS.
     pub tls: bool,
     /// Ends what is being followed.
@@ -54,7 +53,6 @@ impl Default for WebConfig {
             follow_count_max: 256,
             follow_timeout: Duration::from_secs(3600),
             rate: Some(Rate { per_second: 1_000, burst: 5_000 }),
-            sign_ins: SignIns::default(),
             tls: false,
             shutdown: CancellationToken::new(),
         }
@@ -69,6 +67,8 @@ pub(crate) struct Web {
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) follows: Arc<Semaphore>,
     pub(crate) buckets: Arc<Buckets>,
+    pub(crate) passwords: Arc<Passwords>,
+    pub(crate) denials: Denials,
 }
 
 /// The router for everything that one port serves: API, health, pages, and gRPC.
@@ -79,6 +79,8 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
         requests: Arc::new(Semaphore::new(config.request_count_max)),
         follows: Arc::new(Semaphore::new(config.follow_count_max)),
         buckets: Arc::default(),
+        passwords: Arc::default(),
+        denials: Denials::default(),
         config: Arc::new(config),
     };
     routes()

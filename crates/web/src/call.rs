@@ -10,6 +10,7 @@ use rondel_store::catalog::Namespace;
 use crate::access::{Admitted, Caller, Permission};
 use crate::app::Web;
 use crate::body::refuse_value;
+use crate::note::Note;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -22,6 +23,7 @@ pub(crate) struct Call<Q = ()> {
     pub(crate) caller: Caller,
     pub(crate) namespace: Namespace,
     pub(crate) query: Q,
+    pub(crate) note: Note,
     /// What the route asks of its caller.
     needs: Permission,
     /// Whether the query named the namespace: then links back name it too.
@@ -34,6 +36,7 @@ pub(crate) struct Person<Q = ()> {
     pub(crate) web: Web,
     pub(crate) caller: Caller,
     pub(crate) query: Q,
+    pub(crate) note: Note,
 }
 
 impl<Q> Person<Q> {
@@ -46,11 +49,13 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Person<Q> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let Admitted { caller, .. } = admitted(parts)?;
+        let Admitted { caller, note, .. } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
+        // Clients that name it with every request may do so here.
+        reader.one("namespace");
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        Ok(Self { web: web.clone(), caller, query })
+        Ok(Self { web: web.clone(), caller, query, note })
     }
 }
 
@@ -75,6 +80,7 @@ impl<Q> Call<Q> {
         } else if may(Permission::View) {
             Err(forbidden())
         } else {
+            self.note.denied();
             Err(missing())
         }
     }
@@ -87,6 +93,7 @@ impl<Q> Call<Q> {
         if self.caller.rights.allow(self.needs, self.namespace.id, known.map(|app| app.id)) {
             return Ok(());
         }
+        self.note.object(app);
         Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app))))
     }
 
@@ -145,7 +152,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let Admitted { caller, needs } = admitted(parts)?;
+        let Admitted { caller, needs, note } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
         let named = reader.one("namespace");
         let query = Q::from_query(&mut reader);
@@ -154,7 +161,8 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
             Some(name) => visible_namespace(&web.engine, &caller, name).await?,
             None => namespace_of_caller(&web.engine, &caller).await?,
         };
-        Ok(Self { web: web.clone(), caller, namespace, query, needs, is_explicit: named.is_some() })
+        note.namespace(&namespace.name);
+        Ok(Self { web: web.clone(), caller, namespace, query, note, needs, is_explicit: named.is_some() })
     }
 }
 

@@ -9,7 +9,7 @@ use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, RETR
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
 
-use crate::access::CalledBy;
+use crate::access::{CalledBy, RequestId};
 use crate::app::Web;
 use crate::pages;
 use crate::problem::{Code, Problem, render};
@@ -22,12 +22,13 @@ const PATH_LEN_MAX: usize = 256;
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
 /// The outermost layer.
-pub(crate) async fn frame(State(web): State<Web>, request: Request, next: Next) -> Response {
+pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
     let page = pages::problem::wanted(&request);
+    request.extensions_mut().insert(RequestId(request_id.clone()));
     let mut response = next.run(request).await;
     let problem = response.extensions_mut().remove::<Problem>();
     match (&problem, &page) {

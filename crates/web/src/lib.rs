@@ -1,10 +1,12 @@
 //! What speaks HTTP: the REST API, the health checks, the pages, and the one port that they share with gRPC.
 //!
-//! - [`app()`] puts a router together from an engine, [`serve()`] runs it on a listener;
+//! - [`app()`] puts a router together from an engine, [`serve()`] runs it on a listener, `tls` under
+//!   certificates;
 //! - `routes` builds routes, none of them without a declared access; `access` admits callers before anything else is
 //!   looked at; `frame` is around every request: its id, its log line, its limits;
-//! - `sign_in` keeps who signed in to the pages; `cookies`, `origin` and `redirect` are what that takes;
 //! - `rate` counts the requests of a token, `keyed` makes a call with a key once;
+//! - `note` is what the audit log hears of a request, `grants` roles in words; `cookies`, `origin` and `redirect` are what
+//!   signing in takes;
 //! - `call`, `query`, `body`, `etag` and `cursor` read requests; `problem` is the one shape of every error;
 //! - [`yaml`] reads and writes definitions as people keep them in files;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
@@ -20,8 +22,10 @@ mod cookies;
 mod cursor;
 mod etag;
 mod frame;
+mod grants;
 mod health;
 mod keyed;
+mod note;
 mod origin;
 mod pages;
 mod preface;
@@ -31,7 +35,7 @@ mod rate;
 mod redirect;
 mod routes;
 mod serve;
-mod sign_in;
+mod tls;
 pub mod yaml;
 
 pub use access::Permission;
@@ -39,5 +43,5 @@ pub use app::{WebConfig, app, route_table};
 pub use problem::Code;
 pub use rate::Rate;
 pub use routes::{Access, RouteInfo};
-pub use serve::serve;
-pub use sign_in::SignIns;
+pub use serve::{serve, serve_tls};
+pub use tls::{Tls, TlsError, TlsFiles};

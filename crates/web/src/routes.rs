@@ -35,6 +35,8 @@ pub(crate) enum OpenPath {
     Readyz,
     /// Signing in.
     SignIn,
+    /// Making the first account.
+    SetUp,
     /// Signing out.
     SignOut,
     /// Language and theme.
@@ -49,6 +51,7 @@ impl OpenPath {
             Self::Livez => "/livez",
             Self::Readyz => "/readyz",
             Self::SignIn => "/sign-in",
+            Self::SetUp => "/set-up",
             Self::SignOut => "/sign-out",
             Self::Preferences => "/preferences",
             Self::Static => "/static/{file}",
@@ -169,14 +172,14 @@ impl Routes {
             let handler = match info.access {
                 Access::Open => handler,
                 Access::Needs(permission) => {
-                    let is_post = info.method == Method::POST;
-                    let handler = if is_post { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
+                    // A kept answer would keep the secrets that these show once.
+                    let keeps = info.method == Method::POST && !matches!(permission, Permission::Own | Permission::Cluster);
+                    let handler = if keeps { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
                     let handler = handler.layer(from_fn_with_state(web.clone(), limit));
-                    handler.layer(from_fn_with_state(Gate { web: web.clone(), permission }, guard))
+                    handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
                 }
-                Access::SignedIn(permission) => {
-                    handler.layer(from_fn_with_state(Gate { web: web.clone(), permission }, guard_page))
-                }
+                Access::SignedIn(permission) => handler
+                    .layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard_page)),
             };
             match paths.iter_mut().find(|(path, _)| *path == info.path) {
                 Some((_, methods)) => *methods = std::mem::take(methods).merge(handler),
@@ -186,7 +189,7 @@ impl Routes {
         for (path, methods) in &mut paths {
             let taken = std::mem::take(methods);
             *methods = if path.starts_with("/api/") {
-                let gate = Gate { web: web.clone(), permission: Permission::View };
+                let gate = Gate { web: web.clone(), permission: Permission::View, path };
                 taken.fallback(wrong_method.layer(from_fn_with_state(gate, guard)))
             } else {
                 taken.fallback(wrong_method)

@@ -6,15 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use rondel_admin::gateway::{Peer, PeerNames};
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
 
 use crate::preface::{Version, sniff};
+use crate::tls::Tls;
 
 const CONNECTION_COUNT_MAX: usize = 10_000;
 /// How long a client may take to send the first bytes, or the headers of a request.
@@ -32,6 +40,11 @@ const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 /// Serves until `shutdown`, then takes no further connection, lets the requests in flight end, and returns. Whatever
 /// streams must end for that (followed logs, executors' sessions) their owners have to end.
 pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationToken) {
+    serve_tls(listener, None, app, shutdown).await;
+}
+
+/// The same; with certificates, under TLS and nothing else.
+pub async fn serve_tls(listener: TcpListener, tls: Option<Arc<Tls>>, app: Router, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     let permits = Arc::new(Semaphore::new(CONNECTION_COUNT_MAX));
     let kill = CancellationToken::new();
@@ -43,10 +56,11 @@ pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationTok
         };
         let Some((stream, peer, permit)) = accepted else { continue };
         let (app, shutdown, kill) = (app.clone(), shutdown.clone(), kill.clone());
+        let acceptor = tls.as_deref().map(Tls::acceptor);
         connections.spawn(async move {
             tokio::select! {
                 () = kill.cancelled() => {}
-                ended = connection(stream, app, shutdown) => {
+                ended = connection((stream, peer), acceptor, app, shutdown) => {
                     if let Err(error) = ended {
                         tracing::debug!(target: "http", %peer, error, "connection ended");
                     }
@@ -81,14 +95,52 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> Option<Acce
     }
 }
 
-async fn connection(stream: TcpStream, app: Router, shutdown: CancellationToken) -> Result<(), String> {
+async fn connection(
+    (stream, peer): (TcpStream, SocketAddr),
+    acceptor: Option<TlsAcceptor>,
+    app: Router,
+    shutdown: CancellationToken,
+) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    let peer = Peer(peer.ip());
+    let Some(acceptor) = acceptor else { return spoken(stream, (peer, None), app, shutdown).await };
+    let shaken = tokio::select! {
+        () = shutdown.cancelled() => return Ok(()),
+        shaken = tokio::time::timeout(HEADER_TIMEOUT, acceptor.accept(stream)) => shaken,
+    };
+    let stream = shaken.map_err(|_| "TLS did not begin in time".to_owned())?.map_err(|error| error.to_string())?;
+    let names = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(names);
+    spoken(stream, (peer, names), app, shutdown).await
+}
+
+/// What a certificate that was checked is made out to.
+fn names(certificate: &CertificateDer<'_>) -> PeerNames {
+    let read = webpki::EndEntityCert::try_from(certificate);
+    PeerNames(read.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
+}
+
+async fn spoken<S>(
+    stream: S,
+    (peer, names): (Peer, Option<PeerNames>),
+    app: Router,
+    shutdown: CancellationToken,
+) -> Result<(), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let sniffed = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
         sniffed = tokio::time::timeout(HEADER_TIMEOUT, sniff(stream)) => sniffed,
     };
     let sniffed = sniffed.map_err(|_| "nothing was sent in time".to_owned())?;
     let (stream, version) = sniffed.map_err(|error| error.to_string())?;
+    let app = app.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        if let Some(names) = &names {
+            request.extensions_mut().insert(names.clone());
+        }
+        request
+    });
     let builder = builder(version);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     let mut connection = std::pin::pin!(connection);

@@ -35,6 +35,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// Outside crates with one home, and the crates that alone may name them, in tests as well.
 const HOMES: &[(&str, &[&str])] = &[
+    // Passwords.
+    ("argon2", &["rondel-admin"]),
     ("askama", &["rondel-web"]),
     ("axum", &["rondel-web"]),
     ("chrono-tz", &["rondel-core"]),

@@ -56,6 +56,13 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     if !hello.declared.is_empty() && !pass.declares {
         return Err(Status::permission_denied("this token does not let executors declare jobs"));
     }
+    if let Some(names) = &pass.names {
+        let wanted = [hello.app.clone(), format!("{}.{}", hello.app, hello.namespace), hello.name.clone()];
+        if !names.iter().any(|name| wanted.contains(name)) {
+            let message = format!("the client certificate is made out to {names:?}, and not to {:?}", hello.app);
+            return Err(Status::permission_denied(message));
+        }
+    }
     let denied = || {
         let message =
             format!("this token does not let in executors of app {:?} in namespace {:?}", hello.app, hello.namespace);

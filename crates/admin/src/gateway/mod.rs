@@ -43,6 +43,22 @@ pub type Service = GatewayServer<GatewayService>;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
+/// What the certificate that a client came with is made out to: beside [`Peer`], where there was one.
+#[derive(Clone, Debug)]
+pub struct PeerNames(pub Vec<String>);
+
+/// What is asked of executors beside a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Certificates {
+    /// Nothing.
+    #[default]
+    Ignored,
+    /// A certificate that is signed as it must be.
+    Required,
+    /// One that is made out to the executor's app, to `app.namespace`, or to the executor's name.
+    Named,
+}
+
 impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
@@ -85,18 +101,25 @@ pub(crate) struct Pass {
     rights: Rights,
     /// Whether the executor may declare jobs.
     declares: bool,
+    /// One of these the executor must be; any where there are none.
+    names: Option<Vec<String>>,
 }
 
 impl Pass {
     /// For any executor: whoever gives it has asked who that is.
     pub(crate) fn everywhere() -> Self {
-        Self { rights: Rights::new(vec![Grant::everywhere(Role::Executor)]), declares: true }
+        Self { rights: Rights::new(vec![Grant::everywhere(Role::Executor)]), declares: true, names: None }
     }
 }
 
-impl From<&auth::Principal> for Pass {
-    fn from(principal: &auth::Principal) -> Self {
-        Self { rights: principal.rights.clone(), declares: principal.token.declares }
+impl Pass {
+    /// For whom a token and a certificate are good, where one is asked for.
+    fn new(principal: &auth::Principal, certificates: Certificates, found: Option<&PeerNames>) -> Result<Self, Status> {
+        if found.is_none() && certificates != Certificates::Ignored {
+            return Err(Status::unauthenticated("executors need a client certificate here"));
+        }
+        let names = found.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
+        Ok(Self { rights: principal.rights.clone(), declares: principal.token.declares, names })
     }
 }
 
@@ -154,7 +177,10 @@ impl Gateway for GatewayService {
         let Some(principal) = token else {
             return Err(inner.refuse(&peer, Status::unauthenticated("no token, or an unknown or expired one")));
         };
-        let outgoing = self.open(request.into_inner(), &peer, &Pass::from(&principal)).await?;
+        let found = request.extensions().get::<PeerNames>();
+        let pass = Pass::new(&principal, inner.shared.config.executor_certificates, found);
+        let pass = pass.map_err(|status| inner.refuse(&peer, status))?;
+        let outgoing = self.open(request.into_inner(), &peer, &pass).await?;
         Ok(Response::new(Box::pin(tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), Ok))))
     }
 }

@@ -4,4 +4,5 @@
 
 mod cluster;
 mod door;
+mod pass;
 mod world;

@@ -42,6 +42,9 @@ pub(crate) struct ClientArgs {
     /// the token that rondel login kept, or, for a server on this machine, ./rondel-data/admin.token
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     token_file: Option<PathBuf>,
+    /// The file with certificates to trust for an https server, beside those of the host
+    #[arg(long, global = true, env = "RONDEL_CA_FILE", value_name = "FILE", help_heading = HEADING)]
+    ca_file: Option<PathBuf>,
     /// The namespace; else that of the context, else the token's own, else default
     #[arg(long, global = true, env = "RONDEL_NAMESPACE", value_name = "NAME", help_heading = HEADING)]
     namespace: Option<String>,
@@ -105,7 +108,8 @@ impl ClientArgs {
     pub(crate) fn of_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
-        Self { server, context, token_file: None, namespace }
+        let ca_file = variable("RONDEL_CA_FILE").map(PathBuf::from);
+        Self { server, context, token_file: None, ca_file, namespace }
     }
 
     /// A client for a context's server.
@@ -127,6 +131,17 @@ impl ClientArgs {
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach what is on this machine.
         let builder = if is_here(&base) { builder.no_proxy() } else { builder };
+        let builder = match &self.ca_file {
+            None => builder,
+            Some(path) => {
+                let wrong = |error: &dyn std::fmt::Display| {
+                    Failure::refused(format!("--ca-file: {} cannot be used: {error}", path.display()))
+                };
+                let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
+                let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))?;
+                builder.tls_certs_merge(found)
+            }
+        };
         let http = builder.build().map_err(|error| Failure::of("cannot make an HTTP client", &error))?;
         Ok(Client { token, base, namespace: self.namespace.clone(), http })
     }
@@ -178,6 +193,11 @@ impl Client {
     /// PUT with a JSON text.
     pub(crate) async fn put(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
         self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
+    }
+
+    /// PATCH with a JSON text: what is left out stays.
+    pub(crate) async fn patch(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
+        self.send(Method::PATCH, path, &[], Some((JSON, body.to_owned()))).await
     }
 
     /// POST with a file's text, whose kind the query says.

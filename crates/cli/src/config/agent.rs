@@ -39,6 +39,18 @@ pub(crate) struct AgentSettings {
     #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_TOKEN_FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_file: Option<PathBuf>,
+    /// The file with certificates to trust for https servers, beside the well-known ones
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_CA_FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// The file with a certificate, for servers that ask executors for one
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_CERT_FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cert_file: Option<PathBuf>,
+    /// The file with its key
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_KEY_FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key_file: Option<PathBuf>,
     /// The folder for results that no server has acknowledged yet; without it they live in memory
     #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_DATA_DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,6 +142,9 @@ impl AgentSettings {
             labels: self.labels.or(lower.labels),
             weight: self.weight.or(lower.weight),
             allow_scripts: self.allow_scripts.or(lower.allow_scripts),
+            ca_file: self.ca_file.or(lower.ca_file),
+            cert_file: self.cert_file.or(lower.cert_file),
+            key_file: self.key_file.or(lower.key_file),
             secrets_dir: self.secrets_dir.or(lower.secrets_dir),
             work_dir: self.work_dir.or(lower.work_dir),
             without_languages: self.without_languages.or(lower.without_languages),
@@ -155,6 +170,8 @@ pub(crate) struct AgentConfig {
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) weight: u32,
     pub(crate) allow_scripts: bool,
+    pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) secrets_dir: Option<PathBuf>,
     pub(crate) work_dir: Option<PathBuf>,
     pub(crate) without_languages: Vec<String>,
@@ -186,6 +203,13 @@ impl TryFrom<AgentSettings> for AgentConfig {
             labels: labels.iter().map(|label| split_label(label)).collect::<Result<_, _>>()?,
             weight: settings.weight.ok_or_else(|| missing("weight"))?,
             allow_scripts: settings.allow_scripts.unwrap_or(false),
+            ca_file: settings.ca_file,
+            certificate: match (settings.cert_file, settings.key_file) {
+                (Some(certificate), Some(key)) => Some((certificate, key)),
+                (None, None) => None,
+                (Some(_), None) => return Err(wrong(SECTION, "key_file", "is missing: the key of cert_file")),
+                (None, Some(_)) => return Err(wrong(SECTION, "cert_file", "is missing: the certificate of key_file")),
+            },
             secrets_dir: settings.secrets_dir,
             work_dir: settings.work_dir,
             without_languages: settings.without_languages.unwrap_or_default(),

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use clap::Args;
 use rondel_admin::EngineConfig;
+use rondel_admin::gateway::Certificates;
 use rondel_core::homes::ClaimStrategy;
 use rondel_core::name;
 use rondel_store::DatabaseUrl;
-use rondel_web::Rate;
+use rondel_web::{Rate, TlsFiles};
 use serde::{Deserialize, Serialize};
 
-use super::values::Database;
+use super::values::{Database, ExecutorCertificates};
 use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, wrong};
 use crate::exit::Failure;
 
@@ -62,6 +63,26 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_ADMIN_TOKEN_FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) admin_token_file: Option<PathBuf>,
+    /// The file with the certificate for TLS, in PEM; read again when it changes
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CERT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The file with its key
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_KEY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The file with the certificates that sign those of executors
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CLIENT_CA")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// What executors need beside a token: any certificate that is signed so, or one made out to their app
+    #[arg(long, global = true, value_name = "WHICH", env = "RONDEL_SERVER_EXECUTOR_CERTIFICATES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) executor_certificates: Option<ExecutorCertificates>,
+    /// Listen beyond this machine without TLS, because something else keeps strangers out
+    #[arg(long, global = true, env = "RONDEL_SERVER_INSECURE_HTTP", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) insecure_http: Option<bool>,
     /// How long this server may act after it was last heard of; then another one takes over its jobs
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LEASE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,6 +162,7 @@ impl ServerSettings {
             drain_grace: Some(Length(Duration::from_secs(30))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
+            insecure_http: Some(false),
             ..Self::default()
         }
     }
@@ -154,6 +176,11 @@ impl ServerSettings {
             node_name: self.node_name.or(lower.node_name),
             advertise: self.advertise.or(lower.advertise),
             admin_token_file: self.admin_token_file.or(lower.admin_token_file),
+            tls_cert: self.tls_cert.or(lower.tls_cert),
+            tls_key: self.tls_key.or(lower.tls_key),
+            tls_client_ca: self.tls_client_ca.or(lower.tls_client_ca),
+            executor_certificates: self.executor_certificates.or(lower.executor_certificates),
+            insecure_http: self.insecure_http.or(lower.insecure_http),
             lease: self.lease.or(lower.lease),
             beat: self.beat.or(lower.beat),
             claim_strategy: self.claim_strategy.or(lower.claim_strategy),
@@ -181,6 +208,9 @@ pub(crate) struct ServerConfig {
     pub(crate) node_name: Option<String>,
     pub(crate) advertise: Option<String>,
     pub(crate) admin_token_file: PathBuf,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) executor_certificates: Certificates,
+    insecure_http: bool,
     pub(crate) lease: Duration,
     pub(crate) beat: Duration,
     pub(crate) claim_strategy: ClaimStrategy,
@@ -208,6 +238,15 @@ impl TryFrom<ServerSettings> for ServerConfig {
         let settings = settings.over(ServerSettings::defaults());
         let missing = |key: &str| wrong(SECTION, key, "is missing");
         let data_dir = settings.data_dir.ok_or_else(|| missing("data_dir"))?;
+        let tls = match (settings.tls_cert, settings.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key, client_ca: settings.tls_client_ca }),
+            (None, None) if settings.tls_client_ca.is_some() => {
+                return Err(wrong(SECTION, "tls_client_ca", "is of no use without tls_cert and tls_key"));
+            }
+            (None, None) => None,
+            (Some(_), None) => return Err(wrong(SECTION, "tls_key", "is missing: the key of tls_cert")),
+            (None, Some(_)) => return Err(wrong(SECTION, "tls_cert", "is missing: the certificate of tls_key")),
+        };
         let config = Self {
             database: settings
                 .database
@@ -217,6 +256,9 @@ impl TryFrom<ServerSettings> for ServerConfig {
             advertise: settings.advertise,
             admin_token_file: settings.admin_token_file.unwrap_or_else(|| data_dir.join("admin.token")),
             data_dir,
+            tls,
+            executor_certificates: settings.executor_certificates.map_or(Certificates::Ignored, Certificates::from),
+            insecure_http: settings.insecure_http.unwrap_or_default(),
             lease: settings.lease.ok_or_else(|| missing("lease"))?.0,
             beat: settings.beat.ok_or_else(|| missing("beat"))?.0,
             claim_strategy: settings.claim_strategy.ok_or_else(|| missing("claim_strategy"))?,
@@ -239,17 +281,36 @@ impl TryFrom<ServerSettings> for ServerConfig {
 
 impl ServerConfig {
     /// What `rondel dev` runs with: SQLite in the data folder, and a short stop.
-    pub(crate) fn dev(data_dir: &Path, listen: Listen) -> Result<Self, Failure> {
+    pub(crate) fn dev(data_dir: &Path, listen: Listen, insecure_http: bool) -> Result<Self, Failure> {
         let settings = ServerSettings {
             database: Some(Database(DatabaseUrl::sqlite_file(data_dir.join("rondel.db")))),
             listen: Some(listen),
+            insecure_http: Some(insecure_http),
             data_dir: Some(data_dir.to_owned()),
             ..ServerSettings::default()
         };
         settings.try_into()
     }
 
+    /// What strangers can read on the way is no way in: plain HTTP is for this machine, unless somebody says otherwise.
+    fn check_port(&self) -> Result<(), Failure> {
+        if self.tls.is_none() && !self.insecure_http && !self.listen.ip().is_loopback() {
+            let sentence = format!(
+                "{} can be reached from other machines, and nothing encrypts what is said there: give tls_cert and \
+                 tls_key, or insecure_http if something else keeps strangers out",
+                self.listen
+            );
+            return Err(wrong(SECTION, "listen", sentence));
+        }
+        let has_ca = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        if self.executor_certificates != Certificates::Ignored && !has_ca {
+            return Err(wrong(SECTION, "executor_certificates", "needs tls_client_ca: by what are they checked?"));
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), Failure> {
+        self.check_port()?;
         if let Some(node_name) = &self.node_name {
             name::check(node_name).map_err(|sentence| wrong(SECTION, "node_name", sentence))?;
         }
@@ -331,6 +392,9 @@ mod tests {
             ("", "database"),
             ("database = \"x\"", "database"),
             (&format!("{DB}listen = \"nowhere\""), "listen"),
+            (&format!("{DB}listen = \"0.0.0.0:8080\""), "insecure_http"),
+            (&format!("{DB}tls_cert = \"x.pem\""), "tls_key"),
+            (&format!("{DB}executor_certificates = \"named\""), "tls_client_ca"),
             (&format!("{DB}lease = \"3s\""), "lease"),
             (&format!("{DB}beat = \"10ms\""), "beat"),
             (&format!("{DB}beat = \"199ms\""), "the shortest is 200ms"),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use rondel_admin::gateway::Certificates;
 use rondel_core::time::{format_duration, parse_duration};
 use rondel_store::{DatabaseUrl, OpenError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -125,6 +126,25 @@ impl fmt::Debug for Database {
 }
 
 text_value!(Database);
+
+/// What executors need beside a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ExecutorCertificates {
+    /// A certificate that is signed by one of the client CA
+    Required,
+    /// One that is made out to the executor's app, to app.namespace, or to the executor's name
+    Named,
+}
+
+impl From<ExecutorCertificates> for Certificates {
+    fn from(wanted: ExecutorCertificates) -> Self {
+        match wanted {
+            ExecutorCertificates::Required => Self::Required,
+            ExecutorCertificates::Named => Self::Named,
+        }
+    }
+}
 
 /// How lines of the program's own log look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

@@ -34,6 +34,9 @@ pub(crate) struct DevArgs {
     /// Where console, REST and gRPC listen; port 0 is a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: Listen,
+    /// Listen beyond this machine without TLS, because something else keeps strangers out
+    #[arg(long)]
+    insecure_http: bool,
     /// Run script text that comes with a job, not only programs named by it
     #[arg(long)]
     allow_scripts: bool,
@@ -48,7 +51,7 @@ pub(crate) struct DevArgs {
 impl DevArgs {
     /// Runs it until it is told to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
-        let config = ServerConfig::dev(&self.data_dir, self.listen)?;
+        let config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
         telemetry::check(&self.log_level).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
         telemetry::start_with_runs(&self.log_level, self.log_format)?;
         runtime::serve(|stop| self.serve(config, stop))
@@ -58,15 +61,19 @@ impl DevArgs {
         let mut births = Births::default();
         let node = Node::start(&config, &mut births).await?;
         let started = self.seeded_executor(&node, &mut births).await;
-        let executor = match started {
-            Ok(executor) => executor,
+        let started = match started {
+            Ok(executor) => node.sign_in_line().await.map(|line| (executor, line)),
+            Err(failure) => Err(failure),
+        };
+        let (executor, sign_in) = match started {
+            Ok(started) => started,
             Err(failure) => {
                 node.abandon().await;
                 return Err(failure);
             }
         };
         births.keep();
-        node.announce(&welcome::lines(&node, &self.data_dir, self.listen));
+        node.announce(&welcome::lines(&node, sign_in, &self.data_dir, self.listen));
         let failing = node.failing();
         let told = async move {
             tokio::select! {

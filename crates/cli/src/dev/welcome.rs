@@ -8,14 +8,14 @@ use crate::server::Node;
 /// The address that commands try by themselves.
 const USUAL_URL: &str = "http://127.0.0.1:8080";
 
-pub(super) fn lines(node: &Node, data_dir: &Path, listen: Listen) -> Vec<String> {
+pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Listen) -> Vec<String> {
     let program =
         std::env::args_os().next().map_or_else(|| "rondel".to_owned(), |name| name.to_string_lossy().into_owned());
     let flags = flags(&node.url(), data_dir);
     let loopback = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
     let token = data_dir.join("admin.token");
     vec![
-        node.sign_in_line(),
+        sign_in,
         String::new(),
         format!("  API        {}/api/v1{loopback}", node.url()),
         format!("  API token  {}", token.display()),

@@ -49,9 +49,16 @@ impl ServerArgs {
 async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
     let mut births = Births::default();
     let node = Node::start(&config, &mut births).await?;
+    let entry = match node.entry_line().await {
+        Ok(entry) => entry,
+        Err(failure) => {
+            node.abandon().await;
+            return Err(failure);
+        }
+    };
     births.keep();
     node.announce(&[]);
-    output::talk(&node.sign_in_line());
+    output::talk(&entry);
     node.until(&stop).await;
     node.drain(config.drain_grace).await
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::sign_in::{self, Whose};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
-use rondel_web::{Rate, SignIns, WebConfig};
+use rondel_web::{Rate, Tls, WebConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +26,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) token: Token,
-    sign_ins: SignIns,
+    is_tls: bool,
     rate: Option<Rate>,
     address: SocketAddr,
     lifecycle: Lifecycle,
@@ -35,6 +36,7 @@ pub(crate) struct Node {
 impl Node {
     /// Starts it: the port first, the database next, then what is written; whatever fails leaves nothing behind.
     pub(crate) async fn start(config: &ServerConfig, births: &mut Births) -> Result<Self, Failure> {
+        let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listener = listen(config.listen).await?;
         let address = listener.local_addr()?;
         let store = open(config, births).await?;
@@ -57,16 +59,17 @@ impl Node {
             retention: config.retention,
             log_retention: config.log_retention,
             log_size_max: config.log_size_max,
+            executor_certificates: config.executor_certificates,
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
-        let node =
-            Self { engine, token, sign_ins: SignIns::default(), rate: config.api_rate, address, lifecycle, store };
+        let is_tls = tls.is_some();
+        let node = Self { engine, token, is_tls, rate: config.api_rate, address, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
         }
-        node.serve(listener);
+        node.serve(listener, tls);
         Ok(node)
     }
 
@@ -78,9 +81,9 @@ impl Node {
         Ok(())
     }
 
-    fn serve(&self, listener: TcpListener) {
+    fn serve(&self, listener: TcpListener, tls: Option<Arc<Tls>>) {
         let config = WebConfig {
-            sign_ins: self.sign_ins.clone(),
+            tls: tls.is_some(),
             shutdown: self.lifecycle.soft.clone(),
             rate: self.rate,
             ..WebConfig::default()
@@ -88,7 +91,14 @@ impl Node {
         let app = rondel_web::app(self.engine.clone(), config);
         let closed = self.lifecycle.hard.clone();
         // Executors deliver their last results while the engine drains: the port stays open to the end.
-        self.lifecycle.spawn("web", Until::Hard, rondel_web::serve(listener, app, closed));
+        if let Some(tls) = &tls {
+            self.lifecycle.spawn("certificates", Until::Soft, Arc::clone(tls).watch(self.lifecycle.soft.clone()));
+        }
+        self.lifecycle.spawn("web", Until::Hard, rondel_web::serve_tls(listener, tls, app, closed));
+    }
+
+    const fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
     }
 
     /// Where this machine reaches it.
@@ -99,20 +109,37 @@ impl Node {
             std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
             std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         };
-        format!("http://{}", SocketAddr::new(local, self.address.port()))
+        format!("{}://{}", self.scheme(), SocketAddr::new(local, self.address.port()))
     }
 
-    /// The line with a link that opens the console, once.
-    pub(crate) fn sign_in_line(&self) -> String {
-        format!("sign in: {}{}", self.url(), self.sign_ins.admin_link())
+    /// The line with a link that opens the console, once, with the rights of the token of this server.
+    pub(crate) async fn sign_in_line(&self) -> Result<String, Failure> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        let token = store.token(&self.token.hash()).await?;
+        let Some(token) = token.filter(|token| token.is_good(now)) else {
+            return Ok(format!("sign in: {}/sign-in", self.url()));
+        };
+        let secret = sign_in::link(store, Whose::Token(token.id), now).await?;
+        Ok(format!("sign in: {}/sign-in?token={}", self.url(), secret.reveal()))
+    }
+
+    /// The line that says how to come in: a link that makes the first account while there is none, else where to sign in.
+    pub(crate) async fn entry_line(&self) -> Result<String, Failure> {
+        let secret = sign_in::setup_link(self.engine.store(), self.engine.now()).await?;
+        Ok(match secret {
+            Some(secret) => {
+                format!("set up: {}/set-up?token={} (makes the first account, once)", self.url(), secret.reveal())
+            }
+            None => format!("sign in: {}/sign-in", self.url()),
+        })
     }
 
     /// Says on stdout that it listens, and what else there is to say.
     pub(crate) fn announce(&self, lines: &[String]) {
-        if !self.address.ip().is_loopback() {
+        if !self.is_tls && !self.address.ip().is_loopback() {
             tracing::warn!(address = %self.address, "listening beyond this machine without TLS: tokens can be read on the way");
         }
-        let listening = format!("listening on http://{}", self.address);
+        let listening = format!("listening on {}://{}", self.scheme(), self.address);
         let text = std::iter::once(listening).chain(lines.iter().cloned()).collect::<Vec<_>>().join("\n");
         if output::data(&text).is_err() {
             tracing::warn!("nobody reads stdout");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Uri};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
 use crate::error::ExecutorError;
 use crate::job_error::error_line;
@@ -92,10 +92,13 @@ impl Servers {
     pub(crate) fn new(
         configured: BTreeSet<ServerUrl>,
         token: TokenSource,
-        ca_pem: Option<Vec<u8>>,
+        (ca_pem, identity): (Option<Vec<u8>>, Option<(Vec<u8>, Vec<u8>)>),
     ) -> Result<Self, ExecutorError> {
         let tls = ClientTlsConfig::new().with_enabled_roots();
         let tls = ca_pem.into_iter().fold(tls, |tls, pem| tls.ca_certificate(Certificate::from_pem(pem)));
+        let tls = identity
+            .into_iter()
+            .fold(tls, |tls, (certificate, key)| tls.identity(Identity::from_pem(certificate, key)));
         let servers = Self { token, tls, configured, known: Mutex::default() };
         // A certificate or URL that cannot be used is said now, not at each dial.
         servers
@@ -173,7 +176,7 @@ mod tests {
     #[test]
     fn named_servers_are_dialled_once_and_while_they_are_named() {
         let configured = BTreeSet::from([ServerUrl::parse("http://a").unwrap()]);
-        let servers = Servers::new(configured, TokenSource::None, None).unwrap();
+        let servers = Servers::new(configured, TokenSource::None, (None, None)).unwrap();
         let named = servers.name(&["http://a/".to_owned(), "http://b".to_owned(), "nonsense".to_owned()]);
         assert_eq!(named.len(), 2);
         let b = ServerUrl::parse("http://b").unwrap();

@@ -7,8 +7,9 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    calendars, catalog_change, catalog_versions, cluster, declarations, ledger_adopt, ledger_cancel, ledger_claim,
-    ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, request_keys, upkeep_heal,
+    accounts, audit, calendars, catalog_change, catalog_versions, cluster, declarations, ledger_adopt, ledger_cancel,
+    ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, request_keys, sessions, tokens,
+    upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -51,6 +52,15 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&catalog_versions::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&ledger_read::READ_CHECKS, "run USING INTEGER PRIMARY KEY"),
         (&ledger_read::READ_CHECKS, "job_due USING INTEGER PRIMARY KEY"),
+        (&accounts::LOCK_ADMINS, "role_grant_place (namespace_id=? AND role=? AND app_id=?)"),
+        (&accounts::READ_GRANTS, "PRIMARY KEY (subject_kind=? AND subject_id=?)"),
+        (&sessions::LIST_SESSIONS, "web_session_account (account_id=?)"),
+        (&sessions::DELETE_TOKEN_SESSIONS, "web_session_token (token_id=?)"),
+        (&tokens::LIST_TOKENS_OF, "api_token_owner (owner_id=? AND id<?)"),
+        (&audit::LIST_AUDIT_OF_ACTOR, "audit_actor (actor=?"),
+        (&audit::LIST_AUDIT_OF_OBJECT, "audit_object (object=?"),
+        (&audit::LIST_AUDIT_OF_NAMESPACE, "audit_namespace (namespace=?"),
+        (&ledger_read::LIST_OF_APPS, "run_list (namespace_id=? AND id<?)"),
         (&ledger_read::LIST_ALL, "run_list (namespace_id=? AND id<?)"),
         (&ledger_read::LIST_BY_STATUS, "run_list (namespace_id=? AND id<?)"),
         (&ledger_read::LIST_TROUBLE, "run_trouble (namespace_id=? AND id<?)"),

@@ -266,6 +266,7 @@ async fn save<Q>(
 }
 
 fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Result<Response, Problem> {
+    call.note.after(&record.spec);
     let body = CalendarJson {
         spec: &record.spec,
         namespace: &call.namespace.name,
@@ -285,6 +286,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarReco
     let missing = || Problem::new(Code::CalendarNotFound, detail());
     let found = found.ok_or_else(missing)?;
     call.check(None, missing)?;
+    call.note.before(&found.spec);
     Ok(found)
 }
 

@@ -139,6 +139,7 @@ impl<'a> JobJson<'a> {
 pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
     let spec = job_body::parse(&body)?;
     call.check_definition(&spec).await?;
+    call.note.object(&spec.name);
     let record = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await?;
     let mut response = answer(&call, StatusCode::CREATED, &record, None).await?;
     let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
@@ -285,6 +286,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, P
     let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
     let record = found.ok_or_else(|| missing(call, wanted))?;
     call.check(Some(record.app), || missing(call, wanted))?;
+    call.note.before(&record.spec);
     Ok(record)
 }
 
@@ -322,6 +324,7 @@ async fn answer(
     record: &JobRecord,
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
+    call.note.after(&record.spec);
     let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
     let children = Some(children(call, record).await?);

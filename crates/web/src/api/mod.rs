@@ -3,6 +3,7 @@
 mod applied;
 mod apply;
 mod apps;
+mod audit;
 pub(crate) mod calendars;
 pub(crate) mod cancels;
 pub(crate) mod executors;
@@ -13,6 +14,8 @@ pub(crate) mod job_body;
 pub(crate) mod jobs;
 pub(crate) mod lines;
 pub(crate) mod logs;
+pub(crate) mod me;
+mod namespaces;
 mod nodes;
 pub(crate) mod run_json;
 pub(crate) mod run_tree;
@@ -20,12 +23,14 @@ pub(crate) mod runs;
 pub(crate) mod schedules;
 mod sign_in_links;
 mod stats;
+pub(crate) mod tokens;
+pub(crate) mod users;
 mod versions;
 mod webhooks;
 
 use serde::Serialize;
 
-use crate::access::Permission::{Admin, Edit, Operate, View};
+use crate::access::Permission::{Admin, Cluster, Edit, Operate, Own, View};
 use crate::routes::Routes;
 
 /// How many items a page has if the caller does not say.
@@ -85,5 +90,23 @@ pub(crate) fn routes() -> Routes {
         .get("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::get)
         .put("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::put)
         .delete("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::delete)
-        .post("/api/v1/sign-in-links", Admin, sign_in_links::create)
+        .post("/api/v1/sign-in-links", Own, sign_in_links::create)
+        .get("/api/v1/me", Own, me::get)
+        .get("/api/v1/sessions", Own, me::sessions)
+        .delete("/api/v1/sessions/{id}", Own, me::end_session)
+        .get("/api/v1/tokens", Own, tokens::list)
+        .post("/api/v1/tokens", Own, tokens::create)
+        .delete("/api/v1/tokens/{id}", Own, tokens::revoke)
+        .post("/api/v1/tokens/{id}/rotate", Own, tokens::rotate)
+        .get("/api/v1/namespaces", View, namespaces::list)
+        .post("/api/v1/namespaces", Cluster, namespaces::create)
+        .delete("/api/v1/namespaces/{name}", Cluster, namespaces::delete)
+        .get("/api/v1/users", Cluster, users::list)
+        .post("/api/v1/users", Cluster, users::create)
+        .get("/api/v1/users/{user}", Cluster, users::get)
+        .patch("/api/v1/users/{user}", Cluster, users::change)
+        .delete("/api/v1/users/{user}", Cluster, users::delete)
+        .post("/api/v1/users/{user}/password", Cluster, users::set_password)
+        .post("/api/v1/users/{user}/sign-in-link", Cluster, users::link)
+        .get("/api/v1/audit", Cluster, audit::list)
 }

@@ -157,6 +157,7 @@ pub(crate) fn fit<Q>(call: &Call<Q>, record: &JobRecord, params: &Value) -> Resu
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
     let run = call.engine().request_run(record, request).await?;
+    call.note.after(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
     let mut response = json(StatusCode::CREATED, &run_json::whole(call, run).await?)?;
     if let Ok(location) = HeaderValue::from_str(&location) {

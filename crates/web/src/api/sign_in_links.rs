@@ -2,13 +2,13 @@
 
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
 use rondel_core::Timestamp;
 use serde::Serialize;
 
-use crate::call::Call;
+use crate::call::Person;
 use crate::frame::json;
-use crate::problem::Problem;
-use crate::sign_in::LINK_LIFETIME;
+use crate::problem::{Code, Problem};
 
 #[derive(Serialize)]
 struct LinkJson {
@@ -17,8 +17,11 @@ struct LinkJson {
     expires_at: Timestamp,
 }
 
-/// Makes a link that signs in as the caller, once.
-pub(super) async fn create(call: Call) -> Result<Response, Problem> {
-    let path = call.web.config.sign_ins.link(call.caller.clone());
-    json(StatusCode::CREATED, &LinkJson { path, expires_at: call.engine().now() + LINK_LIFETIME })
+/// Makes a link that signs in as the caller, once, with the rights of the token, for as long as the token works.
+pub(super) async fn create(person: Person) -> Result<Response, Problem> {
+    let token = person.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
+    let now = person.engine().now();
+    let secret = sign_in::link(person.engine().store(), Whose::Token(token), now).await?;
+    let path = format!("/sign-in?token={}", secret.reveal());
+    json(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })
 }

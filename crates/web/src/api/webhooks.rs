@@ -18,7 +18,7 @@ use crate::frame::json;
 use crate::problem::{Code, Problem};
 
 /// The namespace in the path.
-pub(super) struct NamespacePath(String);
+pub(super) struct NamespacePath(pub(super) String);
 
 impl FromRequestParts<Web> for NamespacePath {
     type Rejection = Problem;
@@ -61,6 +61,8 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     let namespace = guarded(&call, &name).await?;
     let new: NewWebhook = read(&body)?;
+    call.note.namespace(&name);
+    call.note.after(&serde_json::json!({"url": new.url}));
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
         Ok(PutWebhook::Created(webhook)) => {
             let secret = Some(webhook.secret.clone());

@@ -16,6 +16,11 @@ impl Fields {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value.trim())
     }
 
+    /// A field as it was typed: a password may begin with a blank.
+    pub(crate) fn raw(&self, name: &str) -> &str {
+        self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+
     /// The fields whose names begin so, as they were sent.
     pub(super) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));

@@ -2,9 +2,10 @@
 //!
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `assets` the files that pages load; `problem` what goes wrong, as a page;
-//! - `sign_in`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar` and `executors` are the pages;
+//! - `sign_in`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar` and `executors` are the pages;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
 
+mod account;
 mod ansi;
 mod assets;
 mod calendar;
@@ -31,11 +32,12 @@ mod schedule_text;
 mod shell;
 mod sign_in;
 mod texts;
+mod users;
 mod view;
 
 use axum::response::Response;
 
-use crate::access::Permission::{Edit, Operate, View};
+use crate::access::Permission::{Cluster, Edit, Operate, Own, View};
 use crate::redirect::to;
 use crate::routes::{OpenPath, Routes};
 
@@ -71,6 +73,18 @@ pub(crate) fn routes() -> Routes {
         .form("/calendars/{name}", Edit, calendar::save)
         .form("/calendars/{name}/delete", Edit, calendar::delete)
         .page("/executors", View, executors::list)
+        .page("/account", Own, account::page)
+        .form("/account/password", Own, account::password)
+        .form("/account/sessions/{id}/end", Own, account::end_session)
+        .form("/account/tokens", Own, account::make_token)
+        .form("/account/tokens/{id}/revoke", Own, account::revoke_token)
+        .page("/users", Cluster, users::page)
+        .form("/users", Cluster, users::create)
+        .form("/users/{user}", Cluster, users::change)
+        .form("/users/{user}/delete", Cluster, users::delete)
+        .form("/users/{user}/link", Cluster, users::link)
+        .open(OpenPath::SetUp, sign_in::set_up)
+        .open_post(OpenPath::SetUp, sign_in::set_up_account)
         .open(OpenPath::SignIn, sign_in::page)
         .open_post(OpenPath::SignIn, sign_in::enter)
         .open_post(OpenPath::SignOut, sign_in::leave)

@@ -1,21 +1,33 @@
-//! Signing in and out, and what a browser prefers.
+//! Signing in and out, setting up, and what a browser prefers.
+
+use std::net::IpAddr;
+use std::time::Duration;
 
 use askama::Template;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::response::Response;
-use http::header::SET_COOKIE;
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::header::{RETRY_AFTER, SET_COOKIE, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderValue, StatusCode, Uri};
+use rondel_admin::gateway::Peer;
+use rondel_admin::passwords;
+use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, SignInError, Whose};
+use rondel_core::access::{Grant, Role};
+use rondel_core::{AccountId, AuditId, Timestamp, name};
+use rondel_store::access::{Account, Attempt, AuditEntry, LinkPurpose, Means, SignInLink, Verdict};
 
 use super::form::Fields;
 use super::prefs::{LANG_COOKIE, Prefs, THEME_COOKIE, Theme};
 use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
-use crate::access::cross_origin;
+use crate::access::{RequestId, cross_origin, signed_in};
+use crate::api::users::hashed;
 use crate::app::Web;
+use crate::body::refuse_value;
+use crate::note;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::{own_path, pair, to};
-use crate::sign_in::SESSION_LIFETIME;
 use crate::{cookies, origin};
 
 #[derive(Template)]
@@ -23,10 +35,57 @@ use crate::{cookies, origin};
 struct SignInPage {
     shell: Shell,
     t: &'static Texts,
-    /// The link's token; without one the page says how to get a link.
+    /// The link's token; without one the page asks for name and password.
     token: Option<String>,
     next: String,
     was_sent_here: bool,
+    /// What was typed and not right.
+    name: String,
+    error: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "set_up.html")]
+struct SetUpPage {
+    shell: Shell,
+    t: &'static Texts,
+    token: String,
+    name: String,
+    error: Option<String>,
+}
+
+/// A browser that has not signed in: where it is, and what it says of itself.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    place: Place,
+    request_id: Option<String>,
+    is_same_origin: bool,
+    cookie: Option<String>,
+}
+
+impl FromRequestParts<Web> for Stranger {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let user_agent = parts.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+        let address = parts.extensions.get::<Peer>().map(|Peer(address)| *address);
+        Ok(Self {
+            place: Place { address, user_agent: user_agent.to_owned() },
+            request_id: parts.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()),
+            is_same_origin: origin::is_same(&parts.headers, &parts.uri),
+            cookie: cookies::session(&parts.headers, web.config.tls).map(str::to_owned),
+        })
+    }
+}
+
+impl Stranger {
+    fn check_origin(&self) -> Result<(), Problem> {
+        if self.is_same_origin { Ok(()) } else { Err(cross_origin()) }
+    }
+
+    const fn address(&self) -> Option<IpAddr> {
+        self.place.address
+    }
 }
 
 /// Looks at a link without using it up: whoever previews links may do so.
@@ -34,18 +93,19 @@ pub(super) async fn page(
     State(web): State<Web>,
     prefs: Prefs,
     uri: Uri,
-    headers: HeaderMap,
+    stranger: Stranger,
 ) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
     let (token, next, _) = (reader.one("token"), reader.one("next"), reader.one("lang"));
     reader.finish()?;
     let next = next.as_deref().and_then(own_path);
-    if token.as_deref().is_some_and(|token| !web.config.sign_ins.is_open(token)) {
+    let (store, now) = (web.engine.store(), web.engine.now());
+    if let Some(token) = &token
+        && !sign_in::is_open(store, token, LinkPurpose::SignIn, now).await?
+    {
         return Err(spent());
     }
-    let is_signed_in =
-        cookies::session(&headers, web.config.tls).is_some_and(|session| web.config.sign_ins.caller(session).is_some());
-    if token.is_none() && is_signed_in {
+    if token.is_none() && signed_in(&web, stranger.cookie.as_deref()).await?.is_some() {
         return Ok(to(next.unwrap_or("/")));
     }
     let was_sent_here = next.is_some() && token.is_none();
@@ -55,38 +115,141 @@ pub(super) async fn page(
         (None, None) => "/sign-in".to_owned(),
     };
     let shell = Shell::new(prefs, Nav::None, None, &here);
-    let t = shell.t;
-    let page = SignInPage { shell, t, token, next: next.unwrap_or("/").to_owned(), was_sent_here };
+    let (t, next, name) = (shell.t, next.unwrap_or("/").to_owned(), String::new());
+    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None };
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
 }
 
-/// Uses a link up.
+/// Uses a link up, or takes a name and a password.
 pub(super) async fn enter(
     State(web): State<Web>,
-    uri: Uri,
-    headers: HeaderMap,
+    prefs: Prefs,
+    stranger: Stranger,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    check_origin(&headers, &uri)?;
-    let session = web.config.sign_ins.redeem(fields.get("token")).ok_or_else(spent)?;
-    let mut response = to(own_path(fields.get("next")).unwrap_or("/"));
-    add_cookie(&mut response, cookies::set_session(session.reveal(), SESSION_LIFETIME, web.config.tls));
+    stranger.check_origin()?;
+    let next = own_path(fields.get("next")).unwrap_or("/");
+    if !fields.get("token").is_empty() {
+        let link = by_link(&web, &stranger, fields.get("token")).await?;
+        let whose = match (link.account, link.token) {
+            (Some(account), _) => Whose::Account(account),
+            (None, Some(token)) => Whose::Token(token),
+            (None, None) => return Err(spent()),
+        };
+        return begin(&web, &stranger, whose, next).await;
+    }
+    let (name, password) = (fields.get("name"), fields.raw("password"));
+    let (store, now) = (web.engine.store(), web.engine.now());
+    let outcome = sign_in::by_password(store, &web.passwords, (name, password), stranger.address(), now).await;
+    match outcome.map_err(failed)? {
+        SignIn::Welcome(account) => {
+            write(&web, &stranger, &account.name, Verdict::Allowed).await;
+            begin(&web, &stranger, Whose::Account(account.id), next).await
+        }
+        SignIn::Wrong => {
+            write(&web, &stranger, name, Verdict::Denied).await;
+            let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
+            let t = shell.t;
+            let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
+            let page = SignInPage { shell, t, token: None, next, was_sent_here: false, name, error };
+            html(StatusCode::UNAUTHORIZED, &page)
+        }
+        SignIn::Blocked(until) => Err(blocked(until, now)),
+    }
+}
+
+async fn by_link(web: &Web, stranger: &Stranger, secret: &str) -> Result<SignInLink, Problem> {
+    let (store, now) = (web.engine.store(), web.engine.now());
+    let link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
+    if link.is_none()
+        && let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await?
+    {
+        return Err(blocked(until, now));
+    }
+    link.ok_or_else(spent)
+}
+
+/// A sign-in of its own at each entry: what the browser carried before is worth nothing afterwards.
+async fn begin(web: &Web, stranger: &Stranger, whose: Whose, next: &str) -> Result<Response, Problem> {
+    let store = web.engine.store();
+    if let Some(before) = &stranger.cookie {
+        sign_in::end(store, before).await?;
+    }
+    let cookie = sign_in::begin(store, web.engine.new_id(), whose, &stranger.place, web.engine.now()).await?;
+    let mut response = to(next);
+    add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, web.config.tls));
     Ok(response)
 }
 
-pub(super) async fn leave(State(web): State<Web>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
-    check_origin(&headers, &uri)?;
-    if let Some(session) = cookies::session(&headers, web.config.tls) {
-        web.config.sign_ins.end(session);
+pub(super) async fn leave(State(web): State<Web>, stranger: Stranger) -> Result<Response, Problem> {
+    stranger.check_origin()?;
+    if let Some(cookie) = &stranger.cookie {
+        sign_in::end(web.engine.store(), cookie).await?;
     }
     let mut response = to("/sign-in");
-    add_cookie(&mut response, cookies::set_session("", std::time::Duration::ZERO, web.config.tls));
+    add_cookie(&mut response, cookies::set_session("", Duration::ZERO, web.config.tls));
     Ok(response)
+}
+
+/// The page that makes the first account, for whoever has the link.
+pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Result<Response, Problem> {
+    let mut reader = Reader::new(&uri);
+    let (token, _) = (reader.one("token").unwrap_or_default(), reader.one("lang"));
+    reader.finish()?;
+    let (store, now) = (web.engine.store(), web.engine.now());
+    if !sign_in::is_open(store, &token, LinkPurpose::Setup, now).await? || store.has_admin_account().await? {
+        return Err(spent());
+    }
+    let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", &token)));
+    let t = shell.t;
+    html(StatusCode::OK, &SetUpPage { shell, t, token, name: String::new(), error: None })
+}
+
+/// Makes the first account, which may do everything, and signs it in.
+pub(super) async fn set_up_account(
+    State(web): State<Web>,
+    prefs: Prefs,
+    stranger: Stranger,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    stranger.check_origin()?;
+    let (store, now) = (web.engine.store(), web.engine.now());
+    let (token, name, password) = (fields.get("token"), fields.get("name"), fields.raw("password"));
+    if !sign_in::is_open(store, token, LinkPurpose::Setup, now).await? {
+        if let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
+            return Err(blocked(until, now));
+        }
+        return Err(spent());
+    }
+    let complaint = name::check_account(name).and_then(|()| passwords::check(password, name)).err();
+    if let Some(error) = complaint {
+        let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", token)));
+        let (t, token, name) = (shell.t, token.to_owned(), name.to_owned());
+        return html(StatusCode::UNPROCESSABLE_ENTITY, &SetUpPage { shell, t, token, name, error: Some(error) });
+    }
+    let account = Account {
+        id: AccountId::new(web.engine.new_id()),
+        name: name.to_owned(),
+        display_name: name.to_owned(),
+        password: Some(hashed(&web, password, name).await?),
+        disabled: false,
+        created_at: now,
+        password_changed_at: Some(now),
+        grants: vec![Grant::everywhere(Role::Admin)],
+    };
+    if sign_in::redeem(store, token, LinkPurpose::Setup, now).await?.is_none() {
+        return Err(spent());
+    }
+    if !store.create_first_admin(&account).await? {
+        return Err(refuse_value("/name", "there is an account with this name, or one that may do everything"));
+    }
+    write(&web, &stranger, name, Verdict::Allowed).await;
+    begin(&web, &stranger, Whose::Account(account.id), "/").await
 }
 
 /// Keeps a language or a theme, and goes back to where that was asked for.
-pub(super) async fn prefer(uri: Uri, headers: HeaderMap, fields: Fields) -> Result<Response, Problem> {
-    check_origin(&headers, &uri)?;
+pub(super) async fn prefer(stranger: Stranger, fields: Fields) -> Result<Response, Problem> {
+    stranger.check_origin()?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.word()));
     if lang.is_none() && theme.is_none() {
@@ -99,16 +262,52 @@ pub(super) async fn prefer(uri: Uri, headers: HeaderMap, fields: Fields) -> Resu
     Ok(response)
 }
 
-fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {
+/// Writes who came in, or who did not.
+async fn write(web: &Web, stranger: &Stranger, actor: &str, verdict: Verdict) {
+    let is_known = verdict == Verdict::Allowed;
+    let entry = AuditEntry {
+        id: AuditId::new(web.engine.new_id()),
+        at: web.engine.now(),
+        actor: actor.chars().take(name::NAME_LEN_MAX).collect(),
+        means: if is_known { Means::Session } else { Means::Anonymous },
+        address: stranger.address().map(|address| address.to_string()),
+        request_id: stranger.request_id.clone(),
+        action: "session.create".to_owned(),
+        object: String::new(),
+        namespace: None,
+        verdict,
+        before: None,
+        after: None,
+    };
+    note::add(web, &entry).await;
+}
+
+pub(super) fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {
     if let Some(cookie) = cookie {
         response.headers_mut().append(SET_COOKIE, cookie);
     }
 }
 
-fn check_origin(headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> {
-    if origin::is_same(headers, uri) { Ok(()) } else { Err(cross_origin()) }
+fn blocked(until: Timestamp, now: Timestamp) -> Problem {
+    let seconds = until.since(now).as_secs().max(1);
+    let problem =
+        Problem::new(Code::TooManyAttempts, format!("there were too many attempts; try again in {seconds} s"));
+    match HeaderValue::from_str(&seconds.to_string()) {
+        Ok(value) => problem.with_header(RETRY_AFTER, value),
+        Err(_) => problem,
+    }
+}
+
+fn failed(error: SignInError) -> Problem {
+    match error {
+        SignInError::Store(error) => error.into(),
+        SignInError::Password(error) => {
+            Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+                .with_cause(error.to_string())
+        }
+    }
 }
 
 fn spent() -> Problem {
-    Problem::new(Code::LinkSpent, "a link works once, within 15 minutes, with the server that made it")
+    Problem::new(Code::LinkSpent, "a link works once, and not for long")
 }

@@ -235,6 +235,9 @@ impl Texts {
             | Code::AppNotFound
             | Code::NodeNotFound
             | Code::CalendarNotFound
+            | Code::UserNotFound
+            | Code::TokenNotFound
+            | Code::SessionNotFound
             | Code::WebhookNotFound
             | Code::MethodNotAllowed => (self.problem_not_found, self.problem_not_found_hint),
             Code::JobNotFound | Code::JobDeleted => (self.problem_no_job, self.problem_no_job_hint),
@@ -242,6 +245,11 @@ impl Texts {
             Code::JobExists
             | Code::EditConflict
             | Code::JobNotDeclared
+            | Code::NamespaceExists
+            | Code::NamespaceUsed
+            | Code::UserExists
+            | Code::LastAdmin
+            | Code::TokenOver
             | Code::VersionMismatch
             | Code::KeyInFlight
             | Code::KeyReused
@@ -262,6 +270,7 @@ impl Texts {
             Code::Overloaded | Code::TimedOut | Code::Unavailable | Code::RateLimited => {
                 (self.problem_busy, self.problem_busy_hint)
             }
+            Code::TooManyAttempts => (self.problem_attempts, self.problem_attempts_hint),
             Code::Internal => (self.problem_internal, self.problem_internal_hint),
         }
     }

@@ -14,16 +14,20 @@ async fn call(server: &Server, method: &str, path: &str, token: Option<&str>) ->
     server.send(request.body(Body::from("{not json")).unwrap()).await
 }
 
+fn fill(path: &str, name: &str) -> String {
+    path.replace("{name}", name).replace("{app}", name).replace("{user}", name).replace("{id}", "1")
+}
+
 /// Every route with a name that exists and one that does not, and what is no route at all.
 fn everything() -> Vec<(String, String)> {
     let mut calls = Vec::new();
     for route in route_table().iter().filter(|route| matches!(route.access, Access::Needs(_))) {
         for name in ["there", "nosuch", "%ff"] {
-            let path = route.path.replace("{name}", name).replace("{id}", "1");
+            let path = fill(route.path, name);
             calls.push((route.method.to_string(), path.clone()));
             calls.push((route.method.to_string(), format!("{path}?namespace=nosuch&limit=x")));
         }
-        calls.push(("OPTIONS".to_owned(), route.path.replace("{name}", "there").replace("{id}", "1")));
+        calls.push(("OPTIONS".to_owned(), fill(route.path, "there")));
     }
     for path in ["/api", "/api/", "/api/v1", "/api/v2/jobs", "/api/v1/jobs/there/nosuch", "/api/v1/runs/1/logs/x"] {
         calls.push(("GET".to_owned(), path.to_owned()));
@@ -68,7 +72,7 @@ async fn open_routes_are_these() {
     let server = Server::start().await;
     let table = route_table();
     let open: Vec<_> = table.iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
-    let pages = ["/sign-in", "/sign-in", "/sign-out", "/preferences", "/static/{file}"];
+    let pages = ["/set-up", "/set-up", "/sign-in", "/sign-in", "/sign-out", "/preferences", "/static/{file}"];
     assert_eq!(open, [&["/livez", "/readyz"], &pages[..]].concat());
     for path in ["/livez", "/readyz", "/sign-in"] {
         assert_eq!(call(&server, "GET", path, None).await.status, 200, "{path}");

@@ -4,6 +4,7 @@
 
 mod access;
 mod apply;
+mod accounts;
 mod bad_input;
 mod calendar_pages;
 mod calendars;
@@ -15,10 +16,12 @@ mod harness;
 mod jobs;
 mod keyed;
 mod logs;
+mod matrix;
 mod pages;
 mod port;
 mod run_tree;
 mod runs;
 mod schedules;
+mod security;
 mod visitor;
 mod webhooks;

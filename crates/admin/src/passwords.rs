@@ -1,0 +1,127 @@
+//! Passwords: what is taken for one, how it is kept, and the slow question whether one is right.
+
+use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _, phc};
+use argon2::{Algorithm, Argon2, Params, Version};
+use rondel_store::access::PasswordHash;
+use tokio::sync::{OnceCell, Semaphore};
+
+/// The shortest password, in characters.
+pub const PASSWORD_LEN_MIN: usize = 10;
+/// The longest one, in bytes.
+pub const PASSWORD_LEN_MAX: usize = 256;
+
+/// How much memory one question takes, in KiB, and how often it is gone over: 20 to 60 ms of one core of today.
+const MEMORY_KIB: u32 = 19 * 1024;
+const PASSES: u32 = 2;
+/// How many questions are worked on at the same time: they take memory, and the cores belong to the jobs.
+const COUNT_MAX: usize = 2;
+
+/// Why a password could not be hashed.
+#[derive(Debug, thiserror::Error)]
+#[error("the password could not be hashed: {0}")]
+pub struct PasswordError(String);
+
+/// Asks about passwords, a few at a time, away from the threads that serve.
+#[derive(Debug)]
+pub struct Passwords {
+    permits: Semaphore,
+    /// What the password of nobody is compared with: an unknown name takes as long as a known one.
+    decoy: OnceCell<PasswordHash>,
+}
+
+impl Default for Passwords {
+    fn default() -> Self {
+        Self { permits: Semaphore::new(COUNT_MAX), decoy: OnceCell::new() }
+    }
+}
+
+/// Says whether this may become a password; `Err` holds the sentence for the user.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn check(password: &str, account: &str) -> Result<(), String> {
+    if password.chars().count() < PASSWORD_LEN_MIN {
+        return Err(format!("a password has at least {PASSWORD_LEN_MIN} characters"));
+    }
+    if password.len() > PASSWORD_LEN_MAX {
+        return Err(format!("a password has at most {PASSWORD_LEN_MAX} bytes"));
+    }
+    let first = password.chars().next();
+    if password.eq_ignore_ascii_case(account) || password.chars().all(|one| Some(one) == first) {
+        return Err("this password would be guessed at once; take another".to_owned());
+    }
+    Ok(())
+}
+
+impl Passwords {
+    /// What is kept of a password.
+    ///
+    /// # Errors
+    /// The system has no randomness, or no memory.
+    pub async fn hash(&self, password: &str) -> Result<PasswordHash, PasswordError> {
+        let _permit = self.permits.acquire().await;
+        let password = password.to_owned();
+        let hashed = tokio::task::spawn_blocking(move || hash(&password)).await;
+        hashed.map_err(|error| PasswordError(error.to_string()))?
+    }
+
+    /// Whether a password is the one of which this was kept; never, where nothing was, but after as long a time.
+    ///
+    /// # Errors
+    /// As those of [`Self::hash`].
+    pub async fn verify(&self, password: &str, kept: Option<&PasswordHash>) -> Result<bool, PasswordError> {
+        let decoy = self.decoy.get_or_try_init(|| self.hash("the password of nobody at all")).await?;
+        let (is_somebody, kept) = (kept.is_some(), kept.unwrap_or(decoy).clone());
+        // A text that could not have become a password costs nothing to refuse, whoever is named.
+        if password.len() > PASSWORD_LEN_MAX {
+            return Ok(false);
+        }
+        let _permit = self.permits.acquire().await;
+        let password = password.to_owned();
+        let right = tokio::task::spawn_blocking(move || verify(&password, &kept)).await;
+        Ok(right.map_err(|error| PasswordError(error.to_string()))? && is_somebody)
+    }
+}
+
+fn hash(password: &str) -> Result<PasswordHash, PasswordError> {
+    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(|error| PasswordError(error.to_string()))?;
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let hashed = argon2.hash_password(password.as_bytes()).map_err(|error| PasswordError(error.to_string()))?;
+    Ok(PasswordHash::new(hashed.to_string()))
+}
+
+fn verify(password: &str, kept: &PasswordHash) -> bool {
+    let Ok(kept) = phc::PasswordHash::new(kept.reveal()) else { return false };
+    Argon2::default().verify_password(password.as_bytes(), &kept).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_password_itself_is_right() {
+        let passwords = Passwords::default();
+        let kept = passwords.hash("correct horse").await.unwrap();
+        assert!(kept.reveal().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", kept.reveal());
+        assert_ne!(kept, passwords.hash("correct horse").await.unwrap(), "salted");
+        assert!(passwords.verify("correct horse", Some(&kept)).await.unwrap());
+        for wrong in ["correct horsf", "", "correct horse ", &"x".repeat(100_000)] {
+            assert!(!passwords.verify(wrong, Some(&kept)).await.unwrap());
+        }
+        assert!(!passwords.verify("the password of nobody at all", None).await.unwrap());
+        let broken = PasswordHash::new("plain text".to_owned());
+        assert!(!passwords.verify("plain text", Some(&broken)).await.unwrap());
+        assert_eq!(format!("{kept:?}"), "PasswordHash(…)");
+    }
+
+    #[test]
+    fn what_is_no_password() {
+        assert!(check("correct horse", "ann").is_ok());
+        assert!(check("七転び八起き七転び八起き", "ann").is_ok());
+        for (password, account) in [("short", "ann"), ("aaaaaaaaaaaa", "ann"), ("Administrator", "administrator")] {
+            assert!(check(password, account).is_err(), "{password}");
+        }
+        assert!(check(&"ab".repeat(200), "ann").is_err());
+    }
+}

@@ -1,0 +1,393 @@
+//! Signing in: whether a name and a password go together, tried a bounded number of times; and the sign-ins that follow,
+//! kept in the store, so that every node knows them and each can be ended.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rondel_core::access::Rights;
+use rondel_core::{AccountId, Timestamp, TokenId};
+use rondel_store::access::{Account, Attempt, LinkPurpose, SignInLink, TokenRecord, WebSession};
+use rondel_store::{Store, StoreError};
+
+use crate::auth::{Principal, Token, principal_of};
+use crate::passwords::{PasswordError, Passwords};
+
+/// How long a link signs in.
+pub const LINK_LIFETIME: Duration = Duration::from_secs(15 * 60);
+/// How long the link that makes the first account works.
+pub const SETUP_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// How long a sign-in lasts that nobody uses.
+pub const IDLE_MAX: Duration = Duration::from_secs(12 * 3600);
+/// How long a sign-in lasts at most.
+pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How many sign-ins of one account there are at the same time; the oldest makes room.
+const SESSION_COUNT_MAX: u32 = 50;
+/// How exactly it is known when a sign-in was last used.
+const USE_PERIOD: Duration = Duration::from_secs(60);
+/// How many attempts there are within [`ATTEMPT_WINDOW`]: for one account, and from one address.
+const ACCOUNT_ATTEMPTS: u32 = 10;
+const ADDRESS_ATTEMPTS: u32 = 60;
+const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
+/// Into how many buckets unknown names and addresses are thrown: so much is kept of strangers, and no more.
+const UNKNOWN_BUCKETS: u64 = 4_096;
+const ADDRESS_BUCKETS: u64 = 65_536;
+
+/// What became of an attempt to sign in.
+#[derive(Clone, Debug)]
+pub enum SignIn {
+    /// This is who it is.
+    Welcome(Box<Account>),
+    /// No account has this name and this password; nothing says which of both is wrong.
+    Wrong,
+    /// There were too many attempts; from then on there may be another.
+    Blocked(Timestamp),
+}
+
+/// The question could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SignInError {
+    /// The store failed.
+    #[error("the sign-in could not be looked up")]
+    Store(#[from] StoreError),
+    /// The password could not be hashed.
+    #[error("the password could not be checked")]
+    Password(#[from] PasswordError),
+}
+
+/// Whether a name and a password go together. Each attempt is counted before it is looked at, so that many at once are no
+/// more than so many one after the other.
+///
+/// # Errors
+/// The store's, or no randomness for the password's sake.
+pub async fn by_password(
+    store: &dyn Store,
+    passwords: &Passwords,
+    (name, password): (&str, &str),
+    from: Option<IpAddr>,
+    now: Timestamp,
+) -> Result<SignIn, SignInError> {
+    let address = address_bucket(from);
+    if let Attempt::Blocked(until) = store.count_attempt(address, ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await? {
+        return Ok(SignIn::Blocked(until));
+    }
+    let account = store.account_by_name(name).await?;
+    let bucket = account.as_ref().map_or_else(|| unknown_bucket(name), |account| account.id.get());
+    if let Attempt::Blocked(until) = store.count_attempt(bucket, ACCOUNT_ATTEMPTS, ATTEMPT_WINDOW, now).await? {
+        return Ok(SignIn::Blocked(until));
+    }
+    let kept = account.as_ref().filter(|account| !account.disabled).and_then(|account| account.password.as_ref());
+    let is_right = passwords.verify(password, kept).await?;
+    match account.filter(|_| is_right) {
+        Some(account) => {
+            store.forget_attempts(bucket).await?;
+            Ok(SignIn::Welcome(Box::new(account)))
+        }
+        None => Ok(SignIn::Wrong),
+    }
+}
+
+/// Attempts from there that were no attempts at a password, such as a link that nobody made, count too.
+///
+/// # Errors
+/// The store's.
+pub async fn count_from(store: &dyn Store, from: Option<IpAddr>, now: Timestamp) -> Result<Attempt, StoreError> {
+    store.count_attempt(address_bucket(from), ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
+}
+
+fn unknown_bucket(name: &str) -> i64 {
+    -1 - bucket(&name.to_lowercase(), UNKNOWN_BUCKETS)
+}
+
+/// Of an IPv6 address the network: whoever has one address there has all of them.
+fn address_bucket(from: Option<IpAddr>) -> i64 {
+    let network = match from.map(|address| address.to_canonical()) {
+        Some(IpAddr::V6(address)) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
+        Some(IpAddr::V4(address)) => address.to_string(),
+        None => String::new(),
+    };
+    -1_000_000 - bucket(&network, ADDRESS_BUCKETS)
+}
+
+fn bucket(text: &str, count: u64) -> i64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    i64::try_from(hasher.finish() % count).unwrap_or_default()
+}
+
+/// Whose a sign-in is.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose {
+    /// An account's.
+    Account(AccountId),
+    /// A token's.
+    Token(TokenId),
+}
+
+/// Where a sign-in begins.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// The address.
+    pub address: Option<IpAddr>,
+    /// The browser, as it says.
+    pub user_agent: String,
+}
+
+/// Begins a sign-in; what its cookie is to carry.
+///
+/// # Errors
+/// The store's.
+pub async fn begin(
+    store: &dyn Store,
+    id: i64,
+    whose: Whose,
+    place: &Place,
+    now: Timestamp,
+) -> Result<Token, StoreError> {
+    let cookie = Token::generate();
+    let (account, token) = match whose {
+        Whose::Account(account) => (Some(account), None),
+        Whose::Token(token) => (None, Some(token)),
+    };
+    let session = WebSession {
+        id: rondel_core::SessionId::new(id),
+        hash: cookie.hash(),
+        account,
+        token,
+        created_at: now,
+        last_seen_at: now,
+        expires_at: now + SESSION_LIFETIME,
+        address: place.address.map(|address| address.to_string()).unwrap_or_default(),
+        user_agent: place.user_agent.chars().take(100).collect(),
+    };
+    store.begin_sign_in(&session, IDLE_MAX, SESSION_COUNT_MAX).await?;
+    Ok(cookie)
+}
+
+/// Somebody who signed in.
+#[derive(Clone, Debug)]
+pub struct SignedIn {
+    /// The sign-in.
+    pub session: WebSession,
+    /// The account.
+    pub account: Option<Account>,
+    /// The token with whose rights it goes on.
+    pub token: Option<TokenRecord>,
+    /// What they may do now: a change of roles holds at once.
+    pub rights: Rights,
+}
+
+/// Who signed in with this cookie; nobody where the sign-in, the account or the token behind it is over.
+///
+/// # Errors
+/// The store's.
+pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
+    let found = store.sign_in(&Token::from_text(cookie).hash()).await?;
+    let is_open = |session: &WebSession| session.expires_at > now && session.last_seen_at + IDLE_MAX > now;
+    let Some(session) = found.filter(is_open) else { return Ok(None) };
+    let signed_in = match (session.account, session.token) {
+        (Some(id), _) => store.account(id).await?.filter(|account| !account.disabled).map(|account| {
+            let rights = Rights::new(account.grants.clone());
+            SignedIn { session, account: Some(account), token: None, rights }
+        }),
+        (None, Some(id)) => {
+            let Some(token) = store.token_by_id(id).await? else { return Ok(None) };
+            let principal = principal_of(store, token, now).await?;
+            principal.map(|Principal { token, owner, rights }| SignedIn {
+                session,
+                account: owner,
+                token: Some(token),
+                rights,
+            })
+        }
+        (None, None) => None,
+    };
+    if let Some(signed_in) = signed_in.as_ref().filter(|one| one.session.last_seen_at + USE_PERIOD <= now) {
+        store.touch_sign_in(signed_in.session.id, now).await?;
+    }
+    Ok(signed_in)
+}
+
+/// Ends the sign-in with this cookie.
+///
+/// # Errors
+/// The store's.
+pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
+    if let Some(session) = store.sign_in(&Token::from_text(cookie).hash()).await? {
+        store.end_sign_in(session.id, None).await?;
+    }
+    Ok(())
+}
+
+/// The secret of a new link that signs in, once.
+///
+/// # Errors
+/// The store's.
+pub async fn link(store: &dyn Store, whose: Whose, now: Timestamp) -> Result<Token, StoreError> {
+    let secret = Token::generate();
+    let (account, token) = match whose {
+        Whose::Account(account) => (Some(account), None),
+        Whose::Token(token) => (None, Some(token)),
+    };
+    let expires_at = now + LINK_LIFETIME;
+    let link = SignInLink { hash: secret.hash(), purpose: LinkPurpose::SignIn, account, token, expires_at };
+    store.add_link(&link, now).await?;
+    Ok(secret)
+}
+
+/// The secret of a link that makes the first account that may do everything; `None` where there is one.
+///
+/// # Errors
+/// The store's.
+pub async fn setup_link(store: &dyn Store, now: Timestamp) -> Result<Option<Token>, StoreError> {
+    if store.has_admin_account().await? {
+        return Ok(None);
+    }
+    let secret = Token::generate();
+    let (purpose, expires_at) = (LinkPurpose::Setup, now + SETUP_LIFETIME);
+    let link = SignInLink { hash: secret.hash(), purpose, account: None, token: None, expires_at };
+    store.add_link(&link, now).await?;
+    Ok(Some(secret))
+}
+
+/// Whether a link with this secret could be used now for this.
+///
+/// # Errors
+/// The store's.
+pub async fn is_open(
+    store: &dyn Store,
+    secret: &str,
+    purpose: LinkPurpose,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let link = store.link(&Token::from_text(secret).hash()).await?;
+    Ok(link.is_some_and(|link| link.purpose == purpose && link.expires_at > now))
+}
+
+/// Uses a link up.
+///
+/// # Errors
+/// The store's.
+pub async fn redeem(
+    store: &dyn Store,
+    secret: &str,
+    purpose: LinkPurpose,
+    now: Timestamp,
+) -> Result<Option<SignInLink>, StoreError> {
+    if !is_open(store, secret, purpose, now).await? {
+        return Ok(None);
+    }
+    let link = store.take_link(&Token::from_text(secret).hash()).await?;
+    Ok(link.filter(|link| link.purpose == purpose && link.expires_at > now))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::access::{Grant, Role};
+    use rondel_store::MemStore;
+
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+    async fn store() -> (MemStore, Passwords, Account) {
+        let (store, passwords) = (MemStore::new(Arc::new(|| START)), Passwords::default());
+        let account = Account {
+            id: AccountId::new(7),
+            name: "ann".to_owned(),
+            display_name: "Ann".to_owned(),
+            password: Some(passwords.hash("correct horse").await.unwrap()),
+            disabled: false,
+            created_at: START,
+            password_changed_at: None,
+            grants: vec![Grant::everywhere(Role::Viewer)],
+        };
+        use rondel_store::Accounts as _;
+        assert!(store.create_account(&account).await.unwrap());
+        (store, passwords, account)
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_guesses_are_a_few() {
+        let (store, passwords, _) = store().await;
+        let (mut wrong, mut blocked) = (0, 0);
+        for guess in 0..10_000_u32 {
+            let from = Some(IpAddr::from(guess.to_be_bytes()));
+            match by_password(&store, &passwords, ("ann", "guess of somebody"), from, START).await.unwrap() {
+                SignIn::Wrong => wrong += 1,
+                SignIn::Blocked(until) => {
+                    assert_eq!(until, START + ATTEMPT_WINDOW);
+                    blocked += 1;
+                }
+                SignIn::Welcome(_) => unreachable!("it was wrong"),
+            }
+        }
+        assert_eq!((wrong, blocked), (ACCOUNT_ATTEMPTS, 10_000 - ACCOUNT_ATTEMPTS));
+        // The right one is no exception while it lasts, and one afterwards.
+        let right = |at| by_password(&store, &passwords, ("ann", "correct horse"), None, at);
+        assert!(matches!(right(START).await.unwrap(), SignIn::Blocked(_)));
+        assert!(matches!(right(START + ATTEMPT_WINDOW).await.unwrap(), SignIn::Welcome(_)));
+    }
+
+    #[tokio::test]
+    async fn one_address_does_not_go_through_all_names() {
+        let (store, passwords, _) = store().await;
+        let from = Some(IpAddr::from([192, 0, 2, 1]));
+        let mut blocked = 0;
+        for name in 0..100 {
+            let name = format!("name{name}");
+            let found = by_password(&store, &passwords, (&name, "x"), from, START).await.unwrap();
+            blocked += u32::from(matches!(found, SignIn::Blocked(_)));
+        }
+        assert_eq!(blocked, 100 - ADDRESS_ATTEMPTS);
+        let elsewhere = Some(IpAddr::from([192, 0, 2, 2]));
+        let found = by_password(&store, &passwords, ("ann", "correct horse"), elsewhere, START).await.unwrap();
+        assert!(matches!(found, SignIn::Welcome(_)));
+    }
+
+    #[test]
+    fn strangers_take_a_bounded_number_of_rows() {
+        let names: std::collections::BTreeSet<i64> = (0..100_000).map(|n| unknown_bucket(&n.to_string())).collect();
+        assert!(names.len() <= 4_096 && names.iter().all(|bucket| (-4_096..0).contains(bucket)));
+        let of = |text: &str| address_bucket(Some(text.parse().unwrap()));
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"), "one network");
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
+    }
+
+    #[tokio::test]
+    async fn a_sign_in_ends_by_idleness_by_age_and_with_its_account() {
+        use rondel_store::Accounts as _;
+        let (store, _, account) = store().await;
+        let cookie = begin(&store, 1, Whose::Account(account.id), &Place::default(), START).await.unwrap();
+        let who = async |at| by_cookie(&store, cookie.reveal(), at).await.unwrap().map(|one| one.rights);
+        assert!(who(START).await.is_some_and(|rights| rights == Rights::new(account.grants.clone())));
+        assert!(by_cookie(&store, "rondel_of_nobody", START).await.unwrap().is_none());
+        let mut at = START;
+        while at + IDLE_MAX < START + SESSION_LIFETIME {
+            at = at + IDLE_MAX.saturating_sub(Duration::from_secs(1));
+            assert!(who(at).await.is_some(), "{at}");
+        }
+        assert!(who(START + SESSION_LIFETIME).await.is_none(), "its age");
+        let second = begin(&store, 2, Whose::Account(account.id), &Place::default(), START).await.unwrap();
+        assert!(by_cookie(&store, second.reveal(), START + IDLE_MAX).await.unwrap().is_none(), "idle");
+        let lock = rondel_store::access::AccountChange { disabled: Some(true), ..Default::default() };
+        store.change_account(account.id, &lock).await.unwrap();
+        assert!(by_cookie(&store, second.reveal(), START).await.unwrap().is_none(), "locked out");
+    }
+
+    #[tokio::test]
+    async fn a_link_works_once_and_for_what_it_is_for() {
+        let (store, _, account) = store().await;
+        let secret = link(&store, Whose::Account(account.id), START).await.unwrap();
+        let secret = secret.reveal();
+        assert!(redeem(&store, secret, LinkPurpose::Setup, START).await.unwrap().is_none());
+        assert!(redeem(&store, secret, LinkPurpose::SignIn, START + LINK_LIFETIME).await.unwrap().is_none());
+        assert!(is_open(&store, secret, LinkPurpose::SignIn, START).await.unwrap());
+        assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_some());
+        assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_none());
+        assert!(setup_link(&store, START).await.unwrap().is_some(), "a viewer is no administrator");
+    }
+}

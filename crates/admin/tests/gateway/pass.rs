@@ -1,0 +1,117 @@
+//! Whom a token lets in: executors of its own app alone, and what they say of runs of others is not heard.
+
+use rondel_admin::EngineConfig;
+use rondel_admin::auth::Token;
+use rondel_admin::gateway::Certificates;
+use rondel_core::access::{Grant, Role};
+use rondel_core::{AppId, NamespaceId};
+use rondel_proto::v1;
+use rondel_store::access::{TokenKind, TokenRecord};
+use rondel_store::catalog::Namespace;
+use rondel_store::{Catalog as _, Tokens as _};
+use tonic::Code;
+
+use super::world::{World, create, hello, request, runs, store, succeeded};
+
+const HERE: NamespaceId = NamespaceId::new(1);
+
+async fn token(world: &World, grant: Grant, declares: bool) -> Token {
+    let token = Token::generate_for(TokenKind::Executor);
+    let record = token.record(world.engine.new_id(), TokenKind::Executor, world.engine.now());
+    let record = TokenRecord { name: "agents".to_owned(), declares, grants: vec![grant], ..record };
+    world.store.add_token(&record).await.unwrap();
+    token
+}
+
+fn of_app(app: AppId) -> Grant {
+    Grant { role: Role::Executor, namespace: Some(HERE), app: Some(app) }
+}
+
+async fn refusal(world: &World, token: &Token, hello: v1::Hello) -> (Code, String) {
+    match world.dial(Some(token), hello).await {
+        Ok(_) => (Code::Ok, String::new()),
+        Err(status) => (status.code(), status.message().to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn a_token_of_one_app_lets_in_executors_of_no_other() {
+    let world = World::start().await;
+    let now = world.engine.now();
+    let billing = world.store.ensure_app(AppId::new(9), HERE, "billing", now).await.unwrap();
+    let elsewhere = Namespace { id: NamespaceId::new(2), name: "elsewhere".to_owned() };
+    assert!(world.store.create_namespace(&elsewhere, now).await.unwrap());
+    world.store.ensure_app(AppId::new(10), elsewhere.id, "billing", now).await.unwrap();
+    let own = token(&world, of_app(billing.id), true).await;
+    let as_app = |namespace: &str, app: &str| v1::Hello {
+        namespace: namespace.to_owned(),
+        app: app.to_owned(),
+        ..hello("a", 1)
+    };
+    assert_eq!(refusal(&world, &own, as_app("default", "billing")).await.0, Code::Ok);
+    // What is there and what is not sound the same.
+    for (namespace, app) in
+        [("default", "files"), ("default", "nosuch"), ("elsewhere", "billing"), ("nosuch", "billing")]
+    {
+        let (code, message) = refusal(&world, &own, as_app(namespace, app)).await;
+        assert_eq!(code, Code::PermissionDenied, "{namespace}/{app}: {message}");
+        assert_eq!(
+            message,
+            format!("this token does not let in executors of app \"{app}\" in namespace \"{namespace}\"")
+        );
+    }
+    // A token of the API that is not an admin's opens no session.
+    let editor = Token::generate_for(TokenKind::Api);
+    let record = editor.record(world.engine.new_id(), TokenKind::Api, now);
+    let record = TokenRecord { grants: vec![Grant::everywhere(Role::Editor)], ..record };
+    world.store.add_token(&record).await.unwrap();
+    assert_eq!(refusal(&world, &editor, as_app("default", "billing")).await.0, Code::PermissionDenied);
+    let id = world.store.token(&own.hash()).await.unwrap().unwrap().id;
+    assert!(world.store.revoke_token(id, now).await.unwrap());
+    assert_eq!(refusal(&world, &own, as_app("default", "billing")).await.0, Code::Unauthenticated);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_token_may_keep_executors_from_declaring_jobs() {
+    let world = World::start().await;
+    let quiet = token(&world, of_app(AppId::new(7)), false).await;
+    let declaring = v1::Hello { declared: vec![v1::DeclaredJob::default()], ..hello("a", 1) };
+    let (code, message) = refusal(&world, &quiet, declaring).await;
+    assert_eq!(code, Code::PermissionDenied);
+    assert!(message.contains("declare jobs"), "{message}");
+    assert_eq!(refusal(&world, &quiet, hello("a", 2)).await.0, Code::Ok);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn certificates_that_are_asked_for_must_be_there() {
+    let config = EngineConfig { executor_certificates: Certificates::Required, ..EngineConfig::default() };
+    let world = World::start_on(store(), config).await;
+    let (code, message) = refusal(&world, &world.token, hello("a", 1)).await;
+    assert_eq!(code, Code::Unauthenticated);
+    assert!(message.contains("certificate"), "{message}");
+    world.end().await;
+}
+
+/// Temporal CVE-2026-89140: whoever knows the number of a run says how it ended.
+#[tokio::test]
+async fn results_of_another_apps_runs_are_not_taken() {
+    let world = World::start().await;
+    let now = world.engine.now();
+    let billing = world.store.ensure_app(AppId::new(9), HERE, "billing", now).await.unwrap();
+    let stranger = token(&world, of_app(billing.id), true).await;
+    let job = create(&world, serde_json::json!({})).await;
+    request(&world, &job).await;
+    let mut own = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    let trigger = own.trigger().await;
+    let hello = v1::Hello { app: "billing".to_owned(), ..hello("b", 2) };
+    let mut other = world.dial(Some(&stranger), hello).await.unwrap();
+    other.say(succeeded(&trigger)).await;
+    assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
+    assert!(runs(&world).await.iter().all(|run| !run.status.is_terminal()));
+    own.say(succeeded(&trigger)).await;
+    assert_eq!(own.ack().await.kind(), v1::result_ack::Kind::Stored);
+    drop(own);
+    world.end().await;
+}

@@ -1,0 +1,77 @@
+//! `rondel audit`: what was done, by whom and from where.
+
+use clap::Args;
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use crate::client::{ClientArgs, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::list;
+use crate::view::View;
+
+/// The newest entries of the audit log.
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Only what this user or token did
+    #[arg(long, value_name = "NAME")]
+    actor: Option<String>,
+    /// Only this, such as job.change
+    #[arg(long, value_name = "ACTION")]
+    action: Option<String>,
+    /// Only to this object
+    #[arg(long, value_name = "NAME")]
+    object: Option<String>,
+    /// Only in this namespace
+    #[arg(long = "in", value_name = "NAMESPACE")]
+    place: Option<String>,
+    /// Only what was allowed, denied, or failed
+    #[arg(long, value_name = "WORD")]
+    verdict: Option<String>,
+    /// Only from then on
+    #[arg(long, value_name = "INSTANT")]
+    from: Option<String>,
+    /// Only before then
+    #[arg(long, value_name = "INSTANT")]
+    to: Option<String>,
+    #[command(flatten)]
+    bounds: list::BoundArgs,
+}
+
+const VIEW: View =
+    View { name: "id", headers: &["AT", "ACTOR", "BY", "FROM", "ACTION", "OBJECT", "NAMESPACE", "VERDICT"], row };
+
+impl AuditArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let filters = [
+            ("actor", &self.actor),
+            ("action", &self.action),
+            ("object", &self.object),
+            ("in", &self.place),
+            ("verdict", &self.verdict),
+            ("from", &self.from),
+            ("to", &self.to),
+        ];
+        let query: Vec<(&str, &str)> =
+            filters.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))).collect();
+        VIEW.list(&list::read(&self.client.client()?, "audit", &query, &self.bounds).await?, self.format)
+    }
+}
+
+fn row(entry: &Value, now: Timestamp) -> Vec<String> {
+    vec![
+        time_of(&entry["at"], now),
+        text_of(&entry["actor"]),
+        text_of(&entry["means"]),
+        text_of(&entry["address"]),
+        text_of(&entry["action"]),
+        text_of(&entry["object"]),
+        text_of(&entry["namespace"]),
+        text_of(&entry["verdict"]),
+    ]
+}

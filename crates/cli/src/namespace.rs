@@ -1,0 +1,65 @@
+//! `rondel namespace`: tenants and environments.
+
+use clap::{Args, Subcommand};
+use rondel_core::Timestamp;
+use serde_json::{Value, json};
+
+use crate::client::{ClientArgs, text_of};
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::output;
+use crate::view::View;
+
+/// Namespaces.
+#[derive(Debug, Args)]
+pub(crate) struct NamespaceArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: NamespaceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum NamespaceCommand {
+    /// List the namespaces
+    List,
+    /// Create a namespace
+    Create {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Delete a namespace that is empty
+    Delete {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+const VIEW: View = View { name: "name", headers: &["NAME"], row };
+
+impl NamespaceArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let client = self.client.client()?;
+        match self.command {
+            NamespaceCommand::List => VIEW.list(&client.get(&["namespaces"], &[]).await?, self.format),
+            NamespaceCommand::Create { name } => {
+                let body = json!({ "name": name }).to_string();
+                VIEW.line(&client.post(&["namespaces"], &body).await?, self.format)
+            }
+            NamespaceCommand::Delete { name } => {
+                client.delete(&["namespaces", &name]).await?;
+                output::talk(&format!("deleted {name}"));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn row(namespace: &Value, _now: Timestamp) -> Vec<String> {
+    vec![text_of(&namespace["name"])]
+}

@@ -1,0 +1,47 @@
+//! Roles on the command line: `operator:default/billing`.
+
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+
+/// The roles as the API takes them.
+pub(crate) fn roles(words: &[String]) -> Result<Value, Failure> {
+    words.iter().map(|word| role(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
+}
+
+fn role(word: &str) -> Result<Value, Failure> {
+    let (role, place) = word.split_once(':').unwrap_or((word, ""));
+    let known = ["viewer", "operator", "editor", "admin", "executor"];
+    if !known.contains(&role) {
+        return Err(Failure::refused(format!("--role: {role:?} is none of {}", known.join(", "))));
+    }
+    let (namespace, app) = match place.split_once('/') {
+        Some((namespace, app)) => (Some(namespace), Some(app)),
+        None => (Some(place), None),
+    };
+    let some = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+    Ok(json!({"role": role, "namespace": some(namespace), "app": some(app)}))
+}
+
+/// A grant of the API as it is typed.
+pub(crate) fn line_of(grant: &Value) -> String {
+    let role = grant["role"].as_str().unwrap_or_default();
+    match (grant["namespace"].as_str(), grant["app"].as_str()) {
+        (Some(namespace), Some(app)) => format!("{role}:{namespace}/{app}"),
+        (Some(namespace), None) => format!("{role}:{namespace}"),
+        (None, _) => role.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_read_as_they_are_written() {
+        for word in ["viewer", "operator:default", "executor:default/billing"] {
+            assert_eq!(line_of(&role(word).unwrap()), word);
+        }
+        assert!(role("root").is_err());
+    }
+}

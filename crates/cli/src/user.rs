@@ -1,0 +1,127 @@
+//! `rondel user`: who can sign in to the console.
+
+use clap::{Args, Subcommand};
+use rondel_core::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::client::{ClientArgs, text_of, time_of};
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::place::{line_of, roles};
+use crate::view::View;
+use crate::{list, output};
+
+/// Users.
+#[derive(Debug, Args)]
+pub(crate) struct UserArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: UserCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum UserCommand {
+    /// List the users by name
+    List(list::BoundArgs),
+    /// Show a user
+    Get(NameArgs),
+    /// Create a user, and print a link by which they come in and set their password
+    Create {
+        /// What is typed to sign in
+        #[arg(value_name = "USER")]
+        name: String,
+        /// What people read
+        #[arg(long, value_name = "TEXT")]
+        display_name: Option<String>,
+        /// A role and where: viewer, operator:NAMESPACE, editor:NAMESPACE/APP; once per role
+        #[arg(long = "role", value_name = "ROLE[:PLACE]")]
+        roles: Vec<String>,
+    },
+    /// Give a user other roles, or lock them out; their sign-ins end
+    Change {
+        /// Whom
+        #[arg(value_name = "USER")]
+        name: String,
+        /// The roles in the place of those they have; once per role
+        #[arg(long = "role", value_name = "ROLE[:PLACE]")]
+        roles: Vec<String>,
+        /// Lock them out
+        #[arg(long, conflicts_with = "enable")]
+        disable: bool,
+        /// Let them in again
+        #[arg(long)]
+        enable: bool,
+    },
+    /// Print a link by which a user comes in, once, within 15 minutes
+    Link(NameArgs),
+    /// Delete a user, with their tokens
+    Delete(NameArgs),
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The user's name
+    #[arg(value_name = "USER")]
+    name: String,
+}
+
+const VIEW: View = View { name: "name", headers: &["NAME", "DISPLAY NAME", "ROLES", "STATE", "CREATED"], row };
+
+impl UserArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let (client, format) = (self.client.client()?, self.format);
+        let link = async |name: &str| {
+            let link = client.post(&["users", name, "sign-in-link"], "{}").await?;
+            Ok::<_, Failure>(format!("{}{}", client.place(), text_of(&link.value()?["path"])))
+        };
+        match self.command {
+            UserCommand::List(bounds) => VIEW.list(&list::read(&client, "users", &[], &bounds).await?, format),
+            UserCommand::Get(args) => VIEW.whole(&client.get(&["users", &args.name], &[]).await?, format),
+            UserCommand::Create { name, display_name, roles: wanted } => {
+                let body = json!({"name": name, "display_name": display_name, "grants": roles(&wanted)?});
+                VIEW.line(&client.post(&["users"], &body.to_string()).await?, format)?;
+                output::talk(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
+                Ok(())
+            }
+            UserCommand::Change { name, roles: wanted, disable, enable } => {
+                let mut body = Map::new();
+                if !wanted.is_empty() {
+                    body.insert("grants".to_owned(), roles(&wanted)?);
+                }
+                if disable || enable {
+                    body.insert("disabled".to_owned(), Value::from(disable));
+                }
+                if body.is_empty() {
+                    return Err(Failure::refused("nothing to change: give --role, --disable or --enable"));
+                }
+                VIEW.line(&client.patch(&["users", &name], &Value::Object(body).to_string()).await?, format)
+            }
+            UserCommand::Link(args) => output::data(&link(&args.name).await?),
+            UserCommand::Delete(args) => {
+                client.delete(&["users", &args.name]).await?;
+                output::talk(&format!("deleted {}", args.name));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn row(user: &Value, now: Timestamp) -> Vec<String> {
+    let roles = user["grants"].as_array().map(|grants| grants.iter().map(line_of).collect::<Vec<_>>().join(", "));
+    let state = match (user["disabled"].as_bool(), user["has_password"].as_bool()) {
+        (Some(true), _) => "locked out",
+        (_, Some(false)) => "no password",
+        _ => "",
+    };
+    vec![
+        text_of(&user["name"]),
+        text_of(&user["display_name"]),
+        roles.unwrap_or_default(),
+        state.to_owned(),
+        time_of(&user["created_at"], now),
+    ]
+}

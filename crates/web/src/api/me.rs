@@ -1,0 +1,90 @@
+//! Oneself: who one is, and where one has signed in.
+
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::request::Parts;
+use rondel_core::{SessionId, Timestamp};
+use rondel_store::access::WebSession;
+use serde::Serialize;
+
+use super::Page;
+use crate::app::Web;
+use crate::call::{Person, quoted};
+use crate::frame::json;
+use crate::grants::{GrantJson, Places};
+use crate::problem::{Code, Problem};
+
+#[derive(Serialize)]
+struct MeJson<'a> {
+    name: &'a str,
+    /// By what means the request came in: token or session.
+    means: &'static str,
+    /// Null for a token that belongs to the server.
+    account: Option<String>,
+    grants: Vec<GrantJson>,
+}
+
+pub(super) async fn get(person: Person) -> Result<Response, Problem> {
+    let caller = &person.caller;
+    let account = match caller.account {
+        Some(id) => person.engine().store().account(id).await?.map(|account| account.name),
+        None => None,
+    };
+    let places = Places::of(person.engine(), caller.rights.grants().iter()).await?;
+    let grants = places.show(caller.rights.grants());
+    json(StatusCode::OK, &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants })
+}
+
+/// A sign-in as its owner sees it.
+#[derive(Serialize)]
+struct SessionJson {
+    id: SessionId,
+    created_at: Timestamp,
+    last_seen_at: Timestamp,
+    expires_at: Timestamp,
+    address: String,
+    user_agent: String,
+    /// Whether the request came in by it.
+    is_this: bool,
+}
+
+pub(super) async fn sessions(person: Person) -> Result<Response, Problem> {
+    let found = match person.caller.account {
+        Some(account) => person.engine().store().sign_ins(account).await?,
+        None => Vec::new(),
+    };
+    let show = |session: WebSession| SessionJson {
+        id: session.id,
+        created_at: session.created_at,
+        last_seen_at: session.last_seen_at,
+        expires_at: session.expires_at,
+        address: session.address,
+        user_agent: session.user_agent,
+        is_this: Some(session.id) == person.caller.session,
+    };
+    json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
+}
+
+/// The `{id}` of a path.
+pub(crate) struct SessionPath(pub(crate) String);
+
+impl FromRequestParts<Web> for SessionPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::SessionNotFound, "the path has no readable id"))
+    }
+}
+
+pub(super) async fn end_session(person: Person, SessionPath(id): SessionPath) -> Result<Response, Problem> {
+    let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted(&id)));
+    let wanted = id.parse::<SessionId>().ok();
+    let (Some(account), Some(wanted)) = (person.caller.account, wanted) else { return Err(missing()) };
+    if person.engine().store().end_sign_in(wanted, Some(account)).await? {
+        Ok(StatusCode::NO_CONTENT.into_response())
+    } else {
+        Err(missing())
+    }
+}

@@ -1,0 +1,61 @@
+//! Namespaces: listed, made, removed when empty.
+
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use rondel_core::access::Permission;
+use rondel_core::{NamespaceId, name};
+use rondel_store::catalog::{Namespace, NamespaceDeleted};
+use serde::{Deserialize, Serialize};
+
+use super::Page;
+use super::webhooks::NamespacePath;
+use crate::body::{JsonBody, read, refuse_value};
+use crate::call::{Person, namespace_by_name};
+use crate::frame::json;
+use crate::problem::{Code, Problem};
+
+#[derive(Serialize)]
+struct NamespaceJson {
+    id: NamespaceId,
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewNamespace {
+    name: String,
+}
+
+/// Those of which the caller may see something.
+pub(super) async fn list(person: Person) -> Result<Response, Problem> {
+    let rights = &person.caller.rights;
+    let all = person.engine().store().namespaces().await?;
+    let seen = all.into_iter().filter(|namespace| rights.allow(Permission::View, namespace.id, None));
+    let items = seen.map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
+    json(StatusCode::OK, &Page { items, next_cursor: None })
+}
+
+pub(super) async fn create(person: Person, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+    let new: NewNamespace = read(&body)?;
+    name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
+    let engine = person.engine();
+    let made = Namespace { id: NamespaceId::new(engine.new_id()), name: new.name };
+    person.note.object(&made.name);
+    if !engine.store().create_namespace(&made, engine.now()).await? {
+        return Err(Problem::new(Code::NamespaceExists, format!("namespace {} exists", made.name)));
+    }
+    json(StatusCode::CREATED, &NamespaceJson { id: made.id, name: made.name })
+}
+
+pub(super) async fn delete(person: Person, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
+    let found = namespace_by_name(person.engine(), &name).await?;
+    let used = |detail: &str| Err(Problem::new(Code::NamespaceUsed, detail));
+    if found.name == "default" {
+        return used("the namespace default is always there");
+    }
+    match person.engine().store().delete_namespace(found.id).await? {
+        NamespaceDeleted::Done => Ok(StatusCode::NO_CONTENT.into_response()),
+        NamespaceDeleted::NotFound => Err(Problem::new(Code::NamespaceNotFound, "it was removed meanwhile")),
+        NamespaceDeleted::Used => used("it has jobs or calendars, or had jobs, whose runs and versions are kept"),
+    }
+}

@@ -1,0 +1,368 @@
+//! API tokens: made, listed, replaced, revoked. A secret is shown once.
+
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::request::Parts;
+use rondel_admin::auth::Token;
+use rondel_core::access::{Permission, Role};
+use rondel_core::time::parse_duration;
+use rondel_core::{NamespaceId, Timestamp, TokenId};
+use rondel_store::access::{TokenKind, TokenQuery, TokenRecord};
+use serde::{Deserialize, Serialize};
+
+use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use crate::app::Web;
+use crate::body::{JsonBody, OptionalJsonBody, read, refuse_value};
+use crate::call::{Person, quoted, visible_namespace};
+use crate::cursor::{Listing, invalid};
+use crate::frame::json;
+use crate::grants::{GrantJson, Places, check_covered, read_grants};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+
+/// How long a token of the API works if nobody says.
+const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How long a replaced token works on if nobody says, and at most.
+const OVERLAP: Duration = Duration::from_secs(24 * 3600);
+const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+const NAME_LEN_MAX: usize = 100;
+
+/// The `{id}` of a path, as text.
+pub(crate) struct TokenPath(pub(crate) String);
+
+impl FromRequestParts<Web> for TokenPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::TokenNotFound, "the path has no readable id"))
+    }
+}
+
+/// The query of the list.
+#[derive(Debug)]
+pub(crate) struct ListTokens {
+    all: bool,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ListTokens {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { all: reader.flag("all"), limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one("cursor") }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Api,
+    Executor,
+}
+
+/// A token to be.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewToken {
+    kind: Kind,
+    name: String,
+    /// What it may do; of an executor's token, the places of its apps.
+    grants: Vec<GrantJson>,
+    /// What requests without a namespace mean.
+    #[serde(default)]
+    namespace: Option<String>,
+    /// Whether executors that it lets in may declare jobs.
+    #[serde(default = "yes")]
+    declares: bool,
+    /// How long it works: a duration, or `never`.
+    #[serde(default)]
+    expires_in: Option<String>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Rotate {
+    /// How long the old one works on.
+    overlap: Option<String>,
+}
+
+/// A token as the API shows it.
+#[derive(Serialize)]
+pub(crate) struct TokenJson {
+    pub(crate) id: TokenId,
+    pub(crate) kind: &'static str,
+    pub(crate) name: String,
+    pub(crate) prefix: String,
+    pub(crate) grants: Vec<GrantJson>,
+    declares: bool,
+    pub(crate) created_at: Timestamp,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) last_used_at: Option<Timestamp>,
+    pub(crate) revoked_at: Option<Timestamp>,
+    /// Shown once, to whoever makes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+}
+
+impl TokenJson {
+    fn new(record: &TokenRecord, places: &Places) -> Self {
+        Self {
+            id: record.id,
+            kind: record.kind.as_str(),
+            name: record.name.clone(),
+            prefix: record.prefix.clone(),
+            grants: places.show(&record.grants),
+            declares: record.declares,
+            created_at: record.created_at,
+            expires_at: record.expires_at,
+            last_used_at: record.last_used_at,
+            revoked_at: record.revoked_at,
+            token: None,
+        }
+    }
+}
+
+/// One's own; all of them for whoever guards the cluster and asks so.
+pub(super) async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
+    let caller = &person.caller;
+    if person.query.all && !caller.rights.allow_somewhere(Permission::Cluster) {
+        return Err(Problem::new(Code::Forbidden, "all tokens are shown to those alone who may do everything"));
+    }
+    let listing = Listing::new("tokens", (person.query.all, caller.account));
+    let after = person.query.cursor.as_deref().map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
+    if after.is_some_and(|after| after.get() <= 0) {
+        return Err(invalid("does not hold an id"));
+    }
+    let limit = person.query.limit;
+    let (mut found, has_more) = page(&person, after, limit).await?;
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
+    let items = show_all(&person, &found).await?;
+    json(StatusCode::OK, &Page { items, next_cursor })
+}
+
+async fn page(
+    person: &Person<ListTokens>,
+    after: Option<TokenId>,
+    limit: u32,
+) -> Result<(Vec<TokenRecord>, bool), Problem> {
+    let owner = if person.query.all { None } else { person.caller.account };
+    // A token without an owner has no tokens of its own.
+    if owner.is_none() && !person.query.all {
+        return Ok((Vec::new(), false));
+    }
+    let found = person.engine().store().tokens(&TokenQuery { owner, after, limit: limit + 1 }).await?;
+    let has_more = found.len() > usize::try_from(limit).unwrap_or(usize::MAX);
+    Ok((found, has_more))
+}
+
+/// Tokens in words.
+pub(crate) async fn show_all<Q>(person: &Person<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
+    let places = Places::of(person.engine(), found.iter().flat_map(|token| &token.grants)).await?;
+    Ok(found.iter().map(|token| TokenJson::new(token, &places)).collect())
+}
+
+pub(super) async fn create(person: Person, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+    let made = make(&person, read(&body)?).await?;
+    json(StatusCode::CREATED, &made)
+}
+
+/// Makes a token. One of the API belongs to whoever makes it and can do no more than they; one for executors belongs to
+/// the server: it works on when people leave.
+pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJson, Problem> {
+    let engine = person.engine();
+    person.note.object(&new.name);
+    check_name(&new.name)?;
+    let kind = match new.kind {
+        Kind::Api => TokenKind::Api,
+        Kind::Executor => TokenKind::Executor,
+    };
+    check_roles(kind, &new.grants)?;
+    let namespace = match &new.namespace {
+        None => None,
+        Some(name) => Some(visible_namespace(engine, &person.caller, name).await?.id),
+    };
+    // Before an app comes into being by its name: whoever may give the role everywhere in the namespace may make it.
+    let grants = covered_grants(person, &new.grants).await?;
+    let now = engine.now();
+    let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
+    let secret = Token::generate_for(kind);
+    let owner = person.caller.account.filter(|_| kind == TokenKind::Api);
+    let namespace = namespace.or_else(|| only_namespace(&grants));
+    let record = secret.record(engine.new_id(), kind, now);
+    let record = TokenRecord { name: new.name, owner, namespace, declares: new.declares, expires_at, grants, ..record };
+    engine.store().add_token(&record).await?;
+    told(person, &record, &secret).await
+}
+
+/// The token in words, with its secret, which the audit log does not see.
+async fn told<Q>(person: &Person<Q>, record: &TokenRecord, secret: &Token) -> Result<TokenJson, Problem> {
+    let places = Places::of(person.engine(), record.grants.iter()).await?;
+    let shown = TokenJson::new(record, &places);
+    person.note.after(&shown);
+    Ok(TokenJson { token: Some(secret.reveal().to_owned()), ..shown })
+}
+
+async fn covered_grants<Q>(
+    person: &Person<Q>,
+    wanted: &[GrantJson],
+) -> Result<Vec<rondel_core::access::Grant>, Problem> {
+    for one in wanted {
+        // Of a place that the caller does not see it must not be told whether it is there.
+        if let Some(namespace) = &one.namespace {
+            visible_namespace(person.engine(), &person.caller, namespace).await?;
+        }
+    }
+    let whole: Vec<GrantJson> = wanted.iter().map(|one| GrantJson { app: None, ..one.clone() }).collect();
+    let whole = read_grants(person.engine(), &whole).await?;
+    if check_covered(&person.caller, &whole).is_err() {
+        // Somebody whose roles end at an app can name no app that is not there.
+        let named: Vec<GrantJson> = wanted.to_vec();
+        for one in named.iter().filter(|one| one.role == Role::Executor) {
+            check_known_app(person, one).await?;
+        }
+    }
+    let grants = read_grants(person.engine(), wanted).await?;
+    check_covered(&person.caller, &grants)?;
+    Ok(grants)
+}
+
+async fn check_known_app<Q>(person: &Person<Q>, wanted: &GrantJson) -> Result<(), Problem> {
+    let (Some(namespace), Some(app)) = (&wanted.namespace, &wanted.app) else { return Ok(()) };
+    let store = person.engine().store();
+    let namespace = visible_namespace(person.engine(), &person.caller, namespace).await?;
+    let known = match rondel_core::name::check(app) {
+        Ok(()) => store.app(namespace.id, app).await?,
+        Err(_) => None,
+    };
+    match known {
+        Some(app) if person.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
+        _ => Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app)))),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Problem> {
+    let len = name.chars().count();
+    if (1..=NAME_LEN_MAX).contains(&len) && !name.chars().any(char::is_control) && name.trim() == name {
+        return Ok(());
+    }
+    Err(refuse_value("/name", format!("must be 1 to {NAME_LEN_MAX} characters on one line")))
+}
+
+fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
+    if grants.is_empty() {
+        return Err(refuse_value("/grants", "a token without a role can do nothing; name at least one"));
+    }
+    let fits = |grant: &GrantJson| (grant.role == Role::Executor) == (kind == TokenKind::Executor);
+    match grants.iter().position(|grant| !fits(grant)) {
+        None => Ok(()),
+        Some(index) => Err(refuse_value(
+            &format!("/grants/{index}/role"),
+            "executor is the one role of tokens of kind executor, and of no others",
+        )),
+    }
+}
+
+/// Where all that a token may do lies in one namespace, requests without one mean that.
+fn only_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> {
+    let first = grants.first()?.namespace?;
+    grants.iter().all(|grant| grant.namespace == Some(first)).then_some(first)
+}
+
+fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
+    match (kind, wanted) {
+        (_, Some("never")) | (TokenKind::Executor, None) => Ok(None),
+        (TokenKind::Api, None) => Ok(Some(now + LIFETIME)),
+        (_, Some(text)) => {
+            let refuse = |message: String| refuse_value("/expires_in", message);
+            let length = parse_duration(text).map_err(|error| refuse(error.to_string()))?;
+            if length.is_zero() || length > Duration::from_secs(3650 * 24 * 3600) {
+                return Err(refuse(format!("{text:?} is not a time from now up to ten years; or write \"never\"")));
+            }
+            Ok(Some(now + length))
+        }
+    }
+}
+
+/// Puts a new secret into the place of one that works on for a while.
+pub(super) async fn rotate(
+    person: Person,
+    TokenPath(id): TokenPath,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    let old = find(&person, &id).await?;
+    let wanted: Rotate = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+    let overlap = match wanted.overlap.as_deref() {
+        None => OVERLAP,
+        Some(text) => parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?,
+    };
+    if overlap > OVERLAP_MAX {
+        return Err(refuse_value("/overlap", "two secrets work beside each other for at most 30 days"));
+    }
+    let engine = person.engine();
+    let now = engine.now();
+    let secret = Token::generate_for(old.kind);
+    let fresh = secret.record(engine.new_id(), old.kind, now);
+    // As long as the old one was meant to work.
+    let lifetime = old.expires_at.map(|end| end.since(old.created_at));
+    let record = TokenRecord {
+        id: fresh.id,
+        hash: fresh.hash,
+        prefix: fresh.prefix,
+        created_at: now,
+        last_used_at: None,
+        expires_at: lifetime.map(|length| now + length),
+        ..old.clone()
+    };
+    if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
+        return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; make a new one"));
+    }
+    json(StatusCode::CREATED, &told(&person, &record, &secret).await?)
+}
+
+pub(super) async fn revoke(person: Person, TokenPath(id): TokenPath) -> Result<Response, Problem> {
+    revoke_one(&person, &id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Ends a token. To end one twice is no fault.
+pub(crate) async fn revoke_one<Q>(person: &Person<Q>, id: &str) -> Result<(), Problem> {
+    let found = find(person, id).await?;
+    let now = person.engine().now();
+    person.engine().store().revoke_token(found.id, now).await?;
+    Ok(())
+}
+
+/// A token that the caller has a say in: their own, one for executors within their reach, or any for whoever may do
+/// everything.
+async fn find<Q>(person: &Person<Q>, id: &str) -> Result<TokenRecord, Problem> {
+    let caller = &person.caller;
+    let found = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
+        Some(id) => person.engine().store().token_by_id(id).await?,
+        None => None,
+    };
+    let has_a_say = |token: &TokenRecord| {
+        let is_own = token.owner.is_some() && token.owner == caller.account;
+        let is_within = token.kind == TokenKind::Executor
+            && !token.grants.is_empty()
+            && token.grants.iter().all(|grant| caller.rights.cover(grant));
+        is_own || is_within || caller.rights.allow_somewhere(Permission::Cluster)
+    };
+    let is_there = found.is_some();
+    let found = found.filter(has_a_say);
+    if is_there && found.is_none() {
+        person.note.denied();
+    }
+    let found = found.ok_or_else(|| Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted(id))))?;
+    person.note.object(&found.name);
+    let places = Places::of(person.engine(), found.grants.iter()).await?;
+    person.note.before(&TokenJson::new(&found, &places));
+    Ok(found)
+}

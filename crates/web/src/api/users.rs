@@ -1,0 +1,297 @@
+//! Users: who can sign in, with which roles.
+
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::request::Parts;
+use rondel_admin::passwords;
+use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
+use rondel_core::{AccountId, Timestamp, name};
+use rondel_store::access::{Account, AccountChange, AccountChanged, PasswordHash};
+use serde::{Deserialize, Serialize};
+
+use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use crate::app::Web;
+use crate::body::{JsonBody, read, refuse_value};
+use crate::call::{Person, quoted};
+use crate::cursor::{Listing, invalid};
+use crate::frame::json;
+use crate::grants::{GrantJson, Places, read_grants};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+
+/// The longest name that people read, in characters.
+const DISPLAY_LEN_MAX: usize = 100;
+
+/// The `{user}` of a path.
+pub(crate) struct UserName(pub(crate) String);
+
+impl FromRequestParts<Web> for UserName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
+        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::UserNotFound, "the path has no readable name"))
+    }
+}
+
+/// The query of the list.
+#[derive(Debug)]
+pub(crate) struct ListUsers {
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ListUsers {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one("cursor") }
+    }
+}
+
+/// A user as the API shows it.
+#[derive(Serialize)]
+pub(crate) struct UserJson {
+    id: AccountId,
+    pub(crate) name: String,
+    pub(crate) display_name: String,
+    pub(crate) disabled: bool,
+    /// Whether it can sign in by a password.
+    pub(crate) has_password: bool,
+    pub(crate) grants: Vec<GrantJson>,
+    created_at: Timestamp,
+    password_changed_at: Option<Timestamp>,
+}
+
+impl UserJson {
+    fn new(account: &Account, places: &Places) -> Self {
+        Self {
+            id: account.id,
+            name: account.name.clone(),
+            display_name: account.display_name.clone(),
+            disabled: account.disabled,
+            has_password: account.password.is_some(),
+            grants: places.show(&account.grants),
+            created_at: account.created_at,
+            password_changed_at: account.password_changed_at,
+        }
+    }
+}
+
+/// Somebody new.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewUser {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) display_name: Option<String>,
+    /// Without one, the user comes in by a link and sets it.
+    #[serde(default)]
+    pub(crate) password: Option<String>,
+    #[serde(default)]
+    pub(crate) grants: Vec<GrantJson>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChangeUser {
+    #[serde(default)]
+    pub(crate) display_name: Option<String>,
+    #[serde(default)]
+    pub(crate) disabled: Option<bool>,
+    #[serde(default)]
+    pub(crate) grants: Option<Vec<GrantJson>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewPassword {
+    password: String,
+}
+
+#[derive(Serialize)]
+struct LinkJson {
+    path: String,
+    expires_at: Timestamp,
+}
+
+pub(super) async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
+    let listing = Listing::new("users", ());
+    let after = person.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
+        return Err(invalid("does not hold a name"));
+    }
+    let limit = person.query.limit;
+    let mut items = page(&person, after.as_deref(), limit + 1).await?;
+    let has_more = items.len() > usize::try_from(limit).unwrap_or(usize::MAX);
+    items.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let next_cursor = items.last().filter(|_| has_more).map(|last| listing.cursor(&last.name));
+    json(StatusCode::OK, &Page { items, next_cursor })
+}
+
+/// Users by name, in words.
+pub(crate) async fn page<Q>(person: &Person<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
+    let found = person.engine().store().accounts(after, limit).await?;
+    let places = Places::of(person.engine(), found.iter().flat_map(|account| &account.grants)).await?;
+    Ok(found.iter().map(|account| UserJson::new(account, &places)).collect())
+}
+
+pub(super) async fn create(person: Person, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+    let account = make(&person, read(&body)?).await?;
+    let shown = show(&person, &account).await?;
+    person.note.after(&shown);
+    json(StatusCode::CREATED, &shown)
+}
+
+/// Makes a user.
+pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account, Problem> {
+    let engine = person.engine();
+    person.note.object(&new.name);
+    name::check_account(&new.name).map_err(|message| refuse_value("/name", message))?;
+    let display_name = checked_display(new.display_name.as_deref().unwrap_or(&new.name))?;
+    let grants = read_grants(engine, &new.grants).await?;
+    let password = match &new.password {
+        None => None,
+        Some(password) => Some(hashed(&person.web, password, &new.name).await?),
+    };
+    let now = engine.now();
+    let account = Account {
+        id: AccountId::new(engine.new_id()),
+        name: new.name,
+        display_name,
+        password_changed_at: password.is_some().then_some(now),
+        password,
+        disabled: false,
+        created_at: now,
+        grants,
+    };
+    if engine.store().create_account(&account).await? {
+        Ok(account)
+    } else {
+        Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))
+    }
+}
+
+/// What is kept of a password, if it may become one.
+pub(crate) async fn hashed(web: &Web, password: &str, name: &str) -> Result<PasswordHash, Problem> {
+    passwords::check(password, name).map_err(|message| refuse_value("/password", message))?;
+    web.passwords.hash(password).await.map_err(|error| {
+        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+            .with_cause(error.to_string())
+    })
+}
+
+fn checked_display(text: &str) -> Result<String, Problem> {
+    let text = text.trim();
+    let is_plain = !text.is_empty() && !text.chars().any(|one| one.is_control() || is_direction(one));
+    if is_plain && text.chars().count() <= DISPLAY_LEN_MAX {
+        return Ok(text.to_owned());
+    }
+    Err(refuse_value("/display_name", format!("must be 1 to {DISPLAY_LEN_MAX} characters on one line")))
+}
+
+/// Marks that turn the direction of text around make one name look like another.
+const fn is_direction(one: char) -> bool {
+    matches!(one, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+pub(super) async fn get(person: Person, UserName(name): UserName) -> Result<Response, Problem> {
+    let account = find(&person, &name).await?;
+    json(StatusCode::OK, &show(&person, &account).await?)
+}
+
+pub(super) async fn change(
+    person: Person,
+    UserName(name): UserName,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    // What does not exist is said before what is wrong with the body.
+    find(&person, &name).await?;
+    json(StatusCode::OK, &apply(&person, &name, read(&body)?).await?)
+}
+
+/// Changes a user.
+pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
+    let account = find(person, name).await?;
+    person.note.before(&show(person, &account).await?);
+    let grants = match &wanted.grants {
+        None => None,
+        Some(grants) => Some(read_grants(person.engine(), grants).await?),
+    };
+    // The same roles again are no reason to end anybody's sign-ins.
+    let grants = grants.filter(|grants| *grants != account.grants);
+    let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
+    let change = AccountChange { display_name, disabled: wanted.disabled, grants };
+    changed(person.engine().store().change_account(account.id, &change).await?, name)?;
+    let shown = show(person, &find(person, name).await?).await?;
+    person.note.after(&shown);
+    Ok(shown)
+}
+
+/// Sets the password of somebody else; their sign-ins end.
+pub(super) async fn set_password(
+    person: Person,
+    UserName(name): UserName,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let account = find(&person, &name).await?;
+    let new: NewPassword = read(&body)?;
+    let hash = hashed(&person.web, &new.password, &name).await?;
+    let now = person.engine().now();
+    if person.engine().store().set_password(account.id, &hash, None, now).await? {
+        Ok(StatusCode::NO_CONTENT.into_response())
+    } else {
+        Err(missing(&name))
+    }
+}
+
+/// A link by which somebody comes in, once: to set a password, or because it was forgotten.
+pub(super) async fn link(person: Person, UserName(name): UserName) -> Result<Response, Problem> {
+    let (path, expires_at) = new_link(&person, &name).await?;
+    json(StatusCode::CREATED, &LinkJson { path, expires_at })
+}
+
+/// The link, and until when it works.
+pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
+    let account = find(person, name).await?;
+    let now = person.engine().now();
+    let secret = sign_in::link(person.engine().store(), Whose::Account(account.id), now).await?;
+    Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))
+}
+
+pub(super) async fn delete(person: Person, UserName(name): UserName) -> Result<Response, Problem> {
+    remove(&person, &name).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Removes a user, with their tokens.
+pub(crate) async fn remove<Q>(person: &Person<Q>, name: &str) -> Result<(), Problem> {
+    let account = find(person, name).await?;
+    person.note.before(&show(person, &account).await?);
+    changed(person.engine().store().delete_account(account.id).await?, name)
+}
+
+fn changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
+    match outcome {
+        AccountChanged::Done => Ok(()),
+        AccountChanged::NotFound => Err(missing(name)),
+        AccountChanged::LastAdmin => {
+            Err(Problem::new(Code::LastAdmin, "nobody who can sign in would be left who may do everything"))
+        }
+    }
+}
+
+async fn show<Q>(person: &Person<Q>, account: &Account) -> Result<UserJson, Problem> {
+    Ok(UserJson::new(account, &Places::of(person.engine(), account.grants.iter()).await?))
+}
+
+pub(crate) async fn find<Q>(person: &Person<Q>, wanted: &str) -> Result<Account, Problem> {
+    let found = match name::check_account(wanted) {
+        Ok(()) => person.engine().store().account_by_name(wanted).await?,
+        Err(_) => None,
+    };
+    found.ok_or_else(|| missing(wanted))
+}
+
+fn missing(name: &str) -> Problem {
+    Problem::new(Code::UserNotFound, format!("there is no user {}", quoted(name)))
+}

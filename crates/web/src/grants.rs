@@ -1,0 +1,126 @@
+//! Roles at places, as the API writes them: by names.
+
+use std::collections::HashMap;
+
+use rondel_admin::Engine;
+use rondel_core::access::{Grant, Role};
+use rondel_core::{AppId, NamespaceId, name};
+use serde::{Deserialize, Serialize};
+
+use crate::access::Caller;
+use crate::body::refuse_value;
+use crate::call::quoted;
+use crate::problem::{Code, Problem};
+
+/// How many roles somebody can have.
+const COUNT_MAX: usize = 100;
+
+/// A role at a place; null is everywhere.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GrantJson {
+    pub(crate) role: Role,
+    #[serde(default)]
+    pub(crate) namespace: Option<String>,
+    #[serde(default)]
+    pub(crate) app: Option<String>,
+}
+
+/// The grants that these words mean.
+pub(crate) async fn read_grants(engine: &Engine, wanted: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
+    if wanted.len() > COUNT_MAX {
+        return Err(refuse_value("/grants", format!("{} roles; at most {COUNT_MAX} can be given", wanted.len())));
+    }
+    let mut grants = Vec::with_capacity(wanted.len());
+    for (index, one) in wanted.iter().enumerate() {
+        let grant = read_grant(engine, one).await;
+        grants.push(grant.map_err(|(field, message)| refuse_value(&format!("/grants/{index}/{field}"), message))??);
+    }
+    grants.sort_unstable();
+    grants.dedup();
+    Ok(grants)
+}
+
+type Refusal = (&'static str, String);
+
+async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
+    let Some(namespace) = &wanted.namespace else {
+        if wanted.app.is_some() {
+            return Err(("app", "needs a namespace beside it: an app is one of a namespace".to_owned()));
+        }
+        return Ok(Ok(Grant::everywhere(wanted.role)));
+    };
+    let found = match name::check(namespace) {
+        Ok(()) => engine.store().namespace(namespace).await,
+        Err(_) => Ok(None),
+    };
+    let found = match found {
+        Ok(found) => found.ok_or_else(|| ("namespace", format!("there is no namespace {}", quoted(namespace))))?,
+        Err(error) => return Ok(Err(error.into())),
+    };
+    let Some(app) = &wanted.app else {
+        return Ok(Ok(Grant { role: wanted.role, namespace: Some(found.id), app: None }));
+    };
+    name::check(app).map_err(|message| ("app", message))?;
+    // The first executor of an app needs a token before there is a job.
+    let known = match wanted.role {
+        Role::Executor => {
+            let id = AppId::new(engine.new_id());
+            engine.store().ensure_app(id, found.id, app, engine.now()).await.map(Some)
+        }
+        _ => engine.store().app(found.id, app).await,
+    };
+    match known {
+        Ok(Some(app)) => Ok(Ok(Grant { role: wanted.role, namespace: Some(found.id), app: Some(app.id) })),
+        Ok(None) => Err(("app", format!("there is no app {} in namespace {namespace}", quoted(app)))),
+        Err(error) => Ok(Err(error.into())),
+    }
+}
+
+/// Refuses what would give away more than the caller has.
+pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Problem> {
+    match grants.iter().position(|grant| !caller.rights.cover(grant)) {
+        None => Ok(()),
+        Some(index) => Err(Problem::new(
+            Code::Forbidden,
+            format!("/grants/{index}: your own roles do not reach so far, so you cannot give this one"),
+        )),
+    }
+}
+
+/// The names of places.
+#[derive(Debug)]
+pub(crate) struct Places {
+    namespaces: HashMap<NamespaceId, String>,
+    apps: HashMap<AppId, String>,
+}
+
+impl Places {
+    /// Of the places that these grants name.
+    pub(crate) async fn of<'g>(engine: &Engine, grants: impl Iterator<Item = &'g Grant>) -> Result<Self, Problem> {
+        let store = engine.store();
+        let all = store.namespaces().await?;
+        let namespaces = all.into_iter().map(|namespace| (namespace.id, namespace.name)).collect();
+        let mut with_apps: Vec<NamespaceId> =
+            grants.filter(|grant| grant.app.is_some()).filter_map(|grant| grant.namespace).collect();
+        with_apps.sort_unstable();
+        with_apps.dedup();
+        let mut apps = HashMap::new();
+        for namespace in with_apps {
+            apps.extend(store.apps(namespace).await?.into_iter().map(|app| (app.id, app.name)));
+        }
+        Ok(Self { namespaces, apps })
+    }
+
+    /// The grants in words. What is gone by now is shown by its number.
+    pub(crate) fn show(&self, grants: &[Grant]) -> Vec<GrantJson> {
+        let namespace = |id: NamespaceId| self.namespaces.get(&id).cloned().unwrap_or_else(|| id.to_string());
+        let app = |id: AppId| self.apps.get(&id).cloned().unwrap_or_else(|| id.to_string());
+        let show = |grant: &Grant| GrantJson {
+            role: grant.role,
+            namespace: grant.namespace.map(namespace),
+            app: grant.app.map(app),
+        };
+        grants.iter().map(show).collect()
+    }
+}

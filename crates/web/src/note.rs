@@ -1,0 +1,245 @@
+//! What is remembered of a request for the audit log while it is handled, and the writing of it.
+//!
+//! The gate writes the entry, whatever the handler does; a handler adds what only it knows. Documents are kept without
+//! secrets.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use rondel_core::AuditId;
+use rondel_store::access::{AuditEntry, Verdict};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::access::Caller;
+use crate::app::Web;
+use crate::problem::chain;
+
+/// Keys whose values are secrets, wherever they stand, by a part of their name.
+const SECRET_WORDS: [&str; 8] =
+    ["password", "passwd", "secret", "token", "authorization", "api_key", "apikey", "credential"];
+/// How many refusals are written within [`DENIED_PERIOD`]; a flood of them is in the log of the server alone.
+const DENIED_MAX: u32 = 600;
+const DENIED_PERIOD: Duration = Duration::from_secs(60);
+
+/// What a handler tells about its request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Note(Arc<Mutex<Told>>);
+
+#[derive(Debug, Default)]
+struct Told {
+    namespace: Option<String>,
+    object: Option<String>,
+    before: Option<Value>,
+    after: Option<Value>,
+    is_denied: bool,
+}
+
+impl Note {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn namespace(&self, name: &str) {
+        self.told().namespace = Some(name.to_owned());
+    }
+
+    /// What the request is about, where its path does not say.
+    pub(crate) fn object(&self, name: impl Into<String>) {
+        self.told().object = Some(name.into());
+    }
+
+    /// What it was; the first word counts.
+    pub(crate) fn before(&self, document: &impl Serialize) {
+        let mut told = self.told();
+        if told.before.is_none() {
+            told.before = serde_json::to_value(document).ok();
+        }
+    }
+
+    /// What it has become; the last word counts.
+    pub(crate) fn after(&self, document: &impl Serialize) {
+        self.told().after = serde_json::to_value(document).ok();
+    }
+
+    /// It was refused, though the answer does not say so.
+    pub(crate) fn denied(&self) {
+        self.told().is_denied = true;
+    }
+}
+
+/// Who asked, and from where.
+pub(crate) struct Asker<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) request_id: Option<String>,
+}
+
+/// What was asked for.
+pub(crate) struct Deed<'a> {
+    pub(crate) action: &'a str,
+    pub(crate) object: String,
+    pub(crate) changes: bool,
+    pub(crate) status: StatusCode,
+}
+
+/// Writes what was done, or refused. What could not be written is an error in the log of the server, with all of it.
+pub(crate) async fn write(web: &Web, asker: Asker<'_>, deed: Deed<'_>, note: &Note) {
+    let is_denied = deed.status == StatusCode::FORBIDDEN || note.told().is_denied;
+    if !(deed.changes || is_denied) || (is_denied && !web.denials.take()) {
+        return;
+    }
+    let verdict = match deed.status {
+        _ if is_denied => Verdict::Denied,
+        status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
+        _ => Verdict::Allowed,
+    };
+    let now = web.engine.now();
+    let entry = {
+        let mut told = note.told();
+        // What was not done has no after.
+        let after = told.after.take().filter(|_| verdict == Verdict::Allowed);
+        AuditEntry {
+            id: AuditId::new(web.engine.new_id()),
+            at: now,
+            actor: asker.caller.name().to_owned(),
+            means: asker.caller.means(),
+            address: asker.address.map(|address| address.to_string()),
+            request_id: asker.request_id,
+            action: deed.action.to_owned(),
+            object: told.object.take().unwrap_or(deed.object),
+            namespace: told.namespace.take(),
+            verdict,
+            before: told.before.take().map(|document| masked(document).to_string()),
+            after: after.map(|document| masked(document).to_string()),
+        }
+    };
+    add(web, &entry).await;
+}
+
+pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
+    if let Err(error) = web.engine.store().add_audit(entry).await {
+        let (actor, action, object) = (&entry.actor, &entry.action, &entry.object);
+        let error = chain(&error);
+        tracing::error!(target: "audit", actor, action, object, error, "an entry of the audit log could not be written");
+    }
+}
+
+/// The same without the values of what is called a secret.
+fn masked(document: Value) -> Value {
+    let is_secret = |key: &str| {
+        let key = key.to_ascii_lowercase();
+        SECRET_WORDS.iter().any(|word| key.contains(word))
+    };
+    match document {
+        Value::Object(map) => {
+            let masked = map.into_iter().map(|(key, value)| {
+                let hides = is_secret(&key) && !value.is_null() && !value.is_boolean();
+                let value = if hides { Value::from("***") } else { masked(value) };
+                (key, value)
+            });
+            Value::Object(masked.collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(masked).collect()),
+        plain => plain,
+    }
+}
+
+/// How many refusals may be written yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Denials(Arc<Mutex<(Instant, u32)>>);
+
+impl Default for Denials {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new((Instant::now(), 0))))
+    }
+}
+
+impl Denials {
+    fn take(&self) -> bool {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.0.elapsed() >= DENIED_PERIOD {
+            *held = (Instant::now(), 0);
+        }
+        held.1 += 1;
+        held.1 <= DENIED_MAX
+    }
+}
+
+/// A noun and a verb for a method of a path: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
+pub(crate) fn action(method: &Method, path: &str) -> String {
+    let path = path.trim_start_matches("/api/v1").trim_start_matches('/');
+    let parts: Vec<&str> = path.split('/').collect();
+    let words: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();
+    let ends_in_one = parts.last().is_some_and(|last| last.starts_with('{'));
+    let singular = |word: &str| word.strip_suffix('s').filter(|_| !word.ends_with("ss")).unwrap_or(word).to_owned();
+    let noun = words.first().map_or_else(|| "console".to_owned(), |word| singular(word));
+    let verb = match (method, words.get(1..).unwrap_or_default()) {
+        (&Method::GET, []) => "read".to_owned(),
+        (&Method::GET, rest) => format!("read-{}", rest.join("-")),
+        (&Method::POST, []) if !ends_in_one => "create".to_owned(),
+        (&Method::DELETE, []) => "delete".to_owned(),
+        (_, [] | ["edit"]) => "change".to_owned(),
+        (_, ["runs"]) => "trigger".to_owned(),
+        (&Method::POST, rest) => rest.join("-"),
+        (&Method::DELETE, rest) => format!("delete-{}", rest.join("-")),
+        (_, rest) => format!("set-{}", rest.join("-")),
+    };
+    format!("{noun}.{verb}")
+}
+
+/// What the parameters of a path are in an actual one.
+pub(crate) fn object(template: &str, path: &str) -> String {
+    let pairs = template.split('/').zip(path.split('/'));
+    let named: Vec<&str> = pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| value).collect();
+    named.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn actions_are_a_noun_and_a_verb() {
+        for (method, path, expected) in [
+            (Method::POST, "/api/v1/jobs", "job.create"),
+            (Method::PUT, "/api/v1/jobs/{name}", "job.change"),
+            (Method::PATCH, "/api/v1/jobs/{name}", "job.change"),
+            (Method::DELETE, "/api/v1/jobs/{name}", "job.delete"),
+            (Method::POST, "/api/v1/jobs/{name}/pause", "job.pause"),
+            (Method::POST, "/jobs/{name}/edit", "job.change"),
+            (Method::POST, "/api/v1/jobs/{name}/runs", "job.trigger"),
+            (Method::POST, "/api/v1/runs/{id}/cancel", "run.cancel"),
+            (Method::GET, "/api/v1/runs/{id}/logs", "run.read-logs"),
+            (Method::PUT, "/api/v1/namespaces/{name}/failure-webhook", "namespace.set-failure-webhook"),
+            (Method::POST, "/calendars/{name}", "calendar.change"),
+            (Method::DELETE, "/api/v1/tokens/{id}", "token.delete"),
+            (Method::GET, "/", "console.read"),
+        ] {
+            let (path, expected) = if path == "/" { (path, ".read") } else { (path, expected) };
+            assert_eq!(action(&method, path), expected, "{method} {path}");
+        }
+        assert_eq!(object("/api/v1/jobs/{name}/pause", "/api/v1/jobs/a.b/pause"), "a.b");
+        assert_eq!(object("/api/v1/jobs", "/api/v1/jobs"), "");
+    }
+
+    #[test]
+    fn secrets_are_not_kept() {
+        let document = json!({"params": {"db_password": "hunter2", "Api_Key": ["x"], "tokens": null, "n": 1}, "a": [{"secret": 1}]});
+        let expected = json!({"params": {"db_password": "***", "Api_Key": "***", "tokens": null, "n": 1}, "a": [{"secret": "***"}]});
+        assert_eq!(masked(document), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_refusals_is_bounded() {
+        let denials = Denials::default();
+        assert_eq!((0..10_000).filter(|_| denials.take()).count(), 600);
+        tokio::time::advance(DENIED_PERIOD).await;
+        assert!(denials.take());
+    }
+}

@@ -1,0 +1,249 @@
+//! One's own account: its password, its sign-ins, its tokens.
+
+use askama::Template;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, Whose};
+use rondel_core::SessionId;
+use rondel_core::access::Permission;
+use rondel_store::access::{Account, TokenQuery, WebSession};
+
+use super::LIMIT;
+use super::form::Fields;
+use super::moment::Moment;
+use super::prefs::Prefs;
+use super::shell::{Asked, Nav, Plain, Shell, html};
+use super::sign_in::add_cookie;
+use super::texts::Texts;
+use crate::api::me::SessionPath;
+use crate::api::tokens::{self, NewToken, TokenJson, TokenPath};
+use crate::api::users::hashed;
+use crate::body::{read_value, refuse_value};
+use crate::call::Person;
+use crate::cookies;
+use crate::grants::{GrantJson, Places};
+use crate::problem::{Code, Problem};
+use crate::redirect::to;
+
+#[derive(Template)]
+#[template(path = "account.html")]
+struct AccountPage {
+    shell: Shell,
+    t: &'static Texts,
+    name: String,
+    grants: Vec<String>,
+    /// Whether there is an account behind the sign-in, or only a token of the server's.
+    is_account: bool,
+    has_password: bool,
+    may_guard: bool,
+    sessions: Vec<SessionRow>,
+    tokens: Vec<TokenRow>,
+    /// The secret of a token that was made just now.
+    made: Option<String>,
+    error: Option<String>,
+    typed_grants: String,
+}
+
+struct SessionRow {
+    id: String,
+    address: String,
+    user_agent: String,
+    began_at: Moment,
+    seen_at: Moment,
+    is_this: bool,
+}
+
+struct TokenRow {
+    id: String,
+    name: String,
+    prefix: String,
+    grants: Vec<String>,
+    ends_at: Option<Moment>,
+    used_at: Option<Moment>,
+    is_over: bool,
+}
+
+type Visitor = Person<Asked<Plain>>;
+
+/// A role at a place in a line: `operator default/billing`.
+pub(super) fn line(grant: &GrantJson) -> String {
+    match (&grant.namespace, &grant.app) {
+        (Some(namespace), Some(app)) => format!("{} {namespace}/{app}", grant.role),
+        (Some(namespace), None) => format!("{} {namespace}", grant.role),
+        (None, _) => grant.role.to_string(),
+    }
+}
+
+/// The roles in lines like those of [`line`].
+pub(super) fn lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
+    let grant = |(index, line): (usize, &str)| {
+        let (role, place) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let role = role.parse().map_err(|message: String| refuse_value(&format!("/grants/{index}/role"), message))?;
+        let (namespace, app) = match place.trim().split_once('/') {
+            Some((namespace, app)) => (Some(namespace), Some(app)),
+            None => (Some(place.trim()).filter(|place| !place.is_empty()), None),
+        };
+        Ok(GrantJson { role, namespace: namespace.map(str::to_owned), app: app.map(str::to_owned) })
+    };
+    lines.map(grant).collect()
+}
+
+pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
+    show(&visitor, prefs, StatusCode::OK, Shown::default()).await
+}
+
+/// What a form left behind.
+#[derive(Default)]
+struct Shown {
+    made: Option<String>,
+    error: Option<String>,
+    typed_grants: String,
+}
+
+async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown) -> Result<Response, Problem> {
+    let (engine, caller) = (visitor.engine(), &visitor.caller);
+    let store = engine.store();
+    let shell = Shell::new(prefs, Nav::None, Some(caller.name().to_owned()), "/account");
+    let (t, now) = (shell.t, engine.now());
+    let account = match caller.account {
+        Some(id) => store.account(id).await?,
+        None => None,
+    };
+    let (sessions, found) = match &account {
+        Some(account) => {
+            let query = TokenQuery { owner: Some(account.id), limit: LIMIT, ..TokenQuery::default() };
+            (store.sign_ins(account.id).await?, store.tokens(&query).await?)
+        }
+        None => (Vec::new(), Vec::new()),
+    };
+    let places = Places::of(engine, caller.rights.grants().iter()).await?;
+    let session = |one: WebSession| SessionRow {
+        id: one.id.to_string(),
+        is_this: Some(one.id) == caller.session,
+        address: one.address,
+        user_agent: one.user_agent,
+        began_at: Moment::new(one.created_at, now, t),
+        seen_at: Moment::new(one.last_seen_at, now, t),
+    };
+    let token = |one: TokenJson| TokenRow {
+        id: one.id.to_string(),
+        is_over: one.revoked_at.is_some() || one.expires_at.is_some_and(|end| end <= now),
+        grants: one.grants.iter().map(line).collect(),
+        ends_at: one.expires_at.map(|at| Moment::new(at, now, t)),
+        used_at: one.last_used_at.map(|at| Moment::new(at, now, t)),
+        name: one.name,
+        prefix: one.prefix,
+    };
+    let template = AccountPage {
+        t,
+        name: caller.name().to_owned(),
+        grants: places.show(caller.rights.grants()).iter().map(line).collect(),
+        is_account: account.is_some(),
+        has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
+        may_guard: caller.may(Permission::Cluster),
+        sessions: sessions.into_iter().map(session).collect(),
+        tokens: tokens::show_all(visitor, &found).await?.into_iter().map(token).collect(),
+        made: shown.made,
+        error: shown.error,
+        typed_grants: shown.typed_grants,
+        shell,
+    };
+    html(status, &template)
+}
+
+async fn own(visitor: &Visitor) -> Result<Account, Problem> {
+    let account = match visitor.caller.account {
+        Some(id) => visitor.engine().store().account(id).await?,
+        None => None,
+    };
+    account.ok_or_else(|| Problem::new(Code::Forbidden, "there is no account behind this sign-in"))
+}
+
+/// Sets a new password, for whoever knows the old one; every sign-in ends, and this browser gets a new one.
+pub(super) async fn password(
+    visitor: Visitor,
+    prefs: Prefs,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let account = own(&visitor).await?;
+    let (store, now) = (visitor.engine().store(), visitor.engine().now());
+    if account.password.is_some() {
+        let typed = (account.name.as_str(), fields.raw("current"));
+        let outcome = sign_in::by_password(store, &visitor.web.passwords, typed, None, now).await;
+        if !matches!(outcome, Ok(SignIn::Welcome(_))) {
+            let error = Some(prefs.lang.texts().password_wrong.to_owned());
+            visitor.note.denied();
+            return show(&visitor, prefs, StatusCode::FORBIDDEN, Shown { error, ..Shown::default() }).await;
+        }
+    }
+    let hash = match hashed(&visitor.web, fields.raw("password"), &account.name).await {
+        Ok(hash) => hash,
+        Err(problem) if problem.code() == Code::Internal => return Err(problem),
+        Err(problem) => {
+            let error = Some(problem.detail().to_owned());
+            return show(&visitor, prefs, StatusCode::UNPROCESSABLE_ENTITY, Shown { error, ..Shown::default() }).await;
+        }
+    };
+    store.set_password(account.id, &hash, None, now).await?;
+    let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let place = Place { address: None, user_agent: agent.to_owned() };
+    let cookie = sign_in::begin(store, visitor.engine().new_id(), Whose::Account(account.id), &place, now).await?;
+    let mut response = to("/account");
+    add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, visitor.web.config.tls));
+    Ok(response)
+}
+
+pub(super) async fn end_session(visitor: Visitor, SessionPath(id): SessionPath) -> Result<Response, Problem> {
+    let account = own(&visitor).await?;
+    // One that is over already is what was wanted.
+    if let Ok(id) = id.parse::<SessionId>() {
+        visitor.engine().store().end_sign_in(id, Some(account.id)).await?;
+    }
+    Ok(to("/account"))
+}
+
+pub(super) async fn make_token(visitor: Visitor, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
+    let made = made(&visitor, &fields).await;
+    let typed_grants = fields.get("grants").to_owned();
+    match made {
+        Ok(made) => show(&visitor, prefs, StatusCode::OK, Shown { made: made.token, ..Shown::default() }).await,
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
+        Err(problem) => {
+            let (status, error) = (problem.code().status(), Some(problem.detail().to_owned()));
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+            show(&visitor, prefs, status, Shown { error, typed_grants, made: None }).await
+        }
+    }
+}
+
+async fn made(visitor: &Visitor, fields: &Fields) -> Result<TokenJson, Problem> {
+    let document = serde_json::json!({
+        "kind": if fields.get("kind") == "executor" { "executor" } else { "api" },
+        "name": fields.get("name"),
+        "grants": lines(fields.get("grants"))?,
+        "expires_in": Some(fields.get("expires_in")).filter(|text| !text.is_empty()),
+    });
+    let new: NewToken = read_value("", document)?;
+    tokens::make(visitor, new).await
+}
+
+pub(super) async fn revoke_token(visitor: Visitor, TokenPath(id): TokenPath) -> Result<Response, Problem> {
+    tokens::revoke_one(&visitor, &id).await?;
+    Ok(to("/account"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_in_lines_are_read_as_they_are_written() {
+        let text = "viewer\n operator default \n\neditor default/billing";
+        let found = lines(text).unwrap();
+        let again: Vec<String> = found.iter().map(line).collect();
+        assert_eq!(again, ["viewer", "operator default", "editor default/billing"]);
+        assert_eq!(lines("root").unwrap_err().first_pointer(), Some("/grants/0/role"));
+    }
+}

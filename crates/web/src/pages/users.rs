@@ -1,0 +1,117 @@
+//! Users: who can sign in, with which roles; for whoever may do everything.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+
+use super::account::{line, lines};
+use super::form::Fields;
+use super::prefs::Prefs;
+use super::shell::{Asked, Nav, Plain, Shell, html};
+use super::texts::Texts;
+use crate::api::users::{self, ChangeUser, NewUser, UserJson, UserName};
+use crate::call::Person;
+use crate::problem::{Code, Problem};
+use crate::redirect::to;
+
+/// How many users the page shows.
+const COUNT: u32 = 500;
+
+#[derive(Template)]
+#[template(path = "users.html")]
+struct UsersPage {
+    shell: Shell,
+    t: &'static Texts,
+    rows: Vec<UserRow>,
+    error: Option<String>,
+    /// A link for somebody, made just now.
+    link: Option<String>,
+}
+
+struct UserRow {
+    name: String,
+    display_name: String,
+    disabled: bool,
+    has_password: bool,
+    grants: String,
+}
+
+type Visitor = Person<Asked<Plain>>;
+
+pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
+    show(&visitor, prefs, StatusCode::OK, (None, None)).await
+}
+
+async fn show(
+    visitor: &Visitor,
+    prefs: Prefs,
+    status: StatusCode,
+    (error, link): (Option<String>, Option<String>),
+) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::None, Some(visitor.caller.name().to_owned()), "/users");
+    let row = |user: UserJson| UserRow {
+        grants: user.grants.iter().map(line).collect::<Vec<_>>().join("\n"),
+        name: user.name,
+        display_name: user.display_name,
+        disabled: user.disabled,
+        has_password: user.has_password,
+    };
+    let rows = users::page(visitor, None, COUNT).await?.into_iter().map(row).collect();
+    html(status, &UsersPage { t: shell.t, shell, rows, error, link })
+}
+
+/// Goes back to the list, or shows what was wrong in it.
+async fn told(visitor: &Visitor, prefs: Prefs, outcome: Result<(), Problem>) -> Result<Response, Problem> {
+    match outcome {
+        Ok(()) => Ok(to("/users")),
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::UserNotFound) => {
+            Err(problem)
+        }
+        Err(problem) => {
+            let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+            show(visitor, prefs, status, (Some(problem.detail().to_owned()), None)).await
+        }
+    }
+}
+
+pub(super) async fn create(visitor: Visitor, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
+    let text = |name: &str| Some(fields.get(name).to_owned()).filter(|text| !text.is_empty());
+    let outcome = match lines(fields.get("grants")) {
+        Err(problem) => Err(problem),
+        Ok(grants) => {
+            let password = Some(fields.raw("password").to_owned()).filter(|text| !text.is_empty());
+            let name = fields.get("name").to_owned();
+            let new = NewUser { name, display_name: text("display_name"), password, grants };
+            users::make(&visitor, new).await.map(drop)
+        }
+    };
+    told(&visitor, prefs, outcome).await
+}
+
+pub(super) async fn change(
+    visitor: Visitor,
+    prefs: Prefs,
+    UserName(name): UserName,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let outcome = match lines(fields.get("grants")) {
+        Err(problem) => Err(problem),
+        Ok(grants) => {
+            let disabled = Some(fields.get("disabled") == "1");
+            let change = ChangeUser { display_name: None, disabled, grants: Some(grants) };
+            users::apply(&visitor, &name, change).await.map(drop)
+        }
+    };
+    told(&visitor, prefs, outcome).await
+}
+
+pub(super) async fn delete(visitor: Visitor, prefs: Prefs, UserName(name): UserName) -> Result<Response, Problem> {
+    let outcome = users::remove(&visitor, &name).await;
+    told(&visitor, prefs, outcome).await
+}
+
+/// A link by which somebody comes in; shown once.
+pub(super) async fn link(visitor: Visitor, prefs: Prefs, UserName(name): UserName) -> Result<Response, Problem> {
+    let (path, _) = users::new_link(&visitor, &name).await?;
+    show(&visitor, prefs, StatusCode::OK, (None, Some(path))).await
+}

@@ -1,0 +1,160 @@
+//! TLS on the port: certificates read from files, and read again when they change.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// How often the files are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(5);
+
+/// Where the certificates are.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The server's certificate and what it is signed by, in PEM.
+    pub cert: PathBuf,
+    /// Its key, in PEM.
+    pub key: PathBuf,
+    /// Whose signature certificates of clients must have; without it, clients are not asked for one. Browsers and the API
+    /// come without one all the same: who must have one is the gateway's to say.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why certificates could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file could not be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A file has no certificate in it.
+    #[error("{path} holds no certificate in PEM")]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The certificates do not go with the key, or are none that can be used.
+    #[error("the certificate in {path} cannot be used")]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::Error,
+    },
+    /// The certificates of clients cannot be checked by this file.
+    #[error("{path} holds nothing by which clients can be checked: {message}")]
+    ClientCa {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+}
+
+/// The certificates that hold now.
+#[derive(Debug)]
+pub struct Tls {
+    files: TlsFiles,
+    config: RwLock<Arc<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Which file is wrong, and how.
+    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let config = RwLock::new(read(&files)?);
+        Ok(Self { files, config })
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Looks at the files again and again, and takes up what is new: connections that come afterwards see it. What cannot
+    /// be used is told once, and the old ones stay.
+    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        let mut seen = stamps(&self.files);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK_PERIOD) => {}
+            }
+            let found = stamps(&self.files);
+            if found == seen {
+                continue;
+            }
+            seen = found;
+            match read(&self.files) {
+                Ok(config) => {
+                    *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+                    tracing::info!(path = %self.files.cert.display(), "new certificates are in use");
+                }
+                Err(error) => {
+                    let error = crate::problem::chain(&error);
+                    tracing::error!(error, "new certificates cannot be used; the old ones stay");
+                }
+            }
+        }
+    }
+}
+
+/// When each file was last written, and how long it is.
+fn stamps(files: &TlsFiles) -> Vec<Option<(SystemTime, u64)>> {
+    let stamp = |path: &Path| -> io::Result<(SystemTime, u64)> {
+        let found = fs::metadata(path)?;
+        Ok((found.modified()?, found.len()))
+    };
+    [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()]
+        .into_iter()
+        .map(|path| path.and_then(|path| stamp(path).ok()))
+        .collect()
+}
+
+fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let certs = certificates(&files.cert)?;
+    let failed = |source| TlsError::Read { path: files.key.clone(), source };
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(failed)?;
+    let unusable = |source| TlsError::Unusable { path: files.cert.clone(), source };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let wrong = |message: String| TlsError::ClientCa { path: path.clone(), message };
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = verifier.allow_unauthenticated().build().map_err(|error| wrong(error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(certs, key).map_err(unusable)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |source| TlsError::Read { path: path.to_owned(), source };
+    let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
+    let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    if found.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(found) }
+}

@@ -1,0 +1,236 @@
+//! Users, passwords, sign-ins, tokens, the audit log: through the API and the console.
+
+use rondel_admin::sign_in;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server};
+use crate::visitor::{Visitor, location};
+
+const PASSWORD: &str = "correct horse";
+
+async fn user(server: &Server, name: &str, grants: Value) {
+    let body = json!({"name": name, "password": PASSWORD, "grants": grants});
+    server.with_body("POST", "/api/v1/users", body).await.expect(201);
+}
+
+fn cookie(answer: &Answer) -> String {
+    answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned()
+}
+
+async fn signed_in<'s>(server: &'s Server, name: &str) -> Visitor<'s> {
+    let mut visitor = Visitor::new(server);
+    let answer = visitor.post("/sign-in", &format!("name={name}&password=correct+horse&next=/jobs")).await;
+    assert_eq!(location(&answer), "/jobs", "{}", answer.text());
+    visitor.cookie = cookie(&answer);
+    visitor
+}
+
+#[tokio::test]
+async fn the_first_account_is_made_by_a_link_that_works_once() {
+    let server = Server::start().await;
+    let engine = &server.engine;
+    let secret = sign_in::setup_link(engine.store(), engine.now()).await.unwrap().unwrap();
+    let mut visitor = Visitor::new(&server);
+    let path = format!("/set-up?token={}", secret.reveal());
+    assert_eq!(visitor.get("/set-up?token=rondel_guess").await.status, 410);
+    assert_eq!(visitor.get(&path).await.status, 200);
+    let form = |password: &str| format!("token={}&name=ann&password={password}", secret.reveal());
+    let weak = visitor.post("/set-up", &form("short")).await;
+    assert_eq!(weak.status, 422);
+    assert!(weak.text().contains("at least 10 characters"), "{}", weak.text());
+    let answer = visitor.post("/set-up", &form("correct+horse")).await;
+    assert_eq!(location(&answer), "/");
+    visitor.cookie = cookie(&answer);
+    assert_eq!(visitor.get("/users").await.status, 200, "the first may do everything");
+    assert_eq!(visitor.post("/set-up", &form("correct+horse")).await.status, 410);
+    assert!(sign_in::setup_link(engine.store(), engine.now()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn wrong_names_and_wrong_passwords_are_answered_alike_and_not_for_ever() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([])).await;
+    let visitor = Visitor::new(&server);
+    let wrong = visitor.post("/sign-in", "name=ann&password=wrong+horse").await;
+    let unknown = visitor.post("/sign-in", "name=bob&password=wrong+horse").await;
+    assert_eq!((wrong.status.as_u16(), unknown.status.as_u16()), (401, 401));
+    let without_name = |answer: &Answer, name: &str| answer.text().replace(&format!("value=\"{name}\""), "");
+    assert_eq!(without_name(&wrong, "ann"), without_name(&unknown, "bob"));
+    let mut statuses = Vec::new();
+    for _ in 0..12 {
+        statuses.push(visitor.post("/sign-in", "name=ann&password=wrong+horse").await.status.as_u16());
+    }
+    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 9, "{statuses:?}");
+    let blocked = visitor.post("/sign-in", "name=ann&password=correct+horse").await;
+    assert_eq!(blocked.status, 429);
+    assert!(blocked.headers["retry-after"].to_str().unwrap().parse::<u32>().unwrap() <= 900);
+    let denied = server.get("/api/v1/audit?action=session.create&verdict=denied&limit=200").await.expect(200);
+    assert_eq!(denied["items"].as_array().unwrap().len(), 11);
+}
+
+#[tokio::test]
+async fn a_stolen_session_ends_with_the_password() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "viewer"}])).await;
+    let (mut own, stolen) = (signed_in(&server, "ann").await, signed_in(&server, "ann").await);
+    assert_eq!(stolen.get("/jobs").await.status, 200);
+    let wrong = own.post("/account/password", "current=nonsense&password=another+horse").await;
+    assert_eq!(wrong.status, 403);
+    let changed = own.post("/account/password", "current=correct+horse&password=another+horse").await;
+    assert_eq!(location(&changed), "/account");
+    assert_eq!(location(&stolen.get("/jobs").await), "/sign-in?next=/jobs");
+    assert_eq!(location(&own.get("/jobs").await), "/sign-in?next=/jobs", "the old cookie is worth nothing");
+    own.cookie = cookie(&changed);
+    assert_eq!(own.get("/jobs").await.status, 200);
+    let entry = server.get("/api/v1/audit?actor=ann&limit=1").await.expect(200);
+    assert_eq!(
+        (&entry["items"][0]["action"], &entry["items"][0]["verdict"]),
+        (&json!("account.password"), &json!("allowed"))
+    );
+}
+
+#[tokio::test]
+async fn a_session_is_new_at_each_sign_in_and_ends_by_hand() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "viewer"}])).await;
+    let first = signed_in(&server, "ann").await;
+    // A cookie that somebody planted is not taken over: what is signed in gets another one.
+    let planted = Visitor { cookie: "rondel_session=rondel_planted".to_owned(), ..Visitor::new(&server) };
+    let answer = planted.post("/sign-in", "name=ann&password=correct+horse").await;
+    assert_ne!(cookie(&answer), planted.cookie);
+    assert_eq!(location(&planted.get("/jobs").await), "/sign-in?next=/jobs");
+    let page = first.get("/account").await.text();
+    let id = page.split("/account/sessions/").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    assert_eq!(location(&first.post(&format!("/account/sessions/{id}/end"), "").await), "/account");
+    let other = Visitor { cookie: cookie(&answer), ..Visitor::new(&server) };
+    assert_eq!(location(&other.get("/jobs").await), "/sign-in?next=/jobs");
+    first.post("/sign-out", "").await;
+    assert_eq!(location(&first.get("/jobs").await), "/sign-in?next=/jobs");
+}
+
+#[tokio::test]
+async fn locking_out_and_new_roles_hold_at_once() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "editor"}])).await;
+    let token = {
+        let visitor = signed_in(&server, "ann").await;
+        let page = visitor.post("/account/tokens", "name=mine&grants=editor").await.text();
+        page.split("<pre>").nth(1).unwrap().split("</pre>").next().unwrap().to_owned()
+    };
+    let as_ann = async |method: &str, path: &str| {
+        let request = server.request(method, path);
+        let mut request = request.body(axum::body::Body::empty()).unwrap();
+        request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        server.send(request).await
+    };
+    server.job("there").await;
+    assert_eq!(as_ann("POST", "/api/v1/jobs/there/pause").await.status, 200);
+    let viewer = json!({"grants": [{"role": "viewer"}]});
+    server.with_body("PATCH", "/api/v1/users/ann", viewer).await.expect(200);
+    assert_eq!(as_ann("POST", "/api/v1/jobs/there/resume").await.status, 403, "a token has no more than its owner");
+    assert_eq!(as_ann("GET", "/api/v1/jobs/there").await.status, 200);
+    server.with_body("PATCH", "/api/v1/users/ann", json!({"disabled": true})).await.expect(200);
+    assert_eq!(as_ann("GET", "/api/v1/jobs/there").await.status, 401);
+    let visitor = Visitor::new(&server);
+    assert_eq!(visitor.post("/sign-in", "name=ann&password=correct+horse").await.status, 401);
+}
+
+#[tokio::test]
+async fn the_last_who_may_do_everything_stays() {
+    let server = Server::start().await;
+    user(&server, "root", json!([{"role": "admin"}])).await;
+    for (method, body) in [
+        ("PATCH", json!({"disabled": true})),
+        ("PATCH", json!({"grants": [{"role": "admin", "namespace": "default"}]})),
+        ("DELETE", json!({})),
+    ] {
+        let answer = server.with_body(method, "/api/v1/users/root", body).await.expect(409);
+        assert_eq!(answer["code"], "last_admin");
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_shown_once_replaced_and_revoked() {
+    let server = Server::start().await;
+    let body = json!({"kind": "executor", "name": "billing", "grants": [{"role": "executor", "namespace": "default", "app": "billing"}]});
+    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let secret = made["token"].as_str().unwrap();
+    assert!(secret.starts_with("rondel_exec_") && secret.len() == 12 + 64, "{secret}");
+    assert!(secret.starts_with(made["prefix"].as_str().unwrap()));
+    let listed = server.get("/api/v1/tokens?all=true").await;
+    assert!(!listed.text().contains(secret) && listed.text().contains("billing"));
+    let id = made["id"].as_str().unwrap();
+    let rotated =
+        server.with_body("POST", &format!("/api/v1/tokens/{id}/rotate"), json!({"overlap": "1h"})).await.expect(201);
+    assert_ne!(rotated["token"], made["token"]);
+    let old = server.get("/api/v1/tokens?all=true").await.expect(200);
+    let old = old["items"].as_array().unwrap().iter().find(|token| token["id"] == made["id"]).unwrap().clone();
+    assert!(old["expires_at"].is_string() && old["revoked_at"].is_null());
+    assert_eq!(server.bare("DELETE", &format!("/api/v1/tokens/{id}")).await.status, 204);
+    assert_eq!(server.bare("DELETE", &format!("/api/v1/tokens/{id}")).await.status, 204, "twice is no fault");
+    let again = server.with_body("POST", &format!("/api/v1/tokens/{id}/rotate"), json!({})).await.expect(409);
+    assert_eq!(again["code"], "token_over");
+    let log = server.get("/api/v1/audit?action=token.create").await.text();
+    assert!(log.contains("billing") && !log.contains(&secret[20..]), "{log}");
+    for (body, pointer) in [
+        (json!({"kind": "api", "name": "x", "grants": []}), "/grants"),
+        (json!({"kind": "api", "name": "x", "grants": [{"role": "executor"}]}), "/grants/0/role"),
+        (json!({"kind": "api", "name": "x", "grants": [{"role": "viewer", "app": "a"}]}), "/grants/0/app"),
+        (json!({"kind": "api", "name": "x", "grants": [{"role": "viewer"}], "expires_in": "soon"}), "/expires_in"),
+        (json!({"kind": "api", "name": "x\u{0}", "grants": [{"role": "viewer"}]}), "/name"),
+    ] {
+        let refused = server.with_body("POST", "/api/v1/tokens", body.clone()).await.expect(422);
+        assert_eq!(refused["errors"][0]["pointer"], pointer, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn changes_are_audited_with_what_was_before_and_after() {
+    let server = Server::start().await;
+    let body = json!({"name": "a", "app": "app", "handler": "h", "params": {"db_password": "hunter2"}});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    server.with_body("PATCH", "/api/v1/jobs/a", json!({"description": "new"})).await.expect(200);
+    server.with_body("PATCH", "/api/v1/jobs/nosuch", json!({})).await.expect(404);
+    let found = server.get("/api/v1/audit").await;
+    assert!(!found.text().contains("hunter2"), "secrets are masked");
+    let found = found.expect(200);
+    let items = found["items"].as_array().unwrap();
+    let brief: Vec<_> =
+        items.iter().map(|one| (one["action"].clone(), one["object"].clone(), one["verdict"].clone())).collect();
+    assert_eq!(
+        brief,
+        [
+            (json!("job.change"), json!("nosuch"), json!("failed")),
+            (json!("job.change"), json!("a"), json!("allowed")),
+            (json!("job.create"), json!("a"), json!("allowed")),
+        ]
+    );
+    assert_eq!((&items[1]["before"]["description"], &items[1]["after"]["description"]), (&json!(""), &json!("new")));
+    assert_eq!(
+        (&items[1]["actor"], &items[1]["means"], &items[1]["namespace"]),
+        (&json!("admin"), &json!("token"), &json!("default"))
+    );
+    let first = server.get("/api/v1/audit?limit=1").await.expect(200);
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second = server.get(&format!("/api/v1/audit?limit=1&cursor={cursor}")).await.expect(200);
+    assert_eq!(second["items"][0]["id"], items[1]["id"]);
+    let request = server.request("GET", "/api/v1/audit").header("accept", "application/x-ndjson");
+    let lines = server.send(request.body(axum::body::Body::empty()).unwrap()).await.text();
+    assert_eq!(lines.lines().count(), 3);
+}
+
+#[tokio::test]
+async fn namespaces_are_made_and_removed_when_empty() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/namespaces", json!({"name": "staging"})).await.expect(201);
+    let again = server.with_body("POST", "/api/v1/namespaces", json!({"name": "staging"})).await.expect(409);
+    assert_eq!(again["code"], "namespace_exists");
+    server
+        .with_body("POST", "/api/v1/jobs?namespace=staging", json!({"name": "a", "app": "b", "handler": "h"}))
+        .await
+        .expect(201);
+    assert_eq!(server.bare("DELETE", "/api/v1/namespaces/staging").await.expect(409)["code"], "namespace_used");
+    server.with_body("POST", "/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
+    assert_eq!(server.bare("DELETE", "/api/v1/namespaces/empty").await.status, 204);
+    assert_eq!(server.bare("DELETE", "/api/v1/namespaces/default").await.status, 409);
+}

@@ -1,0 +1,304 @@
+//! Who may do what, for every route: each is called by each kind of caller, on an object within their reach, on one of
+//! another app, and on one of another namespace. What came of it is held against a table that people read and change.
+//!
+//! A new route is not in the table, and fails. `RONDEL_BLESS=1` writes the table anew: read what has changed in it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use axum::body::Body;
+use axum::http::Request;
+use rondel_admin::auth::Token;
+use rondel_admin::sign_in::{self, Place, Whose};
+use rondel_core::access::{Grant, Role};
+use rondel_core::calendar::CalendarSpec;
+use rondel_core::{AccountId, AppId, JobSpec, NamespaceId, TokenId};
+use rondel_store::access::{Account, TokenKind, TokenRecord};
+use rondel_store::catalog::{JobQuery, Namespace};
+use rondel_store::ledger::RunQuery;
+use rondel_web::{Access, RouteInfo, route_table};
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server};
+
+const TABLE: &str = "tests/permissions.tsv";
+/// Who calls, with the role that they have for the app `mine` of namespace `default`; root has everything.
+const CALLERS: [(&str, Option<Role>); 7] = [
+    ("anonymous", None),
+    ("executor", Some(Role::Executor)),
+    ("viewer", Some(Role::Viewer)),
+    ("operator", Some(Role::Operator)),
+    ("editor", Some(Role::Editor)),
+    ("admin", Some(Role::Admin)),
+    ("root", Some(Role::Admin)),
+];
+/// Whose object is asked for: of the app that the roles are for, of another app, of another namespace.
+const OBJECTS: [(&str, &str, &str); 3] =
+    [("own", "default", "mine"), ("other app", "default", "theirs"), ("other namespace", "elsewhere", "mine")];
+
+struct World {
+    server: Server,
+    /// By caller: what goes into the header.
+    keys: BTreeMap<&'static str, String>,
+}
+
+/// The objects that a route may ask for, fresh for each call.
+struct Things {
+    namespace: &'static str,
+    app: &'static str,
+    run: String,
+    token: String,
+    session: String,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = Server::start().await;
+        let engine = &server.engine;
+        let (store, now) = (engine.store(), engine.now());
+        let elsewhere = Namespace { id: NamespaceId::new(2), name: "elsewhere".to_owned() };
+        assert!(store.create_namespace(&elsewhere, now).await.unwrap());
+        for (namespace, app) in [(1, "mine"), (1, "theirs"), (2, "mine")] {
+            let id = AppId::new(engine.new_id());
+            store.ensure_app(id, NamespaceId::new(namespace), app, now).await.unwrap();
+        }
+        let mine = store.app(NamespaceId::new(1), "mine").await.unwrap().unwrap().id;
+        let mut keys = BTreeMap::from([("anonymous", String::new())]);
+        for (name, role) in CALLERS {
+            let Some(role) = role else { continue };
+            let grant = match name {
+                "root" => Grant::everywhere(role),
+                _ => Grant { role, namespace: Some(NamespaceId::new(1)), app: Some(mine) },
+            };
+            let id = AccountId::new(engine.new_id());
+            let account = Account {
+                id,
+                name: name.to_owned(),
+                display_name: name.to_owned(),
+                password: None,
+                disabled: false,
+                created_at: now,
+                password_changed_at: None,
+                grants: vec![grant],
+            };
+            assert!(store.create_account(&account).await.unwrap());
+            let kind = if role == Role::Executor { TokenKind::Executor } else { TokenKind::Api };
+            let token = Token::generate_for(kind);
+            let owner = (role != Role::Executor).then_some(id);
+            let record = token.record(engine.new_id(), kind, now);
+            let record = TokenRecord { name: name.to_owned(), owner, grants: vec![grant], ..record };
+            store.add_token(&record).await.unwrap();
+            keys.insert(name, format!("Bearer {}", token.reveal()));
+        }
+        Self { server, keys }
+    }
+
+    /// A fresh sign-in: the call before may have ended the last one. Nobody signs in by an executor's token.
+    async fn cookie(&self, caller: &str) -> String {
+        let engine = &self.server.engine;
+        let account = engine.store().account_by_name(caller).await.unwrap().filter(|_| caller != "executor");
+        let Some(account) = account else { return String::new() };
+        let whose = Whose::Account(account.id);
+        let now = engine.now();
+        let begun = sign_in::begin(engine.store(), engine.new_id(), whose, &Place::default(), now).await.unwrap();
+        format!("rondel_session={}", begun.reveal())
+    }
+
+    /// Puts back what the call before has taken away.
+    async fn things(&self, caller: &str, (object, namespace, app): (&str, &'static str, &'static str)) -> Things {
+        let engine = &self.server.engine;
+        let (store, now) = (engine.store(), engine.now());
+        let id = store.namespace(namespace).await.unwrap().unwrap().id;
+        let job = format!("job-{app}");
+        let record = match store.job(id, &job).await.unwrap() {
+            Some(record) => record,
+            None => {
+                let spec: JobSpec = serde_json::from_value(json!({"name": job, "app": app, "handler": "h"})).unwrap();
+                engine.create_job(id, spec, "test").await.unwrap()
+            }
+        };
+        let request = rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None };
+        let run = engine.request_run(&record, request).await.unwrap().id.to_string();
+        if engine.find_calendar(id, "cal").await.unwrap().is_none() {
+            let spec: CalendarSpec =
+                serde_json::from_value(json!({"name": "cal", "rule": {"weekdays": ["mon"]}})).unwrap();
+            engine.save_calendar(id, &spec, None, "test").await.unwrap();
+        }
+        // One's own, or root's, which is nobody else's.
+        let owner = if object == "own" { caller } else { "root" };
+        let owner = store.account_by_name(owner).await.unwrap();
+        let token = Token::generate().record(engine.new_id(), TokenKind::Api, now);
+        let owner_id = owner.as_ref().map(|owner| owner.id);
+        store.add_token(&TokenRecord { name: "some".to_owned(), owner: owner_id, ..token.clone() }).await.unwrap();
+        let session = match owner_id {
+            Some(owner) => {
+                sign_in::begin(store, engine.new_id(), Whose::Account(owner), &Place::default(), now).await.unwrap();
+                store.sign_ins(owner).await.unwrap()[0].id.to_string()
+            }
+            None => "1".to_owned(),
+        };
+        let guest = Account {
+            id: AccountId::new(engine.new_id()),
+            name: "guest".to_owned(),
+            display_name: "guest".to_owned(),
+            password: None,
+            disabled: false,
+            created_at: now,
+            password_changed_at: None,
+            grants: Vec::new(),
+        };
+        store.create_account(&guest).await.unwrap();
+        Things { namespace, app, run, token: TokenId::to_string(&token.id), session }
+    }
+
+    async fn call(&self, route: &RouteInfo, caller: &str, things: &Things) -> Answer {
+        let job = format!("job-{}", things.app);
+        let name = match route.path {
+            path if path.contains("/namespaces/") => things.namespace,
+            path if path.contains("/calendars/") => "cal",
+            _ => &job,
+        };
+        let id = match route.path {
+            path if path.contains("/tokens/") => &things.token,
+            path if path.contains("/sessions/") => &things.session,
+            _ => &things.run,
+        };
+        let path = route.path.replace("{name}", name).replace("{id}", id).replace("{app}", things.app);
+        let path = path.replace("{user}", "guest").replace("{file}", "nosuch.css");
+        let mut query = format!("?namespace={}", things.namespace);
+        if route.path.ends_with("/import") {
+            query.push_str("&format=csv");
+        }
+        let bearer = &self.keys[caller];
+        let request = Request::builder().method(route.method.clone()).uri(format!("{path}{query}")).header("host", "h");
+        let request = match route.access {
+            Access::SignedIn(_) => request.header("cookie", self.cookie(caller).await),
+            Access::Open | Access::Needs(_) if bearer.is_empty() => request,
+            Access::Open | Access::Needs(_) => request.header("authorization", bearer),
+        };
+        let (kind, body) = body(route, things, &job);
+        self.server.send(request.header("content-type", kind).body(Body::from(body)).unwrap()).await
+    }
+}
+
+/// A body with which the route could do its work.
+fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String) {
+    if matches!(route.access, Access::SignedIn(_) | Access::Open) {
+        let form = format!("name={job}&app={}&handler=h&version=1&grants=", things.app);
+        return ("application/x-www-form-urlencoded", form);
+    }
+    let document: Value = match (route.method.as_str(), route.path) {
+        ("POST", "/api/v1/jobs") => json!({"name": "new-one", "app": things.app, "handler": "h"}),
+        ("PUT", "/api/v1/jobs/{name}") => json!({"app": things.app, "handler": "h2"}),
+        ("POST", "/api/v1/jobs/{name}/restore") => json!({"version": 1}),
+        ("PATCH", "/api/v1/jobs/{name}") => json!({"description": "changed"}),
+        ("POST", "/api/v1/apps") => json!({"name": things.app}),
+        ("PUT", "/api/v1/calendars/{name}") => json!({"rule": {"weekdays": ["tue"]}}),
+        ("POST", path) if path.ends_with("/import") => return ("text/plain", "2026-01-01\n".to_owned()),
+        ("PUT", path) if path.ends_with("/failure-webhook") => json!({"url": "http://192.0.2.1/x"}),
+        ("POST", "/api/v1/schedules/preview") => json!({"schedule": {"every": "1s"}}),
+        ("POST", "/api/v1/tokens") => {
+            let grant = json!({"role": "viewer", "namespace": things.namespace, "app": things.app});
+            json!({"kind": "api", "name": "made", "grants": [grant]})
+        }
+        ("POST", "/api/v1/namespaces") => json!({"name": "fresh"}),
+        ("POST", "/api/v1/users") => json!({"name": "somebody"}),
+        ("POST", path) if path.ends_with("/password") => json!({"password": "a long password"}),
+        _ => json!({}),
+    };
+    ("application/json", document.to_string())
+}
+
+/// What an answer says about rights: everything else is "yes".
+fn word(answer: &Answer) -> &'static str {
+    let to_sign_in = answer.headers.get("location").is_some_and(|to| to.as_bytes().starts_with(b"/sign-in?next="));
+    match answer.status.as_u16() {
+        401 => "401",
+        403 => "403",
+        404 => "404",
+        303 if to_sign_in => "sign-in",
+        status if status < 500 => "yes",
+        _ => "5xx",
+    }
+}
+
+async fn table() -> String {
+    let mut text = String::from("method\tpath\tobject");
+    for (caller, _) in CALLERS {
+        write!(text, "\t{caller}").unwrap();
+    }
+    text.push('\n');
+    let world = World::new().await;
+    let mut routes = route_table();
+    routes.sort_by_key(|route| (route.path, route.method.to_string()));
+    for route in &routes {
+        for object in OBJECTS {
+            write!(text, "{}\t{}\t{}", route.method, route.path, object.0).unwrap();
+            for (caller, _) in CALLERS {
+                let things = world.things(caller, object).await;
+                let answer = world.call(route, caller, &things).await;
+                write!(text, "\t{}", word(&answer)).unwrap();
+                // What signs out or is revoked by the call is of no use to the next one.
+                assert!(!answer.status.is_server_error(), "{caller}: {route:?}: {}", answer.text());
+            }
+            text.push('\n');
+        }
+    }
+    let left = JobQuery { within: None, app: None, name_contains: None, after_name: None, limit: 9 };
+    assert!(!world.server.engine.store().jobs(NamespaceId::new(1), &left).await.unwrap().is_empty());
+    assert!(
+        !world
+            .server
+            .engine
+            .store()
+            .list_runs(NamespaceId::new(1), &RunQuery { limit: 1, ..RunQuery::default() })
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    text
+}
+
+#[tokio::test]
+async fn every_route_is_open_to_those_whom_the_table_names() {
+    let found = Box::pin(table()).await;
+    if std::env::var_os("RONDEL_BLESS").is_some() {
+        std::fs::write(TABLE, &found).unwrap();
+    }
+    let expected = std::fs::read_to_string(TABLE).unwrap_or_default();
+    for (line, wanted) in found.lines().zip(expected.lines()) {
+        assert_eq!(line, wanted, "left: what happened; right: {TABLE}");
+    }
+    assert_eq!(found.lines().count(), expected.lines().count(), "a route is not in {TABLE}, or is gone");
+}
+
+/// What holds of the whole table, whoever wrote it.
+#[test]
+fn the_table_itself_is_right() {
+    let table = std::fs::read_to_string(TABLE).unwrap();
+    let access: BTreeMap<(String, &str), Access> =
+        route_table().into_iter().map(|route| ((route.method.to_string(), route.path), route.access)).collect();
+    for line in table.lines().skip(1) {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let (route, object, outcomes) = ((cells[0].to_owned(), cells[1]), cells[2], &cells[3..]);
+        let (_, access) = access.iter().find(|(known, _)| **known == route).unwrap();
+        match access {
+            Access::Open => continue,
+            Access::Needs(_) => assert_eq!(outcomes[..2], ["401", "403"], "{line}"),
+            Access::SignedIn(_) => {
+                assert!(outcomes[..2].iter().all(|word| matches!(*word, "sign-in" | "401")), "{line}");
+            }
+        }
+        // Whoever may do less may not do more.
+        let may: Vec<bool> = outcomes[2..6].iter().map(|word| *word == "yes").collect();
+        assert!(may.windows(2).all(|pair| pair[0] <= pair[1]), "{line}");
+        let one_of_it = route.1.contains("{name}") || route.1.contains("{id}") || route.1.contains("{app}");
+        let of_namespace = route.1.contains("/sessions") || route.1.contains("/tokens");
+        if object == "other namespace" && one_of_it && !of_namespace {
+            assert!(outcomes[2..6].iter().all(|word| matches!(*word, "404" | "403")), "{line}");
+        }
+        if object == "other app" && (route.1.contains("/jobs/{name}") || route.1.contains("/runs/{id}")) {
+            assert!(outcomes[2..6].iter().all(|word| matches!(*word, "404" | "403")), "{line}");
+        }
+    }
+}

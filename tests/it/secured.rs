@@ -1,0 +1,128 @@
+//! From a first start to a signed-in administrator and an agent with its own token, over TLS, as a new user would.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rondel_tests::{Backend, Process, binary, scratch, wait_until};
+
+/// How long a start may take on a slow machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn openssl(folder: &Path, arguments: &str) {
+    let done = Command::new("openssl").args(arguments.split_whitespace()).current_dir(folder).output();
+    let done = done.expect("openssl is installed");
+    assert!(done.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A signer, a certificate for this machine, one for the app `billing`, and one for another app.
+fn certificates(folder: &Path) {
+    let curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    openssl(folder, &format!("req -x509 {curve} -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"));
+    for (name, names) in [("server", "DNS:localhost,IP:127.0.0.1"), ("billing", "DNS:billing"), ("other", "DNS:other")]
+    {
+        openssl(folder, &format!("req {curve} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
+        std::fs::write(folder.join("names"), format!("subjectAltName={names}\n")).expect("a file");
+        openssl(
+            folder,
+            &format!(
+                "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out {name}.pem"
+            ),
+        );
+    }
+}
+
+/// Runs a command of the client to its end.
+fn client(folder: &Path, url: &str, token_file: &Path, arguments: &[&str]) -> (bool, String, String) {
+    let mut command = Command::new(binary());
+    command.args(arguments).args(["--server", url, "--ca-file", "ca.pem"]).arg("--token-file").arg(token_file);
+    let done = command.current_dir(folder).output().expect("the binary starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (done.status.success(), text(&done.stdout), text(&done.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_http_beyond_this_machine_needs_a_word() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(binary());
+    command.args(["server", "--database", "sqlite://x.db", "--listen", "0.0.0.0:0"]).current_dir(folder.path());
+    let done = command.output().expect("the binary starts");
+    assert_eq!(done.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(said.contains("insecure_http") && said.contains("tls_cert"), "{said}");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn executors_come_in_by_token_and_certificate_over_tls() {
+    let db = scratch(Backend::Sqlite).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    certificates(at);
+    let arguments = [
+        "server",
+        "--database",
+        db.url(),
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        "data",
+        "--tls-cert",
+        "server.pem",
+        "--tls-key",
+        "server.key",
+        "--tls-client-ca",
+        "ca.pem",
+        "--executor-certificates",
+        "named",
+    ];
+    let mut command = Command::new(binary());
+    command.args(arguments).current_dir(at);
+    let mut server = Process::start("the server", command);
+    let line = server.wait_for_line(LIMIT, "listening on https://").await;
+    let url = format!("https://{}", line.split_once("https://").expect("an address").1.trim());
+    let set_up = server.wait_for_line(LIMIT, "set up: ").await;
+    assert!(set_up.contains("/set-up?token=rondel_"), "{set_up}");
+    let admin = at.join("data/admin.token");
+    let (done, _, said) = client(at, &url, &admin, &["node", "list"]);
+    assert!(done, "{said}");
+    let (done, secret, said) = client(
+        at,
+        &url,
+        &admin,
+        &["token", "create", "agents", "--kind", "executor", "--role", "executor:default/billing"],
+    );
+    assert!(done && secret.starts_with("rondel_exec_"), "{said}");
+    let token = at.join("billing.token");
+    std::fs::write(&token, secret).expect("a file");
+    let (done, _, said) = client(at, &url, &token, &["job", "list"]);
+    assert!(!done && said.contains("opens sessions only"), "{said}");
+    let agent = |app: &str, certificate: Option<&str>| {
+        let mut command = Command::new(binary());
+        command.args(["agent", "--server", &url, "--app", app, "--token-file", "billing.token", "--ca-file", "ca.pem"]);
+        if let Some(name) = certificate {
+            command.args(["--cert-file", &format!("{name}.pem"), "--key-file", &format!("{name}.key")]);
+        }
+        command.current_dir(at);
+        Process::start("the agent", command)
+    };
+    let refused = [(None, "need a client certificate"), (Some("other"), "is made out to")];
+    for (certificate, why) in refused {
+        let mut agent = agent("billing", certificate);
+        agent.wait_for_line(LIMIT, why).await;
+        agent.kill().await;
+    }
+    let mut stranger = agent("other", Some("other"));
+    stranger.wait_for_line(LIMIT, "does not let in executors of app").await;
+    stranger.kill().await;
+    let mut good = agent("billing", Some("billing"));
+    wait_until(LIMIT, "the agent is online", async || {
+        let (_, listed, _) = client(at, &url, &admin, &["executor", "list"]);
+        if listed.contains("online") { Ok(()) } else { Err(listed) }
+    })
+    .await;
+    good.terminate(LIMIT).await;
+    let (done, listed, said) = client(at, &url, &admin, &["audit", "--action", "token.create"]);
+    assert!(done && listed.contains("agents"), "{listed}{said}");
+    server.terminate(LIMIT).await;
+}
