@@ -173,7 +173,8 @@ impl Routes {
                 Access::Open => handler,
                 Access::Needs(permission) => {
                     // A kept answer would keep the secrets that these show once.
-                    let keeps = info.method == Method::POST && !matches!(permission, Permission::Own | Permission::Cluster);
+                    let keeps =
+                        info.method == Method::POST && !matches!(permission, Permission::Own | Permission::Cluster);
                     let handler = if keeps { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
                     let handler = handler.layer(from_fn_with_state(web.clone(), limit));
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))

@@ -8,8 +8,8 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     accounts, audit, calendars, catalog_change, catalog_versions, cluster, declarations, ledger_adopt, ledger_cancel,
-    ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, request_keys, sessions, tokens,
-    upkeep_heal,
+    ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, request_keys, sessions,
+    tokens, upkeep_heal,
 };
 use crate::DatabaseUrl;
 

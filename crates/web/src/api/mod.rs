@@ -86,7 +86,7 @@ pub(crate) fn routes() -> Routes {
         .put("/api/v1/apps/{app}/state", Operate, apps::set_state)
         .get("/api/v1/executors", View, executors::list)
         .get("/api/v1/nodes", View, nodes::list)
-        .put("/api/v1/nodes/{name}/state", Admin, nodes::set_state)
+        .put("/api/v1/nodes/{name}/state", Cluster, nodes::set_state)
         .get("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::get)
         .put("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::put)
         .delete("/api/v1/namespaces/{name}/failure-webhook", Admin, webhooks::delete)

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
 
 mod access;
-mod apply;
 mod accounts;
+mod apply;
 mod bad_input;
 mod calendar_pages;
 mod calendars;

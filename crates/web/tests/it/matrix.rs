@@ -156,6 +156,7 @@ impl World {
         let name = match route.path {
             path if path.contains("/namespaces/") => things.namespace,
             path if path.contains("/calendars/") => "cal",
+            path if path.contains("/nodes/") => "node",
             _ => &job,
         };
         let id = match route.path {
@@ -190,6 +191,8 @@ fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String)
     let document: Value = match (route.method.as_str(), route.path) {
         ("POST", "/api/v1/jobs") => json!({"name": "new-one", "app": things.app, "handler": "h"}),
         ("PUT", "/api/v1/jobs/{name}") => json!({"app": things.app, "handler": "h2"}),
+        ("POST", "/api/v1/jobs/apply") => json!([{"name": job, "app": things.app, "handler": "h"}]),
+        ("PUT", path) if path.ends_with("/state") => json!({"state": "active"}),
         ("POST", "/api/v1/jobs/{name}/restore") => json!({"version": 1}),
         ("PATCH", "/api/v1/jobs/{name}") => json!({"description": "changed"}),
         ("POST", "/api/v1/apps") => json!({"name": things.app}),
