@@ -55,7 +55,7 @@ async fn plain_http_beyond_this_machine_needs_a_word() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn executors_come_in_by_token_and_certificate_over_tls() {
-    let db = scratch(Backend::Sqlite).await;
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path();
     certificates(at);
