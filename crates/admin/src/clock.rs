@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rondel_core::Timestamp;
+use rondel_failpoint::mutant::{self, Mutant};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How many readings are remembered; the best (highest) of them counts.
@@ -81,6 +82,13 @@ impl Clock {
     /// The present.
     #[must_use]
     pub fn now(&self) -> Timestamp {
+        if mutant::on(Mutant::WallClock) {
+            return self.given_now() + std::time::Duration::from_millis(900);
+        }
+        self.given_now()
+    }
+
+    fn given_now(&self) -> Timestamp {
         let micros = self.boot_micros().saturating_add(self.offset_micros.load(Ordering::Relaxed));
         Timestamp::from_millis(micros.div_euclid(1000))
     }

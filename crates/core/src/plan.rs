@@ -96,6 +96,9 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window:
     let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
     let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
     let is_missed = due_at < window.now - job.misfire.tolerance;
+    if job.timetable.schedules.iter().any(|schedule| schedule.end.is_some_and(|end| fire_at > end)) {
+        return Plan { fires: Vec::new(), missed: None, next: None };
+    }
     if fire_at > window.end {
         return Plan { fires: Vec::new(), missed: None, next: Some(fire_at) };
     }
@@ -318,6 +321,18 @@ mod tests {
             let span = planned.missed.unwrap();
             assert_eq!((span.first, span.last, span.count), (at(120), at(150), 4));
         }
+    }
+
+    #[test]
+    fn a_delay_fires_no_more_after_its_end() {
+        let job = job(&json!({"delay": "20s", "end_at": "1970-01-01T00:01:00Z"}), &json!({}));
+        let window = Window { now: Timestamp::from_secs(59), end: Timestamp::from_secs(64) };
+        let plan = |second| {
+            let at = Timestamp::from_secs(second);
+            plan(&job, JobId::new(1), Timestamp::EPOCH, at, window)
+        };
+        assert_eq!(plan(60).fires.len(), 1);
+        assert_eq!(plan(61), Plan { fires: Vec::new(), missed: None, next: None });
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 #[cfg(debug_assertions)]
 mod armed;
+pub mod mutant;
 pub mod points;
 
 /// Why a failpoint was not armed.

@@ -270,8 +270,9 @@ pub trait Ledger {
     /// Jobs of these homes (0 among them for jobs without one) whose next fire is in the range, the earliest first.
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
 
-    /// Claims in one transaction: the lease must hold, each job must still be as it was seen; its `next_fire_at` moves
-    /// on, its home becomes this node, its runs are inserted. What another node took drops out.
+    /// Claims in one transaction: the lease must hold, each job must still be as it was seen and at home at no other
+    /// node that lives; its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node
+    /// took drops out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
     /// Inserts a run that somebody asked for, owned by the living home of its job, else by `token`, which becomes the

@@ -7,6 +7,7 @@ use rondel_core::outcome::{After, Ended, Outcome, after, fold_shards};
 use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::BROADCAST;
 use rondel_core::{ExecutorId, Job, Reason, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::LeaseToken;
 use crate::ledger::Finish;
@@ -56,7 +57,7 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
     if finish.attempt > standing.attempt {
         return Judgement::NoSuchRun;
     }
-    if finish.attempt < standing.attempt {
+    if finish.attempt < standing.attempt && !mutant::on(Mutant::AnyAttemptEnds) {
         return Judgement::Superseded;
     }
     if !standing.status.is_terminal() && finish.owner.is_some_and(|owner| owner != standing.owner) {
@@ -70,7 +71,8 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
         };
     }
     // A run that awaits its children has had its result; only somebody's wish ends it sooner.
-    if standing.status.is_terminal() || (standing.awaits_children && finish.outcome != Outcome::Cancelled) {
+    let is_over = standing.status.is_terminal() && !mutant::on(Mutant::LateResultOverwrites);
+    if is_over || (standing.awaits_children && finish.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
     }
     let ended = Ended {

@@ -27,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rondel-failpoint", &[]),
     ("rondel-macros", &["rondel-core"]),
     ("rondel-proto", &[]),
+    ("rondel-sim", &["rondel-admin", "rondel-core", "rondel-failpoint", "rondel-proto", "rondel-store"]),
     ("rondel-store", &["rondel-core", "rondel-failpoint"]),
     // In tests: programs such as users write, and the names of the places at which they die.
     ("rondel-tests", &["rondel-executor", "rondel-failpoint"]),
@@ -57,7 +58,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("quote", &["rondel-macros"]),
     ("sqlx", &["rondel-store"]),
     ("syn", &["rondel-macros"]),
-    ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto"]),
+    // The simulation has the status of a stream that is refused.
+    ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim"]),
     ("tonic-prost", &["rondel-proto"]),
     ("tower-http", &["rondel-web"]),
     // Its event parser knows lines and columns; in tests it reads the compose file.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::Adopted;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
@@ -262,6 +263,9 @@ impl AdoptLoop {
 
     /// An own run that is overdue and not in memory: its claim's answer was lost, or it was dropped with a lease.
     async fn take_strays(&self, held: &Held) -> Result<(), StoreError> {
+        if mutant::on(Mutant::NoStrays) {
+            return Ok(());
+        }
         let before = self.shared.clock.now() - STRAY_AFTER;
         let mut overdue = self.shared.store.overdue(held.token, before, PAGE).await?;
         // What this node has sent under its lease is in its memory until it is over: nothing else has been sent, marked or not.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rondel_core::Timestamp;
 use rondel_core::homes::{ClaimStrategy, Switch};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport};
 use rondel_store::{Store, StoreError, Trouble};
 use tokio::time::{MissedTickBehavior, interval};
@@ -84,6 +85,7 @@ impl BeatLoop {
         match shared.store.renew(shared.membership.token(), shared.config.lease).await? {
             Some(now) => {
                 self.observe(now, sent);
+                let sent = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent };
                 shared.membership.renewed(sent, shared.config.lease);
             }
             None => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rondel_core::homes::{Seat, Switch};
 use rondel_core::{IdGen, NodeId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Node;
 
@@ -87,6 +88,9 @@ impl Membership {
     }
 
     pub(crate) fn holds(&self) -> bool {
+        if mutant::on(Mutant::LeaseWithoutEnd) {
+            return true;
+        }
         self.boot.micros() < self.until.load(Ordering::Acquire)
     }
 

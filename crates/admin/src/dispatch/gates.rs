@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use rondel_core::spec::{OverlapPolicy, OverlapScope};
 use rondel_core::{ExecutorId, Job, JobId, RunId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 
 use super::Ready;
 
@@ -117,7 +118,7 @@ impl Gate {
 impl Gates {
     /// A run is due: through the gate of its job.
     pub(crate) fn enter(&mut self, ready: Ready) -> Entry {
-        match before_routing(&ready) {
+        match before_routing(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
             Some(before) => self.pass(before, ready),
             None => Entry::Passed(ready),
         }
@@ -226,7 +227,7 @@ impl Gates {
     pub(crate) fn restore(&mut self, ready: &Ready) {
         let Some(before) = before_routing(ready) else { return };
         let run = &ready.run;
-        if run.is_root() || self.seats.contains_key(&run.id) {
+        if run.is_root() || self.seats.contains_key(&run.id) || mutant::on(Mutant::NoGatesAfterAdoption) {
             return;
         }
         if run.status == RunStatus::Running || whole_of(ready).is_some() {

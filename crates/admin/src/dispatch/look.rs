@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
 
 use super::Settled;
@@ -69,7 +70,7 @@ impl DispatchLoop {
 
     /// A result may have been stored by another node: then nothing comes here any more.
     pub(super) fn look_at_held(&mut self, now: Timestamp) {
-        if self.shared.store.is_single_server() || now < self.next_look_at {
+        if self.shared.store.is_single_server() || now < self.next_look_at || mutant::on(Mutant::NoLook) {
             return;
         }
         self.next_look_at = now + LOOK_PERIOD;
@@ -100,7 +101,17 @@ impl DispatchLoop {
         let this = self.shared.membership.token();
         for run in asked {
             let held = self.active.get(run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
-            let Some(ready) = held.map(|active| &active.ready).or_else(|| self.rollcall.get(*run)) else { continue };
+            let superseded = self.superseded.remove(run);
+            let Some(ready) = held.map(|active| &active.ready).or_else(|| self.rollcall.get(*run)) else {
+                if let Some(attempt) = superseded.filter(|_| !self.active.contains_key(run)) {
+                    self.went_on(
+                        *run,
+                        known(attempt, rows.get(run).copied(), |check| check.owner.node == this.node),
+                        now,
+                    );
+                }
+                continue;
+            };
             let attempt = ready.run.attempt;
             let known = known(attempt, rows.get(run).copied(), |check| check.owner.node == this.node);
             if known != Known::Same {
@@ -122,6 +133,23 @@ impl DispatchLoop {
         }
     }
 
+    /// An attempt that ended was not the last one: its place in its job's order is the next one's, if that is here.
+    fn went_on(&mut self, run: RunId, known: Known, now: Timestamp) {
+        let passed = match known {
+            Known::Same => return,
+            Known::Over | Known::Moved => self.gates.leave(run),
+            Known::Again => self.gates.again(run),
+        };
+        self.go_on(passed, now);
+    }
+
+    /// Asks what became of runs of which a later attempt exists already.
+    pub(super) fn look_at_superseded(&self) {
+        if !self.superseded.is_empty() {
+            self.try_step(Step::Look(self.superseded.keys().copied().collect()));
+        }
+    }
+
     /// Tells executors that are connected here of requests that the owners of their runs may have no stream for.
     pub(super) fn cancel_elsewhere(&self, cancels: Vec<CancelElsewhere>) {
         for asked in cancels {
@@ -136,8 +164,8 @@ fn known(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> boo
     match row {
         None => Known::Over,
         Some(check) if check.status.is_terminal() => Known::Over,
-        Some(check) if check.attempt > attempt => Known::Again,
         Some(check) if !is_own(check) => Known::Moved,
+        Some(check) if check.attempt > attempt => Known::Again,
         Some(_) => Known::Same,
     }
 }
@@ -167,6 +195,7 @@ mod tests {
             (Some(row(RunStatus::Failed, 3, 2)), Known::Over),
             (Some(row(RunStatus::Waiting, 3, 1)), Known::Again),
             (Some(row(RunStatus::Running, 2, 2)), Known::Moved),
+            (Some(row(RunStatus::Waiting, 3, 2)), Known::Moved),
             (Some(row(RunStatus::Pending, 2, 2)), Known::Moved),
             (Some(row(RunStatus::Running, 2, 1)), Known::Same),
             (Some(row(RunStatus::Pending, 2, 1)), Known::Same),

@@ -9,6 +9,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::route::question;
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Reason, Run, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::Finish;
 
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
@@ -20,6 +21,8 @@ use super::{Ready, finish_unsent};
 
 /// How long after its mark an at-most-once run may be sent.
 const MARK_HOLDS: Duration = Duration::from_secs(1);
+/// Jobs whose newest term is remembered.
+const TERM_COUNT_MAX: usize = 100_000;
 
 impl DispatchLoop {
     /// Lets every run go whose instant has come, once it is known what was open before.
@@ -66,7 +69,7 @@ impl DispatchLoop {
             self.let_go(&ready, now);
             return None;
         }
-        if !self.shared.membership.holds() {
+        if !self.shared.membership.holds() && !mutant::on(Mutant::NoLeaseCheckBeforeSend) {
             return Some(ready);
         }
         if ready.came_late && ready.is_missed(now) {
@@ -110,7 +113,7 @@ impl DispatchLoop {
     /// Puts this turn's triggers on the streams, one message per executor (and per 500). Without a lease nothing is marked
     /// or sent: it waits here until the lease holds again, or is dropped with it.
     pub(super) fn flush(&mut self, now: Timestamp) {
-        if !self.shared.membership.holds() {
+        if !self.shared.membership.holds() && !mutant::on(Mutant::NoLeaseCheckBeforeSend) {
             return;
         }
         if !self.to_mark.is_empty() {
@@ -132,12 +135,19 @@ impl DispatchLoop {
     fn send(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
         let token = self.shared.membership.token();
         let ids = self.shared.membership.latest().ids;
+        if self.terms.len() > TERM_COUNT_MAX {
+            self.terms.clear();
+        }
         let (mut batch, mut sent, mut unsent) =
             (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()), Vec::new());
         for run in runs {
-            let is_placed = |active: &&Active| active.executor == executor && active.phase == Phase::Placed;
-            let Some(active) = self.active.get(run).filter(is_placed) else { continue };
+            let is_placed = |active: &&mut Active| active.executor == executor && active.phase == Phase::Placed;
+            let Some(active) = self.active.get_mut(run).filter(is_placed) else { continue };
             if active.ready.token() == token && active.may_be_sent(now) {
+                // One that has waited here knows an older term than a run of its job that came by it.
+                let newest = self.terms.entry(active.ready.run.job).or_default();
+                *newest = active.ready.term.max(*newest);
+                active.ready.term = *newest;
                 batch.push(trigger(&active.ready, ids.next(now)));
                 sent.push(*run);
             } else {

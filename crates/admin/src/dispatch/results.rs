@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::outcome::AfterPolicy;
-use rondel_core::{ExecutorId, JobId, RunId};
+use rondel_core::outcome::{After, AfterPolicy};
+use rondel_core::{ExecutorId, JobId, RunId, RunStatus};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::ledger::{Ends, Finish, Finished, Finisher};
 use tokio::sync::mpsc;
@@ -128,6 +129,9 @@ impl ResultLoop {
     async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
         let (finishes, replies): (Vec<Finish>, Vec<Option<SessionHandle>>) =
             batch.into_iter().map(|item| (item.finish, item.reply_to)).unzip();
+        if mutant::on(Mutant::AckBeforeCommit) {
+            acknowledge_early(&finishes, &replies);
+        }
         let Some(ends) = self.finish(&finishes, stop).await else { return };
         let Ends { answers: finished, released, is_due, awaiting, over } = ends;
         self.count(&finished);
@@ -199,6 +203,16 @@ impl ResultLoop {
                 () = tokio::time::sleep(delay) => {}
             }
             delay = (delay * 2).min(RETRY_DELAY_MAX);
+        }
+    }
+}
+
+/// What a mutant does.
+fn acknowledge_early(finishes: &[Finish], replies: &[Option<SessionHandle>]) {
+    let stored = Finished::Stored(After::Verdict { status: RunStatus::Succeeded, reason: None }, None);
+    for (finish, session) in finishes.iter().zip(replies) {
+        if let Some(session) = session {
+            send_acks(session, vec![ack(finish.run, finish.attempt, &stored)]);
         }
     }
 }

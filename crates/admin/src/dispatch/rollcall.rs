@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rondel_core::{AppId, ExecutorId, NodeId, Reason, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
@@ -159,6 +160,7 @@ impl RollCall {
         let mut reason = Reason::NotReceived;
         for id in witnesses {
             match executors.get(*id) {
+                _ if mutant::on(Mutant::NotReportedIsNotHeld) => {}
                 Some(online) if self.has_answered(online) => {}
                 Some(_) => return None,
                 None if executors.successor(*id).is_some() || executors.is_lost(*id) => reason = Reason::ExecutorLost,

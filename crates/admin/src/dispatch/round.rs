@@ -36,6 +36,7 @@ impl DispatchLoop {
         self.tell_fences(now);
         self.look_for_lost(now);
         self.look_at_held(now);
+        self.look_at_superseded();
         self.resolve_rollcall(now);
         self.ask_witnesses();
         for app in self.parked.apps() {

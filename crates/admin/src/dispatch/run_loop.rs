@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rondel_core::route::Memories;
 use rondel_core::spec::Delivery;
-use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
@@ -124,6 +124,10 @@ pub(crate) struct DispatchLoop {
     /// Under which lease all open runs of before are known.
     pub(super) adopted: Option<LeaseToken>,
     pub(super) rollcall: RollCall,
+    /// The newest term of each job under which something was sent.
+    pub(super) terms: HashMap<JobId, i64>,
+    /// Attempts that ended although a later one existed, until it is known what became of that.
+    pub(super) superseded: BTreeMap<RunId, i32>,
     pub(super) executors: Executors,
     pub(super) memories: Memories,
     /// Runs that wait for answers of executors.
@@ -163,6 +167,8 @@ impl DispatchLoop {
             deadlines: Deadlines::default(),
             adopted: None,
             rollcall: RollCall::default(),
+            terms: HashMap::new(),
+            superseded: BTreeMap::new(),
             executors: Executors::default(),
             memories: Memories::default(),
             probes: Probes::default(),
@@ -303,6 +309,7 @@ impl DispatchLoop {
         self.covering.clear();
         dropped.extend(self.probes.drain());
         dropped.extend(self.rollcall.drain());
+        self.superseded.clear();
         self.shared.in_memory.forget(dropped.iter().map(|ready| ready.run.id));
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::ledger::Finish;
 
@@ -17,6 +18,10 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 impl DispatchLoop {
     pub(super) fn joined(&mut self, session: SessionHandle, executor: OnlineExecutor, report: Report, now: Timestamp) {
+        if self.executors.get(executor.id).is_some_and(|online| online.session.number > session.number) {
+            // An older stream that was slower on its way here: it ends by itself.
+            return;
+        }
         let name = self.executors.distinct_name(&executor, report.predecessor);
         let executor = OnlineExecutor { name, ..executor };
         let id = executor.id;
@@ -40,6 +45,9 @@ impl DispatchLoop {
 
     /// The same incarnation is back: what it does not know of was lost on the way.
     pub(super) fn reconcile(&mut self, id: ExecutorId, report: &Report, now: Timestamp) {
+        if mutant::on(Mutant::NoReconcile) {
+            return;
+        }
         let unknown = self.sent_to(id, |active| {
             let this = (active.ready.run.id, active.ready.run.attempt);
             !report.held.contains(&this) && !report.finished.contains(&this)

@@ -58,14 +58,22 @@ impl DispatchLoop {
     /// so that a crash between the asking and their end changes nothing: the later run waits for their verdicts.
     fn make_room(&mut self, open: Vec<RunId>, now: Timestamp) {
         for run in open {
-            match self.take_waiting(run).filter(|ready| ready.run.attempt == 1) {
-                Some(ready) => self.end_unsent(&ready, Outcome::Skipped(Reason::Covered), None, now),
-                None => {
+            match self.take_waiting(run) {
+                Some(ready) if ready.run.attempt == 1 => {
+                    self.end_unsent(&ready, Outcome::Skipped(Reason::Covered), None, now);
+                }
+                again => {
+                    // An attempt before it began: it ends as one that was asked to stop.
+                    self.parked_again(again, now);
                     self.covering.insert(run);
                 }
             }
         }
         self.ask_covered();
+    }
+
+    fn parked_again(&mut self, ready: Option<Ready>, now: Timestamp) {
+        ready.into_iter().for_each(|ready| self.parked.push(Waiting::new(ready, now)));
     }
 
     /// Asks for what a later run takes the place of; again each second until that is durable.

@@ -114,6 +114,13 @@ impl DispatchLoop {
         self.shared.in_memory.forget([settled.run]);
         let passed = match settled.finished {
             Finished::Stored(After::Again { .. }, _) => self.gates.again(settled.run),
+            Finished::Superseded => {
+                // It was stored before, and the answer was lost; or another node went on with it. Its place in its job's
+                // order is kept until that is known.
+                self.superseded.insert(settled.run, settled.attempt);
+                self.look_at_superseded();
+                Vec::new()
+            }
             _ => self.gates.leave(settled.run),
         };
         self.release_limit(settled.run, now);

@@ -133,11 +133,13 @@ impl GatewayService {
         pass: &Pass,
     ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
         let inner = &self.inner;
+        // In the order in which they came: of two streams of one executor the later one counts, however long the way of
+        // each through the store is.
+        let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await?;
         let who = format!("{}/{}/{} at {peer}", hello.namespace, hello.app, hello.name);
         let greeted = hello::check(&inner.shared, hello, pass).await.map_err(|status| inner.refuse(&who, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
-        let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let session = session::Session::open(inner, greeted, sender, number).await?;
         inner.lifecycle.spawn("session", Until::Done, session.run(messages, inner.lifecycle.hard.clone()));
         Ok(outgoing)

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::ledger::RunCheck;
 use tokio::sync::mpsc;
@@ -133,7 +134,8 @@ impl TickLoop {
                     let run = Ready { term: check.term, ..Ready::released(run, Arc::clone(definition), now) };
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
                     // like any other; one that is made up for has met it.
-                    if run.run.trigger != Trigger::Misfire && run.is_missed(now) {
+                    let is_judged = !mutant::on(Mutant::NoMisfireAtTick);
+                    if is_judged && run.run.trigger != Trigger::Misfire && run.is_missed(now) {
                         let outcome = Outcome::Skipped(Reason::Misfire);
                         ended.push(finish_unsent(&run.run, definition, outcome, now, None));
                     } else {

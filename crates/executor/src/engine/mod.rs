@@ -222,9 +222,14 @@ impl Engine {
         self.desk().outbox.links().any(|link| link.node_id == node_id)
     }
 
-    /// A server said something.
-    pub(crate) fn heard(&self) {
-        self.silence.heard(host::uptime());
+    /// A server said something. False where the silence before it was too long: what must not run twice is stopped, and
+    /// the session is to be opened anew, for its triggers may have gone elsewhere meanwhile.
+    pub(crate) fn heard(&self) -> bool {
+        let exceeded = self.silence.heard(host::uptime());
+        if let Some(length) = exceeded {
+            self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
+        }
+        exceeded.is_none()
     }
 
     pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {

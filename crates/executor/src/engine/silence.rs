@@ -23,12 +23,18 @@ impl Silence {
 
     pub(crate) fn welcomed(&self, silence_ms: u32, uptime: Duration) {
         let told = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
-        self.heard(uptime);
+        self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
         self.limit_ms.store(as_ms(self.configured.unwrap_or(told)).max(1), Ordering::Relaxed);
     }
 
-    pub(crate) fn heard(&self, uptime: Duration) {
-        self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
+    /// A server was heard. Where the silence before was too long, that is answered, and it goes on: what waited in the
+    /// socket of a process that stood still may be somebody else's by now, and only a new welcome ends it.
+    pub(crate) fn heard(&self, uptime: Duration) -> Option<Duration> {
+        let exceeded = self.exceeded(uptime);
+        if exceeded.is_none() {
+            self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
+        }
+        exceeded
     }
 
     /// The length of the silence, where it is too long.
@@ -56,6 +62,10 @@ mod tests {
         silence.heard(at(62));
         assert_eq!(silence.exceeded(at(64)), None);
         assert_eq!(silence.exceeded(at(65)), Some(at(3)));
+        assert_eq!(silence.heard(at(65)), Some(at(3)), "a word that waited while the process stood still");
+        assert_eq!(silence.exceeded(at(66)), Some(at(3)));
+        silence.welcomed(3_000, at(66));
+        assert_eq!((silence.heard(at(67)), silence.exceeded(at(69))), (None, None));
     }
 
     #[test]

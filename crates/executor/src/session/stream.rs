@@ -178,7 +178,9 @@ async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerM
             Ok(Err(status)) => return End::Lost(status_line(&status)),
             Ok(Ok(None)) => return End::Lost("the server closed the session".to_owned()),
             Ok(Ok(Some(message))) => {
-                engine.heard();
+                if !engine.heard() {
+                    return End::Lost("nothing was heard for too long; what came meanwhile does not count".to_owned());
+                }
                 if let Some(body) = message.body {
                     take(engine, link, body);
                 }

@@ -73,6 +73,8 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(store.claim(winner, &[again(now)]).await.unwrap().jobs, [(job.id, 1)]);
     let other = if winner == a { b } else { a };
     let now = due(store, &job, &[winner.node]).await.unwrap();
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its home lives");
+    store.release(winner).await.unwrap();
     assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
     let last = due(store, &job, &[other.node]).await.unwrap();
     assert_eq!(

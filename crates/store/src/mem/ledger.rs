@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 
 use super::{Due, MemStore, State, key, size};
 use crate::cluster::HomeMove;
@@ -30,11 +31,15 @@ impl Ledger for MemStore {
         let now = self.now();
         let mut state = self.state();
         let mut claimed = Claimed::default();
-        if !state.holds(token, now) {
+        if !state.holds(token, now) && !mutant::on(Mutant::ClaimWithoutLease) {
             return Ok(Claimed { is_refused: true, ..claimed });
         }
         for job in jobs {
-            if state.due_job(job.seen.job) != Some(job.seen) {
+            if state.due_job(job.seen.job) != Some(job.seen) && !mutant::on(Mutant::NoUniqueKey) {
+                continue;
+            }
+            let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
+            if home.is_some_and(|held| held.node.is_living(now)) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
             let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
@@ -42,7 +47,7 @@ impl Ledger for MemStore {
             due.term += i64::from(due.home != token.node);
             due.home = token.node;
             claimed.jobs.push((job.seen.job, due.term));
-            for run in &job.runs {
+            for run in job.runs.iter().filter(|_| !mutant::on(Mutant::ClaimWithoutRows)) {
                 if !state.insert(run.clone()) {
                     claimed.existing.push(run.id);
                 }
@@ -128,9 +133,12 @@ impl Ledger for MemStore {
         let mut won = Vec::new();
         for hand in runs {
             if let Some(run) = state.pending(token, hand.run, hand.attempt).filter(|run| run.marked_at.is_none()) {
+                won.push(hand.run);
+                if mutant::on(Mutant::NoMark) {
+                    continue;
+                }
                 run.executor = Some(clean_name(&hand.executor).into_owned());
                 (run.executor_id, run.marked_at) = (Some(hand.executor_id), Some(hand.at));
-                won.push(hand.run);
             }
         }
         Ok(won)
@@ -164,7 +172,8 @@ impl Ledger for MemStore {
         let total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
         let Some(broadcast) = state.own(token, run) else { return Ok(false) };
         let is_whole = broadcast.shard_index == BROADCAST && broadcast.shard_total.is_none();
-        if !is_whole || broadcast.status != RunStatus::Pending || total == 0 {
+        let may_be = is_whole && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
+        if !may_be || total == 0 {
             return Ok(false);
         }
         (broadcast.shard_total, broadcast.open_shards) = (Some(total), Some(total));
@@ -184,7 +193,9 @@ impl Ledger for MemStore {
             is_due |= state.delay(finish.job, now);
         }
         let mut ends = Ends { answers, is_due, ..Ends::default() };
-        state.follow(finisher, &mut ends, now);
+        if !mutant::on(Mutant::NoFollowers) {
+            state.follow(finisher, &mut ends, now);
+        }
         Ok(ends)
     }
 
@@ -392,7 +403,17 @@ impl State {
     fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], limit: u32, now: Timestamp) -> Vec<Adopted> {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
-            let Some(held) = self.nodes.get_mut(node).filter(|held| !held.node.is_living(now)) else { continue };
+            let Some(held) = self
+                .nodes
+                .get_mut(node)
+                .filter(|held| !held.node.is_living(now) || mutant::on(Mutant::AdoptWithoutEpoch))
+            else {
+                continue;
+            };
+            if mutant::on(Mutant::NoFenceRow) {
+                over.push((*node, held.node.epoch + 1, held.node.lease_until));
+                continue;
+            }
             if held.prior_lease_until != held.node.lease_until {
                 held.node.epoch += 1;
                 held.prior_lease_until = held.node.lease_until;
@@ -416,7 +437,11 @@ impl State {
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
-            let status = if may_have_been_sent(&run, *ended_at) { RunStatus::Running } else { run.status };
+            let status = if may_have_been_sent(&run, *ended_at) && !mutant::on(Mutant::DueMeansUnsent) {
+                RunStatus::Running
+            } else {
+                run.status
+            };
             let run = Run { status, node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });

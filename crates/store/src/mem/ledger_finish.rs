@@ -3,6 +3,7 @@
 use rondel_core::outcome::{After, cancel_reason};
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 
 use super::State;
 use crate::LeaseToken;
@@ -80,7 +81,8 @@ impl State {
         run.executor.clone_from(&ended.executor);
         self.attempts.entry((run.id, run.attempt)).or_insert(ended);
         (run.status, run.reason, run.lost_count) = (RunStatus::Waiting, Some(reason), lost_count);
-        (run.attempt, run.due_at) = (run.attempt + 1, due_at);
+        let next = run.attempt + i32::from(!mutant::on(Mutant::RetryKeepsAttempt));
+        (run.attempt, run.due_at) = (next, due_at);
         (run.executor_id, run.marked_at) = (None::<ExecutorId>, None);
         (run.started_at, run.message) = (None, None);
         Some(run.clone())
@@ -115,7 +117,7 @@ impl State {
         let is_broadcast = |run: &&mut Run| run.shard_index == BROADCAST && is_sibling(&&**run);
         let Some(broadcast) = parent.filter(is_broadcast) else { return };
         let Some(open_shards) = &mut broadcast.open_shards else { return };
-        *open_shards = (*open_shards - closed_count).max(0);
+        *open_shards = (*open_shards - closed_count * i32::from(!mutant::on(Mutant::NoShardCount))).max(0);
         let is_awaiting = broadcast.open_children.is_some();
         if *open_shards == 0
             && !is_awaiting

@@ -29,6 +29,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{
     AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, RunStatus, Timestamp,
 };
+use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::LeaseToken;
 use crate::calendars::CalendarRecord;
@@ -160,7 +161,8 @@ impl State {
 
     /// Inserts a run unless its key or id exists.
     fn insert(&mut self, run: Run) -> bool {
-        if self.keys.contains_key(&key(&run)) || self.runs.contains_key(&run.id) {
+        let is_known = self.keys.contains_key(&key(&run)) && !mutant::on(Mutant::NoUniqueKey);
+        if is_known || self.runs.contains_key(&run.id) {
             return false;
         }
         self.keys.insert(key(&run), run.id);

@@ -1,6 +1,6 @@
 //! Due jobs: reading them, claiming them, and runs that somebody asks for.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
 use rondel_failpoint as failpoint;
@@ -20,6 +20,8 @@ pub(super) const READ_DUE: Statement = Statement {
 };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
+const READ_LIVING_HOME: Statement =
+    Statement { name: "read_living_home", text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now}" };
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
@@ -124,6 +126,19 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
+    /// Other nodes that these jobs are at home at and that live: whoever read the nodes a while ago may take them for dead.
+    async fn living_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
+        let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
+        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
+        let mut living = HashSet::new();
+        for home in homes {
+            if self.row(Query::new(&READ_LIVING_HOME).int(home.get())).await?.is_some() {
+                living.insert(home);
+            }
+        }
+        Ok(living)
+    }
+
     /// Whether the lease holds, by the database's clock.
     pub(super) async fn holds(&mut self, token: LeaseToken) -> Result<bool> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
@@ -221,6 +236,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
             won.extend(wanted.get(&current.job).filter(|job| job.seen == current));
         }
     }
+    let living = tx.living_homes(token, &won).await?;
+    won.retain(|job| !living.contains(&job.seen.home));
     failpoint::pass("claim.locked");
     let mut claimed = Claimed::default();
     let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);

@@ -1,0 +1,111 @@
+//! Mutants: the engine with one of its safeguards taken out, so that tests see whether they would notice. Like
+//! failpoints they are only in builds with debug assertions; a release build has all of its safeguards, always.
+//!
+//! A mutant is on for one thread: the simulation runs a whole cluster on one.
+
+#[cfg(debug_assertions)]
+use std::cell::Cell;
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
+        /// What is taken out.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mutant { $($(#[$doc])* $variant),+ }
+
+        impl Mutant {
+            /// Every one, with its name.
+            pub const ALL: &'static [(&'static str, Self)] = &[$(($name, Self::$variant)),+];
+
+            /// Its name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+    };
+}
+
+mutants! {
+    /// An executor takes triggers of an epoch that it was told to refuse.
+    NoFenceOnExecutor = "no_fence_on_executor",
+    /// An executor runs a trigger again that comes twice.
+    NoDedupeOnExecutor = "no_dedupe_on_executor",
+    /// An executor that nobody answers goes on with what must not run twice.
+    NoSilenceRule = "no_silence_rule",
+    /// An executor forgets a result when it has sent it, not when it was acknowledged.
+    ForgetResultWhenSent = "forget_result_when_sent",
+    /// Whoever adopts does not raise the dead node's epoch.
+    NoFenceRow = "no_fence_row",
+    /// Runs have no unique key, and a claim does not look whether the job is as the scan saw it.
+    NoUniqueKey = "no_unique_key",
+    /// Open runs are taken from every other node, whether its lease holds or not.
+    AdoptWithoutEpoch = "adopt_without_epoch",
+    /// A claim does not look whether its lease holds.
+    ClaimWithoutLease = "claim_without_lease",
+    /// The fires of a claim are not written, only remembered: what XXL-JOB does.
+    ClaimWithoutRows = "claim_without_rows",
+    /// A run that was due before its lease ended counts as never sent.
+    DueMeansUnsent = "due_means_unsent",
+    /// A result overwrites a verdict.
+    LateResultOverwrites = "late_result_overwrites",
+    /// A result of an earlier attempt ends the later one.
+    AnyAttemptEnds = "any_attempt_ends",
+    /// The next attempt has the number of the one before.
+    RetryKeepsAttempt = "retry_keeps_attempt",
+    /// A broadcast may be expanded twice.
+    ExpandTwice = "expand_twice",
+    /// What follows from a verdict is not written with it.
+    NoFollowers = "no_followers",
+    /// A broadcast's shards are not counted.
+    NoShardCount = "no_shard_count",
+    /// The mark of an at-most-once run is not written.
+    NoMark = "no_mark",
+    /// The lease has no end for the node that holds it.
+    LeaseWithoutEnd = "lease_without_end",
+    /// The lease counts from the answer to its renewal.
+    LeaseFromTheAnswer = "lease_from_the_answer",
+    /// Nobody looks whether the lease holds before something is sent.
+    NoLeaseCheckBeforeSend = "no_lease_check_before_send",
+    /// Who has not answered the roll call has nothing.
+    NotReportedIsNotHeld = "not_reported_is_not_held",
+    /// Adopted runs have no place in their jobs' order.
+    NoGatesAfterAdoption = "no_gates_after_adoption",
+    /// Results are acknowledged before they are written.
+    AckBeforeCommit = "ack_before_commit",
+    /// Own runs that are overdue and not in memory are not looked for.
+    NoStrays = "no_strays",
+    /// An executor that comes back without a run is not asked about it.
+    NoReconcile = "no_reconcile",
+    /// What comes late out of the ring is not held against the misfire policy.
+    NoMisfireAtTick = "no_misfire_at_tick",
+    /// A node does not look what became of runs that it has had in hand for long.
+    NoLook = "no_look",
+    /// Serial jobs have no gate.
+    NoGate = "no_gate",
+    /// A wall clock a second ahead decides what is due.
+    WallClock = "wall_clock",
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Takes a safeguard out on this thread, or puts all of them back.
+#[cfg(debug_assertions)]
+pub fn set(mutant: Option<Mutant>) {
+    ON.set(mutant);
+}
+
+/// Whether this safeguard is taken out.
+#[inline]
+#[must_use]
+pub fn on(mutant: Mutant) -> bool {
+    #[cfg(debug_assertions)]
+    return ON.get() == Some(mutant);
+    #[cfg(not(debug_assertions))]
+    {
+        let _: Mutant = mutant;
+        false
+    }
+}

@@ -1,0 +1,142 @@
+//! Fires: each instant of each schedule has its row or stands in a span, and nothing else has one.
+
+use std::collections::BTreeSet;
+
+use rondel_core::outcome::fold_shards;
+use rondel_core::run::BROADCAST;
+use rondel_core::spec::Delivery;
+use rondel_core::{Job, JobId, Run, RunStatus, Timestamp};
+use rondel_store::catalog::JobRecord;
+
+use super::Facts;
+use crate::truth::Truth;
+
+/// The rows of a job's schedule: one for each fire, that of the whole where it is sharded.
+fn rows(facts: &Facts, job: JobId) -> Vec<&Run> {
+    let is_row = |run: &&Run| run.job == job && run.cause == 0 && run.shard_index <= 0;
+    let is_whole = |run: &&Run| {
+        run.shard_index == BROADCAST || run.shard_total.is_none_or(|total| total <= 1) || run.parent.is_none()
+    };
+    let mut rows: Vec<&Run> = facts.runs.values().filter(is_row).filter(is_whole).collect();
+    rows.sort_by_key(|run| run.fire_at);
+    rows
+}
+
+fn compiled(record: &JobRecord) -> Option<Job> {
+    record.spec.compile().ok()
+}
+
+fn was_changed(record: &JobRecord, truth: &Truth) -> bool {
+    record.version > 1
+        || truth.switched.iter().any(|switched| switched.job == record.id)
+        || truth.uncertain.contains(&record.id)
+}
+
+/// From when on nobody changed the job; `None` where nobody can tell, or where it is off.
+fn settled_since(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Timestamp> {
+    // Where clocks step, an edit has an instant for its server and another one for the database.
+    let is_unclear = facts.has_clock_faults && was_changed(record, truth);
+    if truth.uncertain.contains(&record.id) || !record.spec.enabled || is_unclear {
+        return None;
+    }
+    let told = truth.switched.iter().filter(|switched| switched.job == record.id).map(|one| one.told_at).max();
+    Some(told.unwrap_or(record.created_at))
+}
+
+/// I1: every instant has a row, or lies in a span that was passed over.
+pub(super) fn complete(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut found = Vec::new();
+    for record in facts.jobs.values() {
+        let (Some(job), Some(since)) = (compiled(record), settled_since(facts, record, truth)) else { continue };
+        let rows = rows(facts, record.id);
+        let has = |at: Timestamp| {
+            rows.iter()
+                .any(|run| run.fire_at == at || (run.fire_at <= at && run.span_end_at.is_some_and(|end| at <= end)))
+        };
+        for fire in job.timetable.fires(record.anchor, since, facts.ends_at).filter(|fire| !has(fire.at)) {
+            found.push(format!("I1 complete: {} has no row for {}", record.spec.name, fire.at));
+        }
+    }
+    found
+}
+
+/// I1, the other way round: no row for what no schedule has.
+pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut found = Vec::new();
+    for record in facts.jobs.values().filter(|record| !was_changed(record, truth)) {
+        let Some(job) = compiled(record).filter(|job| job.timetable.delay().is_none()) else { continue };
+        let fires = job.timetable.fires(record.anchor, record.created_at, facts.ends_at);
+        let planned: BTreeSet<Timestamp> = fires.map(|fire| fire.at).collect();
+        for run in rows(facts, record.id).into_iter().filter(|run| !planned.contains(&run.fire_at)) {
+            found.push(format!(
+                "I1 complete: {} has a row for {}, which no schedule has",
+                record.spec.name, run.fire_at
+            ));
+        }
+    }
+    found
+}
+
+/// I7: a fixed delay goes on until its end.
+pub(super) fn chains(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut found = Vec::new();
+    for record in facts.jobs.values() {
+        let (Some(job), Some(since)) = (compiled(record), settled_since(facts, record, truth)) else { continue };
+        let Some(delay) = job.timetable.delay() else { continue };
+        let rows = rows(facts, record.id);
+        let last =
+            rows.iter().filter_map(|run| run.finished_at.max(Some(run.fire_at))).max().unwrap_or(since).max(since);
+        let slack = std::time::Duration::from_secs(2);
+        if last + delay + slack < facts.ends_at && !facts.has_clock_faults {
+            found.push(format!("I7 liveness: {} ended with {last}, long before {}", record.spec.name, facts.ends_at));
+        }
+    }
+    found
+}
+
+/// I14 of the rules: what follows from a verdict is there.
+pub(super) fn children(facts: &Facts) -> Vec<String> {
+    let mut found = Vec::new();
+    for child in facts.jobs.values() {
+        for parent_spec in child.spec.parents() {
+            let Some(parent) = facts.jobs.values().find(|job| job.spec.name == parent_spec.name) else { continue };
+            let roots = facts.runs.values().filter(|run| {
+                run.job == parent.id
+                    && run.status == RunStatus::Succeeded
+                    && run.due_at >= child.created_at
+                    && run.trigger != rondel_core::Trigger::Parent
+                    && (run.shard_index == BROADCAST || !parent.spec.is_sharded())
+            });
+            for root in roots {
+                let has_child = facts.runs.values().any(|run| run.job == child.id && run.cause == root.id.get());
+                if !has_child {
+                    let what =
+                        format!("{} of {} succeeded and {} has no run", root.id, parent.spec.name, child.spec.name);
+                    found.push(format!("I7 liveness: {what}"));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// I8: a sharded fire has the shards that it says, and the verdict that follows from theirs.
+pub(super) fn shards(facts: &Facts) -> Vec<String> {
+    let mut found = Vec::new();
+    for root in facts.runs.values().filter(|run| run.shard_index == BROADCAST && run.shard_total.is_some()) {
+        let is_shard = |run: &&Run| run.parent == Some(root.id) && run.job == root.job && run.shard_index >= 0;
+        let shards: Vec<&Run> = facts.runs.values().filter(is_shard).collect();
+        let indexes: BTreeSet<i32> = shards.iter().map(|run| run.shard_index).collect();
+        let total = root.shard_total.unwrap_or(0);
+        if indexes != (0..total).collect() || shards.len() != indexes.len() {
+            found.push(format!("I8 conservation: {} says {total} shards and has {indexes:?}", root.id));
+        }
+        let verdict = fold_shards(shards.iter().map(|run| run.status));
+        // A late word about one of them is told by the shard alone where the whole had another verdict.
+        let is_late = facts.jobs.get(&root.job).is_some_and(|job| job.spec.delivery == Delivery::AtMostOnce);
+        if root.status.is_terminal() && root.status != verdict && !is_late {
+            found.push(format!("I8 conservation: {} is {}, its shards make {verdict}", root.id, root.status));
+        }
+    }
+    found
+}

@@ -1,0 +1,86 @@
+//! Results: what was acknowledged is there, and what is there was so.
+
+use rondel_core::run::BROADCAST;
+use rondel_core::{RunId, RunStatus};
+use rondel_proto::v1::result::Status;
+use rondel_proto::v1::result_ack::Kind;
+
+use super::Facts;
+use crate::truth::{Acked, Start, Truth};
+
+const fn verdict(status: Status) -> RunStatus {
+    match status {
+        Status::Succeeded => RunStatus::Succeeded,
+        Status::TimedOut => RunStatus::TimedOut,
+        Status::Cancelled => RunStatus::Cancelled,
+        Status::Skipped => RunStatus::Skipped,
+        Status::Failed | Status::Unspecified => RunStatus::Failed,
+    }
+}
+
+/// What the ledger says about an attempt.
+fn told(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
+    let row = facts.runs.get(&run)?;
+    if row.attempt == attempt {
+        return Some(row.status);
+    }
+    facts.attempts.get(&(run, attempt)).map(|attempt| attempt.status)
+}
+
+/// I6: a result that was acknowledged as stored is in the ledger.
+pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let complain = |acked: &Acked| {
+        let told = told(facts, acked.run, acked.attempt);
+        let is_there = match acked.kind {
+            Kind::Stored | Kind::Late | Kind::Superseded => told == Some(verdict(acked.status)),
+            Kind::Duplicate => told.is_some(),
+            Kind::NoSuchRun | Kind::Unspecified => false,
+        };
+        // Asked to stop because its time was over, it says that it was cancelled; the server knows better.
+        let was_overdue = acked.status == Status::Cancelled && told == Some(RunStatus::TimedOut);
+        (!is_there && !was_overdue).then(|| {
+            let Acked { run, attempt, status, kind } = acked;
+            format!("I6 durable: run {run} attempt {attempt} was {status:?}, acknowledged {kind:?}; told {told:?}")
+        })
+    };
+    truth.acked.iter().filter_map(complain).collect()
+}
+
+/// I6, the other way round: nothing succeeded that did not.
+pub(super) fn true_ones(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut found = Vec::new();
+    let is_told = |run: &&rondel_core::Run| run.status == RunStatus::Succeeded && run.shard_index != BROADCAST;
+    for run in facts.runs.values().filter(is_told) {
+        let did = |start: &Start| {
+            (start.run, start.attempt) == (run.id, run.attempt) && start.ended == Some(Status::Succeeded)
+        };
+        if !truth.starts.iter().any(did) {
+            found.push(format!(
+                "I6 durable: run {} attempt {} succeeded without a handler that did",
+                run.id, run.attempt
+            ));
+        }
+    }
+    found
+}
+
+/// I11: a run that somebody was told of exists.
+pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let is_lost = |run: RunId| !facts.runs.contains_key(&run);
+    let lost = truth.requested.iter().filter(|requested| is_lost(requested.run));
+    lost.map(|one| format!("I11 requests: run {} of job {} is not there", one.run, one.job)).collect()
+}
+
+/// I7: nothing is open at the end.
+pub(super) fn open(facts: &Facts) -> Vec<String> {
+    let open = facts.runs.values().filter(|run| !run.status.is_terminal());
+    let tell = |run: &rondel_core::Run| {
+        let name = facts.jobs.get(&run.job).map_or("?", |job| job.spec.name.as_str());
+        let owner = (run.node.get(), run.node_epoch);
+        format!(
+            "I7 liveness: run {} of {name} ({}) is {} since {}, attempt {}, shard {}, owner {owner:?}",
+            run.id, run.fire_at, run.status, run.due_at, run.attempt, run.shard_index
+        )
+    };
+    open.map(tell).collect()
+}

@@ -1,0 +1,168 @@
+//! Starts of handlers: when, how often, and beside whom.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::run::BROADCAST;
+use rondel_core::spec::{OverlapPolicy, OverlapScope};
+use rondel_core::{JobId, RunId, RunStatus};
+use rondel_proto::v1::result::Status;
+
+use super::Facts;
+use crate::truth::{Start, Truth};
+
+/// How much a node's clock may be ahead between two readings of the database's.
+const CLOCK_SLACK: Duration = Duration::from_millis(2);
+/// An executor that stood still for so long may have been given up meanwhile.
+const LONG_STOP_MS: u64 = 2_000;
+/// How long after the acknowledgement of an edit the old definition may still be at work.
+const EDIT_SLACK: Duration = Duration::from_millis(1_100);
+
+fn place(start: &Start) -> String {
+    format!("run {} attempt {} on x{} at {} ms", start.run, start.attempt, start.executor, start.began_ms)
+}
+
+/// I2: nothing begins before its instant.
+pub(super) fn early(truth: &Truth) -> Vec<String> {
+    let is_early = |start: &&Start| start.at + CLOCK_SLACK < start.fire_at.max(start.due_at);
+    let tell = |start: &Start| format!("I2 not early: {}, due {}, began {}", place(start), start.due_at, start.at);
+    truth.starts.iter().filter(is_early).map(tell).collect()
+}
+
+/// I3: a run and attempt begin once.
+pub(super) fn twice(truth: &Truth) -> Vec<String> {
+    let mut seen: BTreeMap<(RunId, i32), &Start> = BTreeMap::new();
+    let mut found = Vec::new();
+    for start in &truth.starts {
+        if let Some(first) = seen.insert((start.run, start.attempt), start) {
+            found.push(format!("I3 no duplicate: {} after {}", place(start), place(first)));
+        }
+    }
+    found
+}
+
+/// I3: an at-most-once run begins again only after its handler said itself that it failed.
+pub(super) fn at_most_once(truth: &Truth) -> Vec<String> {
+    let mut by_run: BTreeMap<RunId, Vec<&Start>> = BTreeMap::new();
+    for start in truth.starts.iter().filter(|start| start.at_most_once) {
+        by_run.entry(start.run).or_default().push(start);
+    }
+    let mut found = Vec::new();
+    for starts in by_run.values() {
+        for pair in starts.windows(2) {
+            let has_failed = matches!(pair[0].ended, Some(Status::Failed | Status::TimedOut));
+            let was_over = pair[0].ended_ms.is_some_and(|ended| ended <= pair[1].began_ms);
+            if !has_failed || !was_over || pair[0].attempt >= pair[1].attempt {
+                found.push(format!("I3 at most once: {} after {}", place(pair[1]), place(pair[0])));
+            }
+        }
+    }
+    found
+}
+
+/// When a handler was over, as far as anybody could know: one whose executor stood still was given up meanwhile.
+fn end_ms(start: &Start, facts: &Facts, truth: &Truth) -> u64 {
+    let end = start.ended_ms.unwrap_or(facts.now_ms);
+    let of_it = truth.stops.iter().filter(|(incarnation, from, until)| {
+        *incarnation == start.incarnation && until - from >= LONG_STOP_MS && *until > start.began_ms && *from < end
+    });
+    of_it.map(|(_, from, _)| *from).min().map_or(end, |from| from.max(start.began_ms).min(end))
+}
+
+fn is_serial(facts: &Facts, job: JobId) -> bool {
+    facts.jobs.get(&job).is_some_and(|record| {
+        let overlap = record.spec.overlap;
+        overlap.policy != OverlapPolicy::Allow && overlap.scope == OverlapScope::Cluster
+    })
+}
+
+/// I4: of a serial job no two fires, and no two attempts of a run, are at work at the same time.
+pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut by_job: BTreeMap<JobId, Vec<&Start>> = BTreeMap::new();
+    for start in truth.starts.iter().filter(|start| is_serial(facts, start.job)) {
+        by_job.entry(start.job).or_default().push(start);
+    }
+    let mut found = Vec::new();
+    for starts in by_job.values() {
+        for (index, first) in starts.iter().enumerate() {
+            let end = end_ms(first, facts, truth);
+            for second in starts.iter().skip(index + 1) {
+                let is_one_fire = first.run != second.run && facts.fire_of(first.run) == facts.fire_of(second.run);
+                if second.began_ms < end && !is_one_fire {
+                    found.push(format!(
+                        "I4 no overlap: {} beside {}, which ended at {end} ms",
+                        place(second),
+                        place(first)
+                    ));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// I5: an executor begins nothing that came under an epoch which it had been told to refuse.
+pub(super) fn fenced(truth: &Truth) -> Vec<String> {
+    let is_fenced = |start: &&Start| start.fenced.is_some_and(|fenced| start.origin.1 <= fenced);
+    truth
+        .starts
+        .iter()
+        .filter(is_fenced)
+        .map(|start| format!("I5 fencing: {} {:?}", place(start), start.origin))
+        .collect()
+}
+
+/// I5: the token that handlers get rises from one start of a serial job to the next.
+pub(super) fn tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut last: BTreeMap<JobId, &Start> = BTreeMap::new();
+    let mut found = Vec::new();
+    let is_whole =
+        |start: &&Start| facts.runs.get(&start.run).is_some_and(|run| run.shard_total.is_none_or(|total| total <= 1));
+    for start in truth.starts.iter().filter(|start| is_serial(facts, start.job)).filter(is_whole) {
+        if let Some(before) = last.insert(start.job, start)
+            && before.fence >= start.fence
+        {
+            let what = format!("{} has {:?}, {} had {:?}", place(start), start.fence, place(before), before.fence);
+            found.push(format!("I5 token: {what}"));
+        }
+    }
+    found
+}
+
+/// What the ledger says was passed over never began.
+pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let is_skipped = |start: &&Start| {
+        facts.runs.get(&start.run).is_some_and(|run| run.status == RunStatus::Skipped && run.attempt == start.attempt)
+    };
+    let tell = |start: &Start| {
+        let reason = facts.runs.get(&start.run).and_then(|run| run.reason);
+        format!("I1 verdicts: {} began, the ledger says it was skipped: {reason:?}", place(start))
+    };
+    truth.starts.iter().filter(is_skipped).map(tell).collect()
+}
+
+/// I11: a job that is switched off does not begin the fires that were still ahead.
+pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut found = Vec::new();
+    if facts.has_clock_faults {
+        return found;
+    }
+    for (index, off) in truth.switched.iter().enumerate().filter(|(_, switched)| !switched.enabled) {
+        if truth.uncertain.contains(&off.job) {
+            continue;
+        }
+        let on = truth.switched.iter().skip(index + 1).find(|later| later.job == off.job && later.enabled);
+        let is_forbidden = |start: &&Start| {
+            let run = facts.runs.get(&start.run);
+            start.job == off.job
+                && run.is_some_and(|run| run.cause == 0 && run.shard_index != BROADCAST)
+                && start.attempt == 1
+                && start.fire_at > off.told_at + EDIT_SLACK
+                && on.is_none_or(|on| start.fire_at < on.asked_at)
+        };
+        for start in truth.starts.iter().filter(is_forbidden) {
+            found.push(format!("I11 edits: {} of {}, switched off at {}", place(start), start.fire_at, off.told_at));
+        }
+    }
+    found
+}

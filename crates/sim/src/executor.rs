@@ -1,0 +1,492 @@
+//! One executor: its host with the disk, and the process that is started there again and again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rondel_core::{JobId, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::server_message::Body as Down;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::chance::{Chance, mix};
+use crate::desk::{Desk, Key, Link, Stop};
+use crate::node::{NodeHost, Stream};
+use crate::process::Process;
+use crate::profile::GRACE;
+use crate::truth::{Acked, Start};
+use crate::world::{World, lock};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const SWEEP_PERIOD: Duration = Duration::from_millis(100);
+const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
+/// A silence that no server has said a word in for so long is none yet: nobody was heard at all.
+const NEVER: i64 = i64::MIN;
+
+/// What outlives a process: where there is a data directory.
+#[derive(Debug, Default)]
+struct Disk {
+    results: BTreeMap<Key, v1::Result>,
+    incarnation: i64,
+    predecessor: i64,
+    welcomed: bool,
+}
+
+pub(crate) struct ExecutorHost {
+    pub(crate) index: usize,
+    pub(crate) name: String,
+    world: Arc<World>,
+    nodes: Vec<Arc<NodeHost>>,
+    app: String,
+    slots: u32,
+    /// Its results outlive it.
+    has_disk: bool,
+    disk: Mutex<Disk>,
+    starts: Mutex<i64>,
+    running: Mutex<Option<Arc<Executor>>>,
+}
+
+/// One process of it.
+pub(crate) struct Executor {
+    host: Arc<ExecutorHost>,
+    process: Arc<Process>,
+    incarnation: i64,
+    predecessor: i64,
+    desk: Mutex<Desk>,
+    /// When any server was heard, in milliseconds since the world began.
+    heard_ms: Mutex<i64>,
+    silence: Mutex<Duration>,
+    next_link: Mutex<u64>,
+}
+
+impl ExecutorHost {
+    pub(crate) fn new(world: &Arc<World>, index: usize, nodes: &[Arc<NodeHost>]) -> Arc<Self> {
+        let mut chance = world.chance();
+        let app = if index < world.profile.app_count { index } else { chance.index(world.profile.app_count) };
+        let slots = u32::try_from(chance.between(1, 6)).unwrap_or(1);
+        let has_disk = chance.happens(600_000);
+        drop(chance);
+        Arc::new(Self {
+            index,
+            name: format!("x{index}"),
+            world: Arc::clone(world),
+            nodes: nodes.to_vec(),
+            app: format!("app{app}"),
+            slots,
+            has_disk,
+            disk: Mutex::default(),
+            starts: Mutex::default(),
+            running: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn start(self: &Arc<Self>) {
+        let mut running = lock(&self.running);
+        if running.as_ref().is_some_and(|executor| !executor.process.is_dead()) {
+            return;
+        }
+        let mut starts = lock(&self.starts);
+        *starts += 1;
+        let incarnation = *starts * 1_000 + i64::try_from(self.index).unwrap_or(0) + 1;
+        drop(starts);
+        let mut desk = Desk::new(usize::try_from(self.slots).unwrap_or(1));
+        let mut predecessor = 0;
+        if self.has_disk {
+            let mut disk = lock(&self.disk);
+            predecessor = if disk.welcomed { disk.incarnation } else { disk.predecessor };
+            (disk.incarnation, disk.predecessor, disk.welcomed) = (incarnation, predecessor, false);
+            for (key, result) in &disk.results {
+                desk.add(*key, result.clone(), 0);
+                desk.deliver(*key);
+            }
+        }
+        let executor = Arc::new(Executor {
+            host: Arc::clone(self),
+            process: Process::new(),
+            incarnation,
+            predecessor,
+            desk: Mutex::new(desk),
+            heard_ms: Mutex::new(NEVER),
+            silence: Mutex::new(Duration::from_secs(15)),
+            next_link: Mutex::new(1),
+        });
+        *running = Some(Arc::clone(&executor));
+        drop(running);
+        self.world.say("executor starts", incarnation, || self.name.clone());
+        for node in &self.nodes {
+            let (dialler, node) = (Arc::clone(&executor), Arc::clone(node));
+            executor.spawn(async move { dialler.dial(node).await });
+        }
+        let sweeper = Arc::clone(&executor);
+        executor.spawn(async move { sweeper.sweep().await });
+    }
+
+    pub(crate) fn start_later(self: &Arc<Self>, delay: Duration) {
+        let host = Arc::clone(self);
+        self.world.tracker.spawn(async move {
+            sleep(delay).await;
+            host.start();
+        });
+    }
+
+    pub(crate) fn kill(&self) {
+        let Some(executor) = lock(&self.running).take() else { return };
+        self.world.say("executor is killed", executor.incarnation, String::new);
+        executor.process.kill();
+        let now = self.world.elapsed_ms();
+        let mut truth = self.world.truth();
+        let of_it = |start: &&mut Start| start.incarnation == executor.incarnation && start.ended_ms.is_none();
+        truth.starts.iter_mut().filter(of_it).for_each(|start| start.ended_ms = Some(now));
+    }
+
+    pub(crate) fn stop_for(&self, length: Duration) {
+        let running = lock(&self.running).clone();
+        let Some(executor) = running.filter(|executor| executor.process.is_running()) else { return };
+        self.world.say("executor stops", executor.incarnation, || format!("for {length:?}"));
+        let from = self.world.elapsed_ms();
+        let length_ms = u64::try_from(length.as_millis()).unwrap_or(0);
+        self.world.truth().stops.push((executor.incarnation, from, from + length_ms));
+        self.world.stop_for(&executor.process, length);
+    }
+
+    pub(crate) fn resume(&self) {
+        if let Some(executor) = lock(&self.running).as_ref() {
+            executor.process.resume();
+        }
+    }
+}
+
+impl Executor {
+    fn world(&self) -> &Arc<World> {
+        &self.host.world
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let confined = self.process.confine(Box::pin(task));
+        self.world().tracker.spawn(confined);
+    }
+
+    async fn dial(self: Arc<Self>, node: Arc<NodeHost>) {
+        let mut wait = Duration::from_millis(100);
+        loop {
+            let began = Instant::now();
+            if let Some(stream) = self.connect(&node).await {
+                self.session(&node, stream).await;
+            }
+            if began.elapsed() > Duration::from_secs(2) {
+                wait = Duration::from_millis(100);
+            }
+            let jitter = self.world().chance().between(50, 100);
+            sleep(wait.mul_f64(jitter as f64 / 100.0)).await;
+            wait = (wait * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    async fn connect(&self, node: &Arc<NodeHost>) -> Option<Stream> {
+        use crate::net::Way;
+        let net = &self.world().net;
+        let is_cut = |way| net.cut_until(self.host.index, node.index, way).is_some();
+        if is_cut(Way::Up) || is_cut(Way::Down) {
+            sleep(CONNECT_TIMEOUT).await;
+            return None;
+        }
+        node.accept(self.host.index)
+    }
+
+    async fn session(self: &Arc<Self>, node: &NodeHost, (up, mut down): Stream) {
+        let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
+        if up.send(hello).is_err() {
+            return;
+        }
+        let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) =
+            timeout(CONNECT_TIMEOUT, down.recv()).await
+        else {
+            return;
+        };
+        let Some(id) = self.link_up(&welcome, &up) else { return };
+        self.world().say("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
+        let heartbeat = Duration::from_millis(welcome.heartbeat_ms.into());
+        let patience = heartbeat * 3 + Duration::from_secs(1);
+        let mut beat = interval(heartbeat);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sequence = 0;
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                message = down.recv() => {
+                    let Some(message) = message else { break };
+                    heard = Instant::now();
+                    if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
+                        self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
+                        break;
+                    }
+                    self.heard();
+                    if let Some(body) = message.body {
+                        self.take(id, body);
+                    }
+                }
+                _ = beat.tick() => {
+                    if heard.elapsed() > patience {
+                        break;
+                    }
+                    sequence += 1;
+                    let (running, queued) = lock(&self.desk).load();
+                    let beat = v1::Heartbeat { running, queued, sequence, ..v1::Heartbeat::default() };
+                    if up.send(v1::ExecutorMessage { body: Some(Body::Heartbeat(beat)) }).is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.world().say("unlinked", self.incarnation, || format!("{} from n{}", self.host.name, node.index));
+        lock(&self.desk).link_lost(id);
+    }
+
+    fn hello(&self) -> v1::Hello {
+        let (held, finished) = lock(&self.desk).inventory();
+        v1::Hello {
+            namespace: "default".to_owned(),
+            app: self.host.app.clone(),
+            name: self.host.name.clone(),
+            incarnation: self.incarnation,
+            predecessor: self.predecessor,
+            weight: 1,
+            slots: self.host.slots,
+            handlers: vec!["h".to_owned()],
+            protocol: rondel_proto::PROTOCOL,
+            held,
+            finished,
+            ..v1::Hello::default()
+        }
+    }
+
+    fn link_up(
+        &self,
+        welcome: &v1::Welcome,
+        up: &tokio::sync::mpsc::UnboundedSender<v1::ExecutorMessage>,
+    ) -> Option<u64> {
+        *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
+        self.heard();
+        let mut desk = lock(&self.desk);
+        if desk.links.values().any(|link| link.node_id == welcome.node_id) {
+            return None;
+        }
+        welcome.fences.iter().for_each(|fence| desk.fence(fence));
+        let mut next = lock(&self.next_link);
+        let id = *next;
+        *next += 1;
+        desk.link_up(id, Link { node_id: welcome.node_id, up: up.clone() });
+        if self.host.has_disk {
+            let mut disk = lock(&self.host.disk);
+            (disk.welcomed, disk.predecessor) = (true, 0);
+        }
+        Some(id)
+    }
+
+    /// Whether no server has said a word for too long.
+    fn was_silent(&self) -> bool {
+        let heard = *lock(&self.heard_ms);
+        let silence = i64::try_from(lock(&self.silence).as_millis()).unwrap_or(i64::MAX);
+        let now_ms = i64::try_from(self.world().elapsed_ms()).unwrap_or(i64::MAX);
+        heard != NEVER && now_ms - heard >= silence
+    }
+
+    fn heard(&self) {
+        *lock(&self.heard_ms) = i64::try_from(self.world().elapsed_ms()).unwrap_or(i64::MAX);
+    }
+
+    fn take(self: &Arc<Self>, link: u64, body: Down) {
+        match body {
+            Down::Triggers(triggers) => {
+                self.world().say("triggers", self.incarnation, || {
+                    let runs: Vec<_> = triggers.triggers.iter().map(|one| (one.run_id, one.attempt)).collect();
+                    format!("{} of node {} epoch {}: {runs:?}", self.host.name, triggers.node_id, triggers.node_epoch)
+                });
+                let begun = lock(&self.desk).offer(link, triggers);
+                self.begin(begun);
+            }
+            Down::Cancels(cancels) => {
+                for cancel in cancels.cancels {
+                    let key = (cancel.run_id, cancel.attempt);
+                    self.stop(Stop::Cancelled, |held| (held.trigger.run_id, held.trigger.attempt) == key);
+                }
+            }
+            Down::ResultAcks(acks) => acks.acks.iter().for_each(|ack| self.acked(ack)),
+            Down::Fence(fence) => {
+                self.world().say("fence", self.incarnation, || format!("{} {fence:?}", self.host.name));
+                let mut desk = lock(&self.desk);
+                desk.fence(&fence);
+                desk.answer_fence(link, &fence);
+            }
+            Down::Probes(probes) => {
+                let desk = lock(&self.desk);
+                let free_job_ids = desk.free_jobs(probes.job_ids);
+                if let Some(link) = desk.links.get(&link) {
+                    link.say(Body::ProbeReplies(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
+                }
+            }
+            Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) | Down::Drain(_) => {}
+            Down::DeclarationProblems(_) => {}
+        }
+    }
+
+    fn acked(&self, ack: &v1::ResultAck) {
+        let key = (ack.run_id, ack.attempt);
+        let Some(result) = lock(&self.desk).acked(key) else { return };
+        lock(&self.host.disk).results.remove(&key);
+        self.world().say("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
+        let (run, attempt) = (RunId::new(ack.run_id), ack.attempt);
+        self.world().truth().acked.push(Acked { run, attempt, status: result.status(), kind: ack.kind() });
+    }
+
+    fn begin(self: &Arc<Self>, begun: Vec<Key>) {
+        for key in begun {
+            let executor = Arc::clone(self);
+            self.spawn(async move { executor.handle(key).await });
+        }
+    }
+
+    fn stop(self: &Arc<Self>, cause: Stop, which: impl Fn(&crate::desk::Held) -> bool) {
+        let over = lock(&self.desk).stop(cause, which);
+        for (key, trigger) in over {
+            self.end(key, result(&trigger, stopped(cause), self.world().now()));
+        }
+    }
+
+    /// The handler: what it does is drawn from the run, so that it does not depend on what else happens.
+    async fn handle(self: Arc<Self>, key: Key) {
+        let Some(held) = lock(&self.desk).held.get(&key).cloned() else { return };
+        let trigger = held.trigger.clone();
+        let place = self.note_start(&held);
+        let mut chance = Chance::new(mix(key.0.unsigned_abs()) ^ u64::from(key.1.unsigned_abs()));
+        let (length, ending) = plan(&mut chance);
+        let deadline = (trigger.timeout_ms > 0).then(|| Duration::from_millis(trigger.timeout_ms.unsigned_abs()));
+        let is_late = deadline.is_some_and(|deadline| length > deadline);
+        let status = tokio::select! {
+            biased;
+            () = held.stopping.cancelled() => {
+                let cause = lock(&self.desk).held.get(&key).and_then(|held| held.stop).unwrap_or(Stop::Cancelled);
+                sleep(GRACE.mul_f64(chance.below(100) as f64 / 100.0)).await;
+                stopped(cause)
+            }
+            () = sleep(deadline.filter(|_| is_late).unwrap_or(length)) => {
+                if is_late { stopped(Stop::TimedOut) } else { ending }
+            }
+        };
+        self.note_end(place, status.0);
+        self.end(key, result(&trigger, status, self.world().now()));
+    }
+
+    /// The run is over here: its slot is free, and its result on its way, by the journal where there is one.
+    fn end(self: &Arc<Self>, key: Key, result: v1::Result) {
+        let mut desk = lock(&self.desk);
+        desk.finish(key, result.clone(), self.host.has_disk);
+        let begun = desk.startable();
+        drop(desk);
+        self.begin(begun);
+        if self.host.has_disk {
+            let executor = Arc::clone(self);
+            self.spawn(async move {
+                let length = executor.world().chance().millis(0, 3);
+                sleep(length).await;
+                lock(&executor.host.disk).results.insert(key, result);
+                lock(&executor.desk).deliver(key);
+            });
+        }
+    }
+
+    fn note_start(&self, held: &crate::desk::Held) -> usize {
+        let (trigger, origin) = (&held.trigger, held.origin);
+        let world = self.world();
+        world.say("begins", trigger.run_id, || {
+            format!(
+                "attempt {} of {} on {} (node {} epoch {})",
+                trigger.attempt, trigger.job, self.host.name, origin.0, origin.1
+            )
+        });
+        let mut truth = world.truth();
+        truth.starts.push(Start {
+            run: RunId::new(trigger.run_id),
+            attempt: trigger.attempt,
+            job: JobId::new(trigger.job_id),
+            fire_at: Timestamp::from_millis(trigger.fire_at_ms),
+            due_at: Timestamp::from_millis(trigger.due_at_ms),
+            executor: self.host.index,
+            incarnation: self.incarnation,
+            origin,
+            fenced: held.fenced,
+            fence: (trigger.fence_term, trigger.fence_n),
+            at_most_once: trigger.at_most_once,
+            at: world.latest_now(),
+            began_ms: world.elapsed_ms(),
+            ended_ms: None,
+            ended: None,
+        });
+        truth.starts.len() - 1
+    }
+
+    fn note_end(&self, place: usize, status: v1::result::Status) {
+        let mut truth = self.world().truth();
+        let start = &mut truth.starts[place];
+        (start.ended_ms, start.ended) = (Some(self.world().elapsed_ms()), Some(status));
+        let (run, attempt) = (start.run, start.attempt);
+        drop(truth);
+        self.world().say("ends", run.get(), || format!("attempt {attempt} {status:?}"));
+    }
+
+    async fn sweep(self: Arc<Self>) {
+        let mut period = interval(SWEEP_PERIOD);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            period.tick().await;
+            let now = Instant::now();
+            let mut desk = lock(&self.desk);
+            desk.resend_due(now);
+            desk.announce(now, ANNOUNCE_AFTER);
+            drop(desk);
+            if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
+                self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
+            }
+        }
+    }
+}
+
+/// How long a handler takes, and how it ends.
+fn plan(chance: &mut Chance) -> (Duration, (v1::result::Status, bool)) {
+    let length = match chance.below(10) {
+        0..=5 => chance.millis(1, 80),
+        6..=7 => chance.millis(80, 900),
+        8 => chance.millis(900, 2_500),
+        _ => chance.millis(2_500, 5_000),
+    };
+    let ending = match chance.below(10) {
+        0 => (v1::result::Status::Failed, true),
+        1 => (v1::result::Status::Failed, false),
+        _ => (v1::result::Status::Succeeded, false),
+    };
+    (length, ending)
+}
+
+const fn stopped(cause: Stop) -> (v1::result::Status, bool) {
+    match cause {
+        Stop::Cancelled => (v1::result::Status::Cancelled, false),
+        Stop::TimedOut => (v1::result::Status::TimedOut, true),
+        Stop::Silence => (v1::result::Status::Failed, true),
+    }
+}
+
+fn result(trigger: &v1::Trigger, (status, retryable): (v1::result::Status, bool), now: Timestamp) -> v1::Result {
+    v1::Result {
+        run_id: trigger.run_id,
+        attempt: trigger.attempt,
+        status: status.into(),
+        retryable,
+        started_at_ms: now.as_millis(),
+        finished_at_ms: now.as_millis(),
+        job_id: trigger.job_id,
+        ..v1::Result::default()
+    }
+}

@@ -1,0 +1,236 @@
+//! What goes wrong, and when: drawn beforehand, so that it does not depend on what else happens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::chance::Chance;
+use crate::executor::ExecutorHost;
+use crate::net::Way;
+use crate::node::NodeHost;
+use crate::profile::Profile;
+use crate::world::World;
+
+#[derive(Clone, Debug)]
+enum Fault {
+    KillNode {
+        node: usize,
+        back_after: Duration,
+    },
+    DrainNode {
+        node: usize,
+        back_after: Duration,
+    },
+    StopNode {
+        node: usize,
+        length: Duration,
+    },
+    KillExecutor {
+        executor: usize,
+        back_after: Duration,
+    },
+    StopExecutor {
+        executor: usize,
+        length: Duration,
+    },
+    Cut {
+        executor: usize,
+        node: usize,
+        ways: Vec<Way>,
+        length: Duration,
+    },
+    /// The executor and every node.
+    CutAll {
+        executor: usize,
+        ways: Vec<Way>,
+        length: Duration,
+    },
+    DatabaseDown {
+        length: Duration,
+    },
+    DatabaseCut {
+        node: usize,
+        length: Duration,
+    },
+    DatabaseSlow {
+        by: Duration,
+        length: Duration,
+    },
+    ClockStep {
+        millis: i64,
+    },
+}
+
+/// Faults with their instants, in milliseconds since the world began.
+#[derive(Debug)]
+pub(crate) struct Plan(Vec<(u64, Fault)>);
+
+impl Plan {
+    pub(crate) fn draw(chance: &mut Chance, profile: &Profile) -> Self {
+        let mut plan = Vec::new();
+        for _ in 0..profile.fault_count {
+            let at = chance.between(1_500, profile.faulty_ms);
+            if let Some(fault) = fault(chance, profile) {
+                plan.push((at, fault));
+            }
+        }
+        plan.sort_by_key(|(at, _)| *at);
+        Self(plan)
+    }
+}
+
+fn length(chance: &mut Chance) -> Duration {
+    match chance.below(4) {
+        0 => chance.millis(100, 1_500),
+        1 | 2 => chance.millis(1_500, 6_000),
+        _ => chance.millis(6_000, 12_000),
+    }
+}
+
+fn ways(chance: &mut Chance) -> Vec<Way> {
+    match chance.below(4) {
+        0 => vec![Way::Up],
+        1 => vec![Way::Down],
+        _ => vec![Way::Up, Way::Down],
+    }
+}
+
+fn fault(chance: &mut Chance, profile: &Profile) -> Option<Fault> {
+    let (node, executor) = (chance.index(profile.node_count), chance.index(profile.executor_count));
+    let length = length(chance);
+    let kinds = [
+        profile.node_faults,
+        profile.executor_faults,
+        profile.net_faults,
+        profile.database_faults,
+        profile.clock_faults,
+    ];
+    let allowed: Vec<usize> = (0..kinds.len()).filter(|kind| kinds[*kind]).collect();
+    if allowed.is_empty() {
+        return None;
+    }
+    Some(match *chance.pick(&allowed) {
+        0 => match chance.below(5) {
+            0 | 1 => Fault::KillNode { node, back_after: length },
+            2 => Fault::DrainNode { node, back_after: length },
+            _ => Fault::StopNode { node, length },
+        },
+        1 => match chance.below(2) {
+            0 => Fault::KillExecutor { executor, back_after: length },
+            _ => Fault::StopExecutor { executor, length },
+        },
+        2 => match chance.below(3) {
+            0 => Fault::CutAll { executor, ways: ways(chance), length },
+            _ => Fault::Cut { executor, node, ways: ways(chance), length },
+        },
+        3 => match chance.below(3) {
+            0 => Fault::DatabaseDown { length },
+            1 => Fault::DatabaseCut { node, length },
+            _ => Fault::DatabaseSlow { by: chance.millis(20, 700), length },
+        },
+        _ => {
+            let millis = i64::try_from(chance.between(200, 20_000)).unwrap_or(0);
+            let is_back = profile.steps_back && chance.happens(500_000);
+            Fault::ClockStep { millis: if is_back { -millis / 4 } else { millis } }
+        }
+    })
+}
+
+/// The hosts that faults happen to.
+#[derive(Clone)]
+pub(crate) struct Hosts {
+    pub(crate) world: Arc<World>,
+    pub(crate) nodes: Vec<Arc<NodeHost>>,
+    pub(crate) executors: Vec<Arc<ExecutorHost>>,
+}
+
+impl Hosts {
+    /// Lets happen what is planned.
+    pub(crate) async fn suffer(self, plan: Plan) {
+        for (at, fault) in plan.0 {
+            sleep_until(self.world.began + Duration::from_millis(at)).await;
+            self.world.say("fault", 0, || format!("{fault:?}"));
+            self.happen(fault);
+        }
+    }
+
+    fn happen(&self, fault: Fault) {
+        let now = Instant::now();
+        match fault {
+            Fault::KillNode { node, back_after } => {
+                self.nodes[node].kill();
+                self.nodes[node].start_later(back_after);
+            }
+            Fault::DrainNode { node, back_after } => {
+                self.nodes[node].drain(Duration::from_secs(1));
+                self.nodes[node].start_later(back_after + Duration::from_secs(2));
+            }
+            Fault::StopNode { node, length } => self.nodes[node].stop_for(length),
+            Fault::KillExecutor { executor, back_after } => {
+                self.executors[executor].kill();
+                self.executors[executor].start_later(back_after);
+            }
+            Fault::StopExecutor { executor, length } => self.executors[executor].stop_for(length),
+            Fault::Cut { executor, node, ways, length } => self.cut(executor, node, &ways, now + length),
+            Fault::CutAll { executor, ways, length } => {
+                (0..self.nodes.len()).for_each(|node| self.cut(executor, node, &ways, now + length));
+            }
+            Fault::DatabaseDown { length } => {
+                let mut database = self.world.database();
+                database.down_until = database.down_until.max(now + length);
+            }
+            Fault::DatabaseCut { node, length } => {
+                self.world.database().cut_until.insert(node, now + length);
+            }
+            Fault::DatabaseSlow { by, length } => {
+                self.world.database().slowness = by;
+                let world = Arc::clone(&self.world);
+                self.world.tracker.spawn(async move {
+                    sleep_until(now + length).await;
+                    world.database().slowness = Duration::ZERO;
+                });
+            }
+            Fault::ClockStep { millis } => self.world.step_clock(millis),
+        }
+    }
+
+    fn cut(&self, executor: usize, node: usize, ways: &[Way], until: Instant) {
+        ways.iter().for_each(|way| self.world.net.cut(executor, node, *way, until));
+    }
+
+    /// Servers that died at a seam are started again by whoever supervises them.
+    pub(crate) async fn supervise(self) {
+        let mut dead_since: Vec<Option<Instant>> = vec![None; self.nodes.len()];
+        loop {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            for (node, since) in self.nodes.iter().zip(&mut dead_since) {
+                if !node.is_dead() {
+                    *since = None;
+                } else if since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(4) {
+                    node.start();
+                }
+            }
+        }
+    }
+
+    /// Everything is well again: whatever was cut, stopped or dead.
+    pub(crate) fn heal(&self) {
+        self.world.say("heal", 0, String::new);
+        self.world.set_faulty(false);
+        self.world.net.heal();
+        let mut database = self.world.database();
+        database.down_until = Instant::now();
+        database.cut_until.clear();
+        database.slowness = Duration::ZERO;
+        drop(database);
+        for node in &self.nodes {
+            node.resume();
+            node.start();
+        }
+        for executor in &self.executors {
+            executor.resume();
+            executor.start();
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The simulation: the real engine of `rondel-admin` (scan, ring, tick, dispatch, results, adoption, beat, sessions), one to
+//! three nodes in one process, on a simulated clock, network and database, with simulated executors. One seed decides
+//! everything: the jobs, the faults, what each message meets on its way. Then everything heals, and a checker compares what
+//! handlers did with what the ledger says.
+//!
+//! It is no test of the databases (those have the conformance suite) nor of the wire (those have whole processes): it is
+//! there for the order of things, of which it sees more in an hour than clusters do in years.
+//!
+//! - `simulation` puts a world together and runs it; `profile`, `jobs` and `faults` are what a seed draws;
+//! - `process` stops and kills a node at any of its seams; `store` and `net` are the places at which calls and messages
+//!   are late, lost and doubled; `node` and `executor` are the two kinds of hosts;
+//! - `truth` is what really happened, `check` the rules.
+
+mod chance;
+mod check;
+mod desk;
+mod executor;
+mod faults;
+mod jobs;
+mod net;
+mod node;
+mod people;
+mod process;
+mod profile;
+mod simulation;
+mod store;
+mod trace;
+mod truth;
+mod watch;
+mod world;
+
+pub use rondel_failpoint::mutant::Mutant;
+pub use simulation::{Options, Outcome, simulate};

@@ -1,0 +1,137 @@
+//! `rondel-sim --seeds N --from S --jobs J`: runs seeds and says which break a rule. `--seed S --trace` tells one of them.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rondel_sim::{Mutant, Options, Outcome, simulate};
+
+const USAGE: &str = "usage: rondel-sim [--seeds N] [--from SEED] [--jobs N] [--mutant NAME] [--failures N]
+       rondel-sim --seed SEED [--trace] [--mutant NAME]
+       rondel-sim --mutants";
+
+#[derive(Debug)]
+struct Args {
+    seeds: u64,
+    from: u64,
+    jobs: u64,
+    failures: u64,
+    seed: Option<u64>,
+    is_told: bool,
+    mutant: Option<Mutant>,
+}
+
+fn main() -> ExitCode {
+    match parse(std::env::args().skip(1)) {
+        Err(message) => {
+            say(&format!("{message}\n{USAGE}"));
+            ExitCode::from(2)
+        }
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(args)) => match args.seed {
+            Some(seed) => one(seed, &args),
+            None => many(&args),
+        },
+    }
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
+    let mut args = Args { seeds: 1_000, from: 1, jobs: 2, failures: 20, seed: None, is_told: false, mutant: None };
+    while let Some(word) = words.next() {
+        let mut number = || {
+            let value = words.next().unwrap_or_default();
+            value.replace('_', "").parse::<u64>().map_err(|_| format!("{word} needs a number, not {value:?}"))
+        };
+        match word.as_str() {
+            "--seeds" => args.seeds = number()?,
+            "--from" => args.from = number()?,
+            "--jobs" => args.jobs = number()?.max(1),
+            "--failures" => args.failures = number()?.max(1),
+            "--seed" => args.seed = Some(number()?),
+            "--trace" => args.is_told = true,
+            "--mutant" => args.mutant = Some(mutant(&words.next().unwrap_or_default())?),
+            "--mutants" => {
+                Mutant::ALL.iter().for_each(|(name, _)| say(name));
+                return Ok(None);
+            }
+            _ => return Err(format!("what is {word:?}?")),
+        }
+    }
+    Ok(Some(args))
+}
+
+fn mutant(name: &str) -> Result<Mutant, String> {
+    if cfg!(not(debug_assertions)) {
+        return Err("this build has no mutants: they are for builds with debug assertions (--profile sim)".to_owned());
+    }
+    let known = Mutant::ALL.iter().find(|(known, _)| *known == name);
+    known.map(|(_, mutant)| *mutant).ok_or_else(|| format!("there is no mutant {name:?}; see --mutants"))
+}
+
+#[expect(clippy::print_stdout, reason = "a program for people at a terminal")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+fn one(seed: u64, args: &Args) -> ExitCode {
+    let outcome = simulate(seed, Options { is_told: args.is_told, mutant: args.mutant });
+    outcome.lines.iter().for_each(|line| say(line));
+    tell(&outcome);
+    if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn tell(outcome: &Outcome) {
+    let Outcome { seed, hash, start_count, run_count, seconds, .. } = outcome;
+    say(&format!("seed {seed}: {start_count} starts, {run_count} runs, {seconds} s, trace {hash:016x}"));
+    outcome.violations.iter().for_each(|violation| say(&format!("  {violation}")));
+}
+
+fn many(args: &Args) -> ExitCode {
+    let next = AtomicU64::new(args.from);
+    let end = args.from.saturating_add(args.seeds);
+    let (failed_count, is_over, lines) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(()));
+    let began = tokio::time::Instant::now();
+    let (starts, runs, seconds) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end || is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let outcome = simulate(seed, Options { is_told: false, mutant: args.mutant });
+                    starts.fetch_add(outcome.start_count as u64, Ordering::Relaxed);
+                    runs.fetch_add(outcome.run_count as u64, Ordering::Relaxed);
+                    seconds.fetch_add(outcome.seconds, Ordering::Relaxed);
+                    let _guard = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    if !outcome.violations.is_empty() {
+                        tell(&outcome);
+                        if failed_count.fetch_add(1, Ordering::Relaxed) + 1 >= args.failures {
+                            is_over.store(true, Ordering::Relaxed);
+                        }
+                    }
+                    let done = seed - args.from + 1;
+                    if done.is_multiple_of(10_000) {
+                        say(&format!("{done} seeds, {:.0} a minute", rate(done, began.elapsed())));
+                    }
+                }
+            });
+        }
+    });
+    let failed_count = failed_count.into_inner();
+    let done = next.into_inner().min(end) - args.from;
+    say(&format!(
+        "{done} seeds in {:.0} s ({:.0} a minute): {} simulated hours, {} runs, {} starts; {failed_count} break a rule",
+        began.elapsed().as_secs_f64(),
+        rate(done, began.elapsed()),
+        seconds.into_inner() / 3600,
+        runs.into_inner(),
+        starts.into_inner(),
+    ));
+    if failed_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn rate(done: u64, elapsed: std::time::Duration) -> f64 {
+    done as f64 * 60.0 / elapsed.as_secs_f64().max(0.001)
+}

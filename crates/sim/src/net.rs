@@ -1,0 +1,103 @@
+//! The network between executors and nodes: a stream is two ways, each with its own delays, cuts and duplicates. Within a
+//! way the order stays, as it does in a TCP connection; a message that comes twice may come late the second time.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::world::{World, lock};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the executor to the node.
+    Up,
+    /// From the node to the executor.
+    Down,
+}
+
+/// Which ways are cut, and until when.
+#[derive(Debug)]
+pub(crate) struct Net {
+    node_count: usize,
+    cuts: Mutex<Vec<[Option<Instant>; 2]>>,
+}
+
+impl Net {
+    pub(crate) fn new(node_count: usize, executor_count: usize) -> Self {
+        Self { node_count, cuts: Mutex::new(vec![[None; 2]; node_count * executor_count]) }
+    }
+
+    pub(crate) fn cut(&self, executor: usize, node: usize, way: Way, until: Instant) {
+        let slot = &mut lock(&self.cuts)[executor * self.node_count + node][way as usize];
+        *slot = Some(slot.map_or(until, |known| known.max(until)));
+    }
+
+    pub(crate) fn cut_until(&self, executor: usize, node: usize, way: Way) -> Option<Instant> {
+        lock(&self.cuts)[executor * self.node_count + node][way as usize].filter(|until| *until > Instant::now())
+    }
+
+    pub(crate) fn heal(&self) {
+        lock(&self.cuts).iter_mut().for_each(|cuts| *cuts = [None; 2]);
+    }
+}
+
+/// One way of one stream.
+pub(crate) struct Pipe {
+    pub(crate) world: Arc<World>,
+    pub(crate) executor: usize,
+    pub(crate) node: usize,
+    pub(crate) way: Way,
+}
+
+impl Pipe {
+    /// Carries messages until either end is gone. What is on its way when the sender goes still arrives.
+    pub(crate) async fn carry<T: Clone>(self, mut from: mpsc::UnboundedReceiver<T>, to: mpsc::UnboundedSender<T>) {
+        let mut again: VecDeque<T> = VecDeque::new();
+        let mut is_first = true;
+        while let Some(message) = from.recv().await {
+            self.delay().await;
+            while let Some(until) = self.world.net.cut_until(self.executor, self.node, self.way) {
+                let heals = sleep_until(until.min(Instant::now() + Duration::from_secs(1)));
+                tokio::select! {
+                    biased;
+                    // Nobody waits for it any more.
+                    () = to.closed() => return,
+                    () = heals => {}
+                }
+            }
+            let (twice, comes_now) = self.draw();
+            if twice && !is_first {
+                again.push_back(message.clone());
+            }
+            is_first = false;
+            if to.send(message).is_err() {
+                return;
+            }
+            if comes_now
+                && let Some(message) = again.pop_front()
+                && to.send(message).is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn draw(&self) -> (bool, bool) {
+        let mut chance = self.world.chance();
+        (self.world.is_faulty() && chance.happens(self.world.profile.duplicate_ppm), chance.happens(500_000))
+    }
+
+    async fn delay(&self) {
+        let length = {
+            let mut chance = self.world.chance();
+            let is_long = self.world.is_faulty() && chance.happens(self.world.profile.delay_ppm);
+            if is_long { chance.millis(5, 800) } else { chance.millis(0, 1) }
+        };
+        if !length.is_zero() {
+            sleep(length).await;
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One server: the real engine in a process of the simulation, started under the same name again and again.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rondel_admin::clock::Boot;
+use rondel_admin::{Engine, Lifecycle, StartError};
+use rondel_proto::v1;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Status;
+
+use crate::net::{Pipe, Way};
+use crate::process::Process;
+use crate::profile::engine_config;
+use crate::store::SimStore;
+use crate::world::{World, lock};
+
+/// A server's host, across the starts of the server.
+pub(crate) struct NodeHost {
+    pub(crate) index: usize,
+    world: Arc<World>,
+    /// How its clock goes.
+    boot: Boot,
+    running: Mutex<Option<Running>>,
+}
+
+#[derive(Clone)]
+struct Running {
+    process: Arc<Process>,
+    lifecycle: Lifecycle,
+    engine: Option<Engine>,
+}
+
+/// What an executor holds of a stream: it says, and hears.
+pub(crate) type Stream = (mpsc::UnboundedSender<v1::ExecutorMessage>, mpsc::UnboundedReceiver<v1::ServerMessage>);
+
+impl NodeHost {
+    pub(crate) fn new(world: &Arc<World>, index: usize) -> Arc<Self> {
+        let (drift, offset) = {
+            let mut chance = world.chance();
+            let drift = chance.below(2 * world.profile.drift_ppm + 1);
+            let drift = i64::try_from(drift).unwrap_or(0) - i64::try_from(world.profile.drift_ppm).unwrap_or(0);
+            (drift, i64::try_from(chance.between(1_000_000, 1_000_000_000)).unwrap_or(0))
+        };
+        let began = world.began;
+        let clock = move || {
+            let micros = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
+            offset + micros + micros * drift / 1_000_000
+        };
+        let boot = Boot::Given(Arc::new(clock));
+        Arc::new(Self { index, world: Arc::clone(world), boot, running: Mutex::new(None) })
+    }
+
+    /// Starts the server, unless it runs.
+    pub(crate) fn start(self: &Arc<Self>) {
+        let mut running = lock(&self.running);
+        if running.as_ref().is_some_and(|running| !running.process.is_dead()) {
+            return;
+        }
+        let process = Process::new();
+        let confining = Arc::clone(&process);
+        let lifecycle = Lifecycle::with_tasks_in(Arc::new(move |task| confining.confine(task)));
+        *running = Some(Running { process: Arc::clone(&process), lifecycle: lifecycle.clone(), engine: None });
+        drop(running);
+        let host = Arc::clone(self);
+        let main = Arc::clone(&process);
+        self.world.say("node starts", self.number(), String::new);
+        self.world.tracker.spawn(process.confine(Box::pin(async move { host.main(main, lifecycle).await })));
+    }
+
+    async fn main(self: Arc<Self>, process: Arc<Process>, lifecycle: Lifecycle) {
+        let store = SimStore { world: Arc::clone(&self.world), node: self.index, process: Arc::clone(&process) };
+        let mut config = engine_config(format!("n{}", self.index));
+        config.boot = self.boot.clone();
+        config.advertise_url = Some(format!("sim://n{}", self.index));
+        match Engine::start(Arc::new(store), config, &lifecycle).await {
+            Ok(engine) => {
+                self.world.say("node runs", self.number(), || format!("{:?}", engine.token()));
+                if let Some(running) = lock(&self.running).as_mut() {
+                    running.engine = Some(engine);
+                }
+            }
+            Err(error) => {
+                if matches!(error, StartError::NameTaken { .. }) {
+                    self.world.truth().violate("nodes", &format!("n{} was refused its own name", self.index));
+                }
+                self.world.say("node cannot start", self.number(), || error.to_string());
+                process.kill();
+                self.start_later(Duration::from_millis(500));
+            }
+        }
+    }
+
+    pub(crate) fn start_later(self: &Arc<Self>, delay: Duration) {
+        let host = Arc::clone(self);
+        self.world.tracker.spawn(async move {
+            tokio::time::sleep(delay).await;
+            host.start();
+        });
+    }
+
+    fn number(&self) -> i64 {
+        i64::try_from(self.index).unwrap_or(0)
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&self) {
+        self.world.say("node is killed", self.number(), String::new);
+        if let Some(running) = lock(&self.running).take() {
+            running.process.kill();
+        }
+    }
+
+    /// SIGTERM, and then the end.
+    pub(crate) fn drain(self: &Arc<Self>, grace: Duration) {
+        let Some(running) = lock(&self.running).clone() else { return };
+        let Some(engine) = running.engine else { return };
+        self.world.say("node drains", self.number(), String::new);
+        let process = Arc::clone(&running.process);
+        let confined = Arc::clone(&process);
+        let task = async move {
+            engine.drain(grace).await;
+            process.kill();
+        };
+        self.world.tracker.spawn(confined.confine(Box::pin(task)));
+    }
+
+    /// SIGSTOP, and SIGCONT later.
+    pub(crate) fn stop_for(&self, length: Duration) {
+        self.world.say("node stops", self.number(), || format!("for {length:?}"));
+        if let Some(running) = lock(&self.running).as_ref() {
+            self.world.stop_for(&running.process, length);
+        }
+    }
+
+    pub(crate) fn resume(&self) {
+        if let Some(running) = lock(&self.running).as_ref() {
+            running.process.resume();
+        }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        lock(&self.running).as_ref().is_none_or(|running| running.process.is_dead())
+    }
+
+    /// Whether a loop of the engine ended by itself.
+    pub(crate) fn has_failed(&self) -> bool {
+        let running = lock(&self.running);
+        running.as_ref().is_some_and(|running| !running.process.is_dead() && running.lifecycle.has_failed())
+    }
+
+    /// The engine, where it is up and its process goes on.
+    pub(crate) fn engine(&self) -> Option<(Engine, Arc<Process>)> {
+        let running = lock(&self.running).clone()?;
+        let engine = running.engine.filter(|_| running.process.is_running())?;
+        Some((engine, running.process))
+    }
+
+    /// An executor dials in. `None` where nobody listens.
+    pub(crate) fn accept(self: &Arc<Self>, executor: usize) -> Option<Stream> {
+        let running = lock(&self.running).clone().filter(|running| !running.process.is_dead())?;
+        let engine = running.engine?;
+        let (up, up_pipe) = mpsc::unbounded_channel();
+        let (into_node, messages) = mpsc::unbounded_channel();
+        let (from_node, down_pipe) = mpsc::unbounded_channel();
+        let (into_executor, down) = mpsc::unbounded_channel();
+        let pipe = |way| Pipe { world: Arc::clone(&self.world), executor, node: self.index, way };
+        self.world.tracker.spawn(pipe(Way::Up).carry(up_pipe, into_node));
+        self.world.tracker.spawn(pipe(Way::Down).carry(down_pipe, into_executor));
+        let (world, process) = (Arc::clone(&self.world), Arc::clone(&running.process));
+        let confined = Arc::clone(&process);
+        let task = async move {
+            let messages =
+                tokio_stream::StreamExt::map(UnboundedReceiverStream::new(messages), Ok::<v1::ExecutorMessage, Status>);
+            let Ok(mut outgoing) = engine.open_session(messages, "sim").await else { return };
+            drop(engine);
+            loop {
+                let message = tokio::select! {
+                    biased;
+                    () = from_node.closed() => return,
+                    message = outgoing.recv() => message,
+                };
+                let Some(message) = message else { return };
+                // The last place at which a node can be stopped before it says something.
+                world.seam(&process, "before a message is written").await;
+                if from_node.send(message).is_err() {
+                    return;
+                }
+            }
+        };
+        self.world.tracker.spawn(confined.confine(Box::pin(task)));
+        Some((up, down))
+    }
+}

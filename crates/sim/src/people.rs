@@ -1,0 +1,87 @@
+//! What people and programs ask for while all this happens: runs, cancels, jobs switched off and on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_admin::Engine;
+use rondel_admin::jobs::RunRequest;
+use rondel_core::{NamespaceId, Trigger};
+use rondel_store::catalog::JobRecord;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::faults::Hosts;
+use crate::truth::{Requested, Switched};
+use crate::world::World;
+
+const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Run,
+    Cancel,
+    Switch,
+}
+
+/// Asks for something now and then, of whatever server answers.
+pub(crate) async fn wish(hosts: Hosts, names: Vec<String>) {
+    let world = Arc::clone(&hosts.world);
+    while world.is_faulty() {
+        let (wait, wish, name, node) = {
+            let mut chance = world.chance();
+            let wish = match chance.below(10) {
+                0..=5 => Wish::Run,
+                6 => Wish::Cancel,
+                _ if world.profile.edits => Wish::Switch,
+                _ => Wish::Run,
+            };
+            (chance.millis(200, 2_500), wish, chance.pick(&names).clone(), chance.index(hosts.nodes.len()))
+        };
+        sleep(wait).await;
+        let Some((engine, process)) = hosts.nodes[node].engine() else { continue };
+        let (done, answer) = oneshot::channel();
+        let asked = Arc::clone(&world);
+        let task = async move {
+            fulfil(&asked, &engine, wish, &name).await;
+            done.send(()).ok();
+        };
+        world.tracker.spawn(process.confine(Box::pin(task)));
+        // Whoever asks does not wait for ever.
+        timeout(Duration::from_secs(10), answer).await.ok();
+    }
+}
+
+async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
+    let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
+    match wish {
+        Wish::Run => {
+            let request = RunRequest { params: None, trigger: Trigger::Api, parent: None };
+            if let Ok(run) = engine.request_run(&record, request).await {
+                world.say("requested", run.id.get(), || name.to_owned());
+                world.truth().requested.push(Requested { run: run.id, job: run.job });
+            }
+        }
+        Wish::Cancel => {
+            let Ok(runs) = engine.store().open_runs(record.id, None, 3).await else { return };
+            let ids: Vec<_> = runs.iter().map(|run| run.id).collect();
+            world.say("cancels", record.id.get(), || format!("{name} {ids:?}"));
+            engine.store().ask_cancels(&ids, "somebody", engine.now()).await.ok();
+        }
+        Wish::Switch => switch(world, engine, &record).await,
+    }
+}
+
+async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
+    let (enabled, asked_at) = (!record.spec.enabled, world.now());
+    // Until an answer comes nobody knows.
+    world.truth().uncertain.push(record.id);
+    if engine.set_enabled(record, enabled, "somebody").await.is_err() {
+        return;
+    }
+    world.say("switched", record.id.get(), || format!("{} {enabled}", record.spec.name));
+    let mut truth = world.truth();
+    if let Some(place) = truth.uncertain.iter().rposition(|job| *job == record.id) {
+        truth.uncertain.remove(place);
+    }
+    truth.switched.push(Switched { job: record.id, enabled, asked_at, told_at: world.now() });
+}

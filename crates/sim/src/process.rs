@@ -1,0 +1,161 @@
+//! A process, as a host sees one: all of its tasks go on together, stand still together (SIGSTOP), and die together.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rondel_admin::lifecycle::Task;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Stopped,
+    Dead,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    next_task: u64,
+    wakers: BTreeMap<u64, Waker>,
+}
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct Process(Mutex<State>);
+
+impl Process {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State { phase: Phase::Running, next_task: 0, wakers: BTreeMap::new() })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a task part of this process.
+    pub(crate) fn confine(self: &Arc<Self>, task: Task) -> Task {
+        let mut state = self.state();
+        state.next_task += 1;
+        let number = state.next_task;
+        drop(state);
+        Box::pin(Confined { process: Arc::clone(self), number, is_known: false, task: Some(task) })
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.state().phase == Phase::Running
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state().phase == Phase::Dead
+    }
+
+    /// Stands still: no task of it is polled from now on. False where it is not running.
+    pub(crate) fn stop(&self) -> bool {
+        let mut state = self.state();
+        let was_running = state.phase == Phase::Running;
+        if was_running {
+            state.phase = Phase::Stopped;
+        }
+        was_running
+    }
+
+    pub(crate) fn resume(&self) {
+        self.enter(Phase::Running);
+    }
+
+    /// Dies: its tasks are dropped where they stand.
+    pub(crate) fn kill(&self) {
+        self.enter(Phase::Dead);
+    }
+
+    fn enter(&self, phase: Phase) {
+        let mut state = self.state();
+        if state.phase == Phase::Dead {
+            return;
+        }
+        state.phase = phase;
+        let wakers: Vec<Waker> = state.wakers.values().cloned().collect();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+struct Confined {
+    process: Arc<Process>,
+    number: u64,
+    is_known: bool,
+    task: Option<Task>,
+}
+
+impl Future for Confined {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut state = this.process.state();
+        if !this.is_known {
+            // A task's waker stays the same for as long as it lives.
+            state.wakers.insert(this.number, context.waker().clone());
+            this.is_known = true;
+        }
+        let phase = state.phase;
+        drop(state);
+        match (phase, &mut this.task) {
+            (Phase::Stopped, _) => Poll::Pending,
+            (Phase::Running, Some(task)) => {
+                let polled = task.as_mut().poll(context);
+                if polled.is_ready() {
+                    this.task = None;
+                }
+                polled
+            }
+            (Phase::Dead, _) | (_, None) => {
+                this.task = None;
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        self.process.state().wakers.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stopped_process_stands_still_and_a_dead_one_is_gone() {
+        let process = Process::new();
+        let beats = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&beats);
+        let task = process.confine(Box::pin(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let tracker = tokio_util::task::TaskTracker::new();
+        let handle = tracker.spawn(task);
+        let pass = async |seconds| {
+            tokio::time::sleep(Duration::from_millis(seconds * 1000 + 500)).await;
+            beats.load(Ordering::Relaxed)
+        };
+        assert_eq!(pass(3).await, 3);
+        assert!(process.stop() && !process.is_running());
+        assert_eq!(pass(10).await, 3);
+        process.resume();
+        assert_eq!(pass(2).await, 6, "what was due while it stood still comes once");
+        process.kill();
+        handle.await.unwrap();
+        assert!(process.is_dead() && beats.load(Ordering::Relaxed) == 6);
+    }
+}

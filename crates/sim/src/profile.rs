@@ -1,0 +1,86 @@
+//! What a seed draws of the world before it begins. Not every kind of fault is in every seed: where all happen at once,
+//! each hides the others.
+
+use rondel_admin::EngineConfig;
+use std::time::Duration;
+
+use crate::chance::Chance;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Profile {
+    pub(crate) node_count: usize,
+    pub(crate) executor_count: usize,
+    pub(crate) app_count: usize,
+    pub(crate) job_count: usize,
+    /// How long faults happen.
+    pub(crate) faulty_ms: u64,
+    /// Faults that are planned beforehand, of any kind that the seed allows.
+    pub(crate) fault_count: usize,
+    pub(crate) node_faults: bool,
+    pub(crate) executor_faults: bool,
+    pub(crate) net_faults: bool,
+    pub(crate) database_faults: bool,
+    pub(crate) clock_faults: bool,
+    /// Whether the database's clock steps back, too.
+    pub(crate) steps_back: bool,
+    pub(crate) edits: bool,
+    pub(crate) seam_stop_ppm: u64,
+    pub(crate) seam_kill_ppm: u64,
+    pub(crate) stop_ms_max: u64,
+    pub(crate) lost_answer_ppm: u64,
+    pub(crate) store_error_ppm: u64,
+    pub(crate) duplicate_ppm: u64,
+    pub(crate) delay_ppm: u64,
+    /// How wrong a node's clock goes, at most.
+    pub(crate) drift_ppm: u64,
+}
+
+impl Profile {
+    pub(crate) fn draw(chance: &mut Chance) -> Self {
+        let mut has = |share: u64| chance.happens(share * 10_000);
+        let (node_faults, executor_faults, net_faults) = (has(65), has(55), has(55));
+        let (database_faults, clock_faults, steps_back, edits) = (has(40), has(20), has(30), has(40));
+        let (stops, kills, lost, errors) = (has(50), has(35), has(45), has(30));
+        let (duplicates, delays, is_calm) = (has(50), has(50), has(4));
+        let ppm = |on: bool, ppm: u64| if on && !is_calm { ppm } else { 0 };
+        Self {
+            node_count: usize::try_from(chance.between(1, 3)).unwrap_or(1),
+            executor_count: usize::try_from(chance.between(1, 4)).unwrap_or(1),
+            app_count: usize::try_from(chance.between(1, 2)).unwrap_or(1),
+            job_count: usize::try_from(chance.between(2, 7)).unwrap_or(1),
+            faulty_ms: chance.between(8_000, 22_000),
+            fault_count: if is_calm { 0 } else { chance.index(9) },
+            node_faults,
+            executor_faults,
+            net_faults,
+            database_faults,
+            clock_faults,
+            steps_back,
+            edits,
+            seam_stop_ppm: ppm(stops, chance.between(200, 3_000)),
+            seam_kill_ppm: ppm(kills, chance.between(100, 1_000)),
+            stop_ms_max: chance.between(500, 8_000),
+            lost_answer_ppm: ppm(lost, chance.between(1_000, 40_000)),
+            store_error_ppm: ppm(errors, chance.between(1_000, 30_000)),
+            duplicate_ppm: ppm(duplicates, chance.between(5_000, 150_000)),
+            delay_ppm: ppm(delays, chance.between(5_000, 100_000)),
+            drift_ppm: if clock_faults { 200 } else { 20 },
+        }
+    }
+}
+
+/// The engine's numbers, shorter than the usual ones and in the same order, so that a second holds more of its life.
+pub(crate) fn engine_config(node_name: String) -> EngineConfig {
+    EngineConfig {
+        node_name,
+        lease: Duration::from_secs(2),
+        beat: Duration::from_millis(500),
+        heartbeat: Duration::from_millis(500),
+        silence: Duration::from_secs(3),
+        lost_after: Duration::from_secs(6),
+        ..EngineConfig::default()
+    }
+}
+
+/// How long a handler that was asked to stop may go on.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);

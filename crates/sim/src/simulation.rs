@@ -1,0 +1,157 @@
+//! One simulation: a seed, from the draw of its world to the verdict over it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{NamespaceId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::Mutant;
+use rondel_store::ledger::RunQuery;
+use rondel_store::{Ledger as _, Upkeep as _};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::chance::Chance;
+use crate::check::{self, Facts};
+use crate::executor::ExecutorHost;
+use crate::faults::{Hosts, Plan};
+use crate::node::NodeHost;
+use crate::profile::Profile;
+use crate::world::World;
+use crate::{jobs, people};
+
+const NAMESPACE: NamespaceId = NamespaceId::new(1);
+/// How long schedules go on after everything is well again.
+const AFTERLIFE: Duration = Duration::from_secs(4);
+/// How long it may take from the last fire until nothing is open.
+const SETTLES_WITHIN: Duration = Duration::from_secs(300);
+
+/// How to run a seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Whether to keep the lines of the trace.
+    pub is_told: bool,
+    /// A safeguard to take out; only in builds with debug assertions.
+    pub mutant: Option<Mutant>,
+}
+
+/// What came of a seed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// One number made of everything that happened, in order: the same for each run of a seed.
+    pub hash: u64,
+    /// What the checker found, each with the rule that it breaks.
+    pub violations: Vec<String>,
+    /// Lines of the trace.
+    pub lines: Vec<String>,
+    /// Handlers that began, for the reader who wonders whether anything happens.
+    pub start_count: usize,
+    /// Rows of the ledger.
+    pub run_count: usize,
+    /// Simulated seconds.
+    pub seconds: u64,
+}
+
+/// Runs a seed from its beginning to the checker's verdict.
+///
+/// # Panics
+/// Where the runtime cannot be built.
+#[must_use]
+pub fn simulate(seed: u64, options: Options) -> Outcome {
+    #[cfg(debug_assertions)]
+    rondel_failpoint::mutant::set(options.mutant);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O needs nothing from the host");
+    let outcome = runtime.block_on(live(seed, options));
+    drop(runtime);
+    #[cfg(debug_assertions)]
+    rondel_failpoint::mutant::set(None);
+    outcome
+}
+
+async fn live(seed: u64, options: Options) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let profile = Profile::draw(&mut chance);
+    let plan = Plan::draw(&mut chance, &profile);
+    let world = World::new(seed, profile.clone(), options.is_told);
+    world.say("profile", 0, || format!("{profile:?}"));
+    let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
+    let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
+    let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
+    hosts.nodes.iter().for_each(NodeHost::start);
+    let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
+    let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + AFTERLIFE;
+    let names = create_jobs(&hosts, &mut chance, ends_at).await;
+    hosts.executors.iter().for_each(ExecutorHost::start);
+    world.set_faulty(true);
+    world.tracker.spawn(hosts.clone().suffer(plan));
+    world.tracker.spawn(hosts.clone().supervise());
+    world.tracker.spawn(people::wish(hosts.clone(), names));
+    sleep_until(heals_at).await;
+    hosts.heal();
+    settle(&hosts, ends_at).await;
+    judge(seed, &hosts, ends_at).await
+}
+
+async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> Vec<String> {
+    let engine = loop {
+        match hosts.nodes[0].engine() {
+            Some((engine, _)) => break engine,
+            None => sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let mut names = Vec::new();
+    for spec in jobs::draw(chance, &hosts.world.profile, ends_at) {
+        let name = spec.name.clone();
+        hosts.world.say("job", 0, || serde_json::to_string(&spec).unwrap_or_default());
+        match engine.create_job(NAMESPACE, spec, "sim").await {
+            Ok(_) => names.push(name),
+            Err(error) => hosts.world.truth().violate("a drawn job was refused", &format!("{name}: {error:?}")),
+        }
+    }
+    names
+}
+
+/// Waits until nothing is open and nothing will fire, but not for ever.
+async fn settle(hosts: &Hosts, ends_at: Timestamp) {
+    let world = &hosts.world;
+    // Where the clock stepped back, the schedules end later.
+    let left = ends_at.since(world.now()) + Duration::from_secs(2);
+    sleep(left).await;
+    let gives_up_at = Instant::now() + SETTLES_WITHIN;
+    let open = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
+    let mut quiet = 0;
+    while Instant::now() < gives_up_at && quiet < 3 {
+        sleep(Duration::from_millis(700)).await;
+        let query = RunQuery { statuses: open.to_vec(), limit: 1, ..RunQuery::default() };
+        let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
+        quiet = if runs.is_empty() { quiet + 1 } else { 0 };
+    }
+}
+
+async fn judge(seed: u64, hosts: &Hosts, ends_at: Timestamp) -> Outcome {
+    let world = &hosts.world;
+    for node in &hosts.nodes {
+        if node.has_failed() {
+            world.truth().violate("I7 liveness", &format!("a loop of n{} ended by itself", node.index));
+        }
+    }
+    let stuck = world.store.stuck_jobs(100).await.unwrap_or_default();
+    let facts = Facts::read(world, ends_at).await;
+    let mut truth = world.truth();
+    for stuck in stuck.iter().filter(|stuck| stuck.follows.is_none()) {
+        truth.violate("I7 liveness", &format!("job {} has no next fire although it should", stuck.job));
+    }
+    let mut violations = std::mem::take(&mut truth.violations);
+    violations.extend(check::check(&facts, &truth));
+    let start_count = truth.starts.len();
+    drop(truth);
+    violations.sort();
+    violations.dedup();
+    let (hash, lines) = world.trace.take();
+    let seconds = world.elapsed_ms() / 1000;
+    Outcome { seed, hash, violations, lines, start_count, run_count: facts.runs.len(), seconds }
+}

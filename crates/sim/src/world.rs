@@ -1,0 +1,163 @@
+//! What all parts of a simulation share: the clock, chance, the store, the network, and what really happened.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_store::MemStore;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::chance::Chance;
+use crate::net::Net;
+use crate::process::Process;
+use crate::profile::Profile;
+use crate::trace::Trace;
+use crate::truth::Truth;
+
+/// When the simulated world begins, by the database's clock.
+const BEGINNING: Timestamp = Timestamp::from_millis(1_800_000_000_250);
+
+/// How the database is.
+#[derive(Debug)]
+pub(crate) struct Database {
+    /// It answers nobody until then.
+    pub(crate) down_until: Instant,
+    /// It and these nodes do not hear each other until then.
+    pub(crate) cut_until: BTreeMap<usize, Instant>,
+    /// Each call takes so much longer.
+    pub(crate) slowness: Duration,
+}
+
+pub(crate) struct World {
+    pub(crate) began: Instant,
+    pub(crate) profile: Profile,
+    pub(crate) store: Arc<MemStore>,
+    pub(crate) net: Net,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) trace: Trace,
+    /// Steps of the database's clock so far.
+    step_ms: Arc<AtomicI64>,
+    /// The most that these steps ever came to.
+    step_ms_max: AtomicI64,
+    /// Whether faults happen by themselves.
+    faulty: AtomicBool,
+    chance: Mutex<Chance>,
+    database: Mutex<Database>,
+    truth: Mutex<Truth>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, profile: Profile, is_told: bool) -> Arc<Self> {
+        let began = Instant::now();
+        let step_ms = Arc::new(AtomicI64::new(0));
+        let steps = Arc::clone(&step_ms);
+        let clock = move || {
+            let now = BEGINNING + began.elapsed();
+            Timestamp::from_millis(now.as_millis() + steps.load(Ordering::Relaxed))
+        };
+        let database = Database { down_until: began, cut_until: BTreeMap::new(), slowness: Duration::ZERO };
+        Arc::new(Self {
+            began,
+            store: Arc::new(MemStore::new(Arc::new(clock))),
+            net: Net::new(profile.node_count, profile.executor_count),
+            tracker: TaskTracker::new(),
+            trace: Trace::new(is_told),
+            step_ms,
+            step_ms_max: AtomicI64::new(0),
+            faulty: AtomicBool::new(false),
+            chance: Mutex::new(Chance::new(seed ^ 0x51E5_7A7E)),
+            database: Mutex::new(database),
+            truth: Mutex::default(),
+            profile,
+        })
+    }
+
+    /// The database's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        let now = BEGINNING + self.began.elapsed();
+        Timestamp::from_millis(now.as_millis() + self.step_ms.load(Ordering::Relaxed))
+    }
+
+    /// Milliseconds since the world began, whatever clocks say.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn step_clock(&self, millis: i64) {
+        let stepped = self.step_ms.fetch_add(millis, Ordering::Relaxed) + millis;
+        self.step_ms_max.fetch_max(stepped, Ordering::Relaxed);
+    }
+
+    /// The database's clock without its steps back: what a node may still take for the present.
+    pub(crate) fn latest_now(&self) -> Timestamp {
+        let now = BEGINNING + self.began.elapsed();
+        Timestamp::from_millis(now.as_millis() + self.step_ms_max.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_faulty(&self) -> bool {
+        self.faulty.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_faulty(&self, faulty: bool) {
+        self.faulty.store(faulty, Ordering::Relaxed);
+    }
+
+    pub(crate) fn chance(&self) -> MutexGuard<'_, Chance> {
+        lock(&self.chance)
+    }
+
+    pub(crate) fn truth(&self) -> MutexGuard<'_, Truth> {
+        lock(&self.truth)
+    }
+
+    pub(crate) fn database(&self) -> MutexGuard<'_, Database> {
+        lock(&self.database)
+    }
+
+    /// Says what happens, for the reader of a trace and for the proof that a seed always does the same.
+    pub(crate) fn say(&self, what: &'static str, number: i64, text: impl FnOnce() -> String) {
+        self.trace.say(self.elapsed_ms(), what, number, text);
+    }
+
+    /// A place at which a process may be stopped or die.
+    pub(crate) async fn seam(self: &Arc<Self>, process: &Arc<Process>, place: &'static str) {
+        if !self.is_faulty() {
+            return;
+        }
+        let (dies, stops, length) = self.draw_seam();
+        if dies {
+            self.say("dies at a seam", 0, || place.to_owned());
+            process.kill();
+            tokio::task::yield_now().await;
+        } else if stops {
+            self.say("stops at a seam", i64::try_from(length.as_millis()).unwrap_or(0), || place.to_owned());
+            self.stop_for(process, length);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn draw_seam(&self) -> (bool, bool, Duration) {
+        let mut chance = self.chance();
+        let dies = chance.happens(self.profile.seam_kill_ppm);
+        let stops = !dies && chance.happens(self.profile.seam_stop_ppm);
+        (dies, stops, chance.millis(50, self.profile.stop_ms_max))
+    }
+
+    /// SIGSTOP now, SIGCONT later.
+    pub(crate) fn stop_for(&self, process: &Arc<Process>, length: Duration) {
+        if process.stop() {
+            let process = Arc::clone(process);
+            self.tracker.spawn(async move {
+                tokio::time::sleep(length).await;
+                process.resume();
+            });
+        }
+    }
+}
