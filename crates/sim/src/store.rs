@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::graph::Edge;
 use rondel_core::homes::Switch;
 use rondel_core::run::Attempt;
 use rondel_core::{
@@ -28,10 +29,11 @@ use rondel_store::ledger::{
 };
 use rondel_store::logs::{LogChunk, LogRange, RemovedLogs};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
+use rondel_store::request_keys::{Begun, KeptAnswer, KeyedCall};
 use rondel_store::upkeep::{JobStat, StuckJob};
 use rondel_store::{
-    Accounts, AuditLog, Calendars, Catalog, Cluster, Declarations, LeaseToken, Ledger, Logs, Outbox, Result, SignIns,
-    StoreError, Tokens, Trouble, Upkeep,
+    Accounts, AuditLog, Calendars, Catalog, Cluster, Declarations, LeaseToken, Ledger, Logs, Outbox, RequestKeys,
+    Result, SignIns, StoreError, Tokens, Trouble, Upkeep,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -132,6 +134,9 @@ pass_on!(Catalog {
     fn apps(namespace: NamespaceId) -> Vec<App>;
     fn ensure_app(id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> App;
     fn create_job(job: NewJob) -> Created;
+    fn create_jobs(jobs: &[NewJob]) -> Vec<Created>;
+    fn jobs_named(namespace: NamespaceId, names: &[&str]) -> Vec<JobRecord>;
+    fn edges(namespace: NamespaceId) -> Vec<Edge>;
     fn job(namespace: NamespaceId, name: &str) -> Option<JobRecord>;
     fn jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<JobRecord>;
     fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
@@ -274,6 +279,12 @@ pass_on!(Outbox {
     fn take_outbox(now: Timestamp, limit: u32, hold: Duration) -> Vec<OutboxItem>;
     fn drop_outbox(ids: &[OutboxId]) -> ();
     fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
+} also {});
+
+pass_on!(RequestKeys {
+    fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Begun;
+    fn end_call(call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> ();
+    fn forget_calls(before: Timestamp, limit: u32) -> u64;
 } also {});
 
 pass_on!(Declarations {
