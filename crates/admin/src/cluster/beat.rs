@@ -98,7 +98,7 @@ impl BeatLoop {
         self.warn_of_others(&nodes);
         shared.membership.saw_nodes(nodes, shared.clock.now());
         shared.apps.set(shared.store.app_switches().await?);
-        self.heed_switches().await;
+        self.heed_switches();
         let heard = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
@@ -139,14 +139,15 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// What people switched off is to stop within a beat.
-    async fn heed_switches(&self) {
+    /// What people switched off is to stop within a beat. A dispatcher that has no room hears it with the next one: the
+    /// lease does not wait for it.
+    fn heed_switches(&self) {
         let stopped = self.shared.apps.stopped();
         if !stopped.is_empty() {
-            drop(self.shared.events.send(Event::StopApps(stopped)).await);
+            self.shared.events.try_send(Event::StopApps(stopped)).ok();
         }
         if self.shared.membership.switch() == Switch::Stopped {
-            drop(self.shared.events.send(Event::Dismiss).await);
+            self.shared.events.try_send(Event::Dismiss).ok();
         }
     }
 
@@ -209,5 +210,62 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use rondel_core::NamespaceId;
+    use rondel_store::MemStore;
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::lifecycle::Lifecycle;
+
+    async fn until(what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < end, "not within 20 s: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The database's clock steps back by a minute: jobs are quiet until it is where it was, and no fire comes twice.
+    #[tokio::test]
+    async fn a_clock_that_steps_back_makes_jobs_quiet() {
+        let (started, step_ms) = (Instant::now(), Arc::new(AtomicI64::new(0)));
+        let stepped = Arc::clone(&step_ms);
+        let clock = move || {
+            let elapsed = i64::try_from(started.elapsed().as_millis()).unwrap();
+            Timestamp::from_millis(1_800_000_000_000 + elapsed + stepped.load(Ordering::Relaxed))
+        };
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let config =
+            EngineConfig { lease: Duration::from_secs(2), beat: Duration::from_millis(200), ..EngineConfig::default() };
+        let lifecycle = Lifecycle::new();
+        let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
+        let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
+        let namespace = NamespaceId::new(1);
+        engine.create_job(namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        until("it fires", || engine.runs_in_memory() > 0).await;
+        assert_eq!(engine.readiness().quiet_until, None);
+
+        let before = engine.now();
+        step_ms.store(-60_000, Ordering::Relaxed);
+        until("it is told", || engine.readiness().quiet_until.is_some()).await;
+        let quiet_until = engine.readiness().quiet_until.unwrap();
+        assert!(quiet_until >= before && quiet_until < before + Duration::from_secs(21), "{before} {quiet_until}");
+        assert!(engine.now() < before && engine.readiness().lease_held);
+        let claimed = store.job(namespace, "j").await.unwrap().unwrap().next_fire_at;
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        assert_eq!(store.job(namespace, "j").await.unwrap().unwrap().next_fire_at, claimed, "nothing is claimed again");
+        step_ms.store(0, Ordering::Relaxed);
+        until("it fires again", || engine.readiness().quiet_until.is_none()).await;
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
     }
 }
