@@ -145,7 +145,7 @@ mod tests {
         }));
         let tracker = tokio_util::task::TaskTracker::new();
         let handle = tracker.spawn(task);
-        let pass = async |seconds| {
+        let pass = async |seconds: u64| {
             tokio::time::sleep(Duration::from_millis(seconds * 1000 + 500)).await;
             beats.load(Ordering::Relaxed)
         };
