@@ -171,6 +171,7 @@ pub(super) async fn import_file(
     if_match: IfMatch,
     TextBody(body): TextBody,
 ) -> Result<Response, Problem> {
+    call.check(None, forbidden)?;
     let ImportQuery { format, wanted, years, dry_run } = call.query;
     let format = format.ok_or_else(|| {
         let complaint = Complaint::query("format", "missing_parameter", "is needed: ics or csv");
@@ -178,7 +179,6 @@ pub(super) async fn import_file(
     })?;
     name::check(&name).map_err(|message| refuse_value("/name", message))?;
     let rule = import(format, &body, wanted, years).map_err(|error| refuse_value("", error.to_string()))?;
-    call.check(None, forbidden)?;
     let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
     let description = existing.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
     let spec = CalendarSpec { name, description, rule };
