@@ -130,8 +130,8 @@ async fn commands_are_understood_by_the_binary() {
         let command = compose.list(name, "command");
         let help = rondel(&[&command[0], "--help"], &[]).await.stdout;
         for flag in command.iter().filter_map(|word| word.split('=').next()).filter(|word| word.starts_with("--")) {
-            let names = help.split_whitespace().map(|word| word.split([',', '=', '[']).next().unwrap_or_default());
-            let is_known = names.into_iter().any(|name| name == flag);
+            let mut names = help.split_whitespace().map(|word| word.split([',', '=', '[']).next().unwrap_or_default());
+            let is_known = names.any(|name| name == flag);
             assert!(is_known, "{name}: rondel {} has no {flag}", command[0]);
         }
         let words: Vec<&str> = command.iter().map(String::as_str).chain(["check-config"]).collect();
