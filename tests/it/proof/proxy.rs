@@ -71,8 +71,7 @@ async fn carry(
     direction: Cut,
 ) {
     let mut bytes = vec![0; 16 * 1024];
-    loop {
-        let Ok(count) = from.read(&mut bytes).await else { break };
+    while let Ok(count) = from.read(&mut bytes).await {
         let is_open = |cut: &Cut| *cut == Cut::Nothing || (*cut != Cut::Everything && *cut != direction);
         if cut.wait_for(is_open).await.is_err() || count == 0 {
             break;

@@ -156,6 +156,7 @@ pub(super) async fn server(db: &ScratchDb, args: &[&str]) -> Server {
 }
 
 /// A job with a fire each second, the parameters of which are for the handler `journal`; `more` over what everyone has.
+#[expect(clippy::needless_pass_by_value, reason = "callers make them in place")]
 pub(super) fn job(name: &str, work: Value, more: Value) -> Value {
     let mut job = json!({
         "name": name, "app": APP, "handler": "journal", "params": work, "schedule": {"every": "1s"},
