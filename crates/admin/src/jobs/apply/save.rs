@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use futures_util::future::join_all;
 use rondel_core::{AppId, FieldError, NamespaceId};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Created, JobRecord, NewJob};
@@ -14,6 +15,8 @@ use crate::jobs::{JobError, no_calendar};
 
 /// New jobs that are saved between two looks at the progress.
 const CHUNK: usize = 512;
+/// Edits that are saved at the same time: databases write the ends of several transactions to disk at once.
+const AT_ONCE: usize = 8;
 
 /// What became of a planned job.
 #[derive(Debug)]
@@ -90,12 +93,38 @@ impl Saving {
             let chunk: Vec<_> = self.creates.drain(..count).collect();
             return Some(self.create(chunk).await);
         }
-        let (planned, work) = self.others.pop_front()?;
-        let result = if self.is_broken { Err(not_tried()) } else { self.carry_out(work).await };
-        if let Err(JobError::Store(error)) = &result {
-            self.stop(error);
+        let batch = self.next_batch();
+        if batch.is_empty() {
+            return None;
         }
-        Some(vec![SavedJob { planned, result }])
+        if self.is_broken {
+            return Some(
+                batch.into_iter().map(|(planned, _)| SavedJob { planned, result: Err(not_tried()) }).collect(),
+            );
+        }
+        let (planned, works): (Vec<PlannedJob>, Vec<Work>) = batch.into_iter().unzip();
+        let results = join_all(works.into_iter().map(|work| Box::pin(self.carry_out(work)))).await;
+        if let Some(error) = results.iter().find_map(|result| result.as_ref().err().and_then(of_store)) {
+            tell(error);
+            self.is_broken = true;
+        }
+        Some(planned.into_iter().zip(results).map(|(planned, result)| SavedJob { planned, result }).collect())
+    }
+
+    /// What can be saved at the same time: changes of jobs that follow from nothing, else one piece of work.
+    fn next_batch(&mut self) -> Vec<(PlannedJob, Work)> {
+        let mut batch = Vec::new();
+        while let Some((_, work)) = self.others.front() {
+            let stands_alone = !is_free(work);
+            if batch.len() == AT_ONCE || (stands_alone && !batch.is_empty()) {
+                break;
+            }
+            batch.extend(self.others.pop_front());
+            if stands_alone {
+                break;
+            }
+        }
+        batch
     }
 
     async fn carry_out(&self, work: Work) -> Result<Option<JobRecord>, JobError> {
@@ -133,12 +162,11 @@ impl Saving {
     /// Nothing where the store fails.
     async fn create_all(&mut self, chunk: Vec<Checked>) -> Option<Vec<Result<JobRecord, JobError>>> {
         let created = self.create_chunk(chunk).await;
-        created.map_err(|error| self.stop(&error)).ok()
-    }
-
-    fn stop(&mut self, error: &StoreError) {
-        tracing::warn!(error = %chain(error), "cannot go on with an applied list of jobs");
-        self.is_broken = true;
+        if let Err(error) = &created {
+            tell(error);
+            self.is_broken = true;
+        }
+        created.ok()
     }
 
     async fn create_chunk(&mut self, chunk: Vec<Checked>) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
@@ -165,6 +193,25 @@ impl Saving {
         };
         Ok(jobs.into_iter().zip(created).map(answer).collect())
     }
+}
+
+/// Whether an edit needs no order: it touches nothing of who follows from whom.
+fn is_free(work: &Work) -> bool {
+    match work {
+        Work::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),
+        Work::Create(_) | Work::Keep | Work::Remove(_) => false,
+    }
+}
+
+fn of_store(error: &JobError) -> Option<&StoreError> {
+    match error {
+        JobError::Store(error) => Some(error),
+        _ => None,
+    }
+}
+
+fn tell(error: &StoreError) {
+    tracing::warn!(error = %chain(error), "cannot go on with an applied list of jobs");
 }
 
 fn not_tried() -> JobError {
