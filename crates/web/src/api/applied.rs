@@ -94,15 +94,9 @@ impl Summary {
 
 impl Item {
     pub(super) fn planned(job: &PlannedJob) -> Self {
-        let action = match job.action {
-            Action::Create => "created",
-            Action::Change => "changed",
-            Action::Keep => "unchanged",
-            Action::Remove => "removed",
-        };
         Self {
             name: job.name.clone(),
-            action,
+            action: word(job.action),
             index: job.index,
             version: job.version,
             changes: job.changes.iter().cloned().map(ChangeJson::from).collect(),
@@ -124,6 +118,16 @@ impl Item {
                 Self { action: "failed", error: Some(error), ..planned }
             }
         }
+    }
+}
+
+/// What became of a job, in a word.
+pub(super) const fn word(action: Action) -> &'static str {
+    match action {
+        Action::Create => "created",
+        Action::Change => "changed",
+        Action::Keep => "unchanged",
+        Action::Remove => "removed",
     }
 }
 

@@ -1,6 +1,6 @@
 //! A list of jobs as it is to be: compared with what is there, and made so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use axum::body::Body;
@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::{Application, ApplyError, ApplyPlan, Saving};
+use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, Saving};
 use rondel_core::{FieldError, JobSpec};
 use serde_json::Value;
 
-use super::applied::{Answer, Item, Summary};
+use super::applied::{Answer, Item, Summary, word};
 use super::job_body;
 use super::jobs::find_app;
 use crate::app::Web;
@@ -27,6 +27,8 @@ use crate::yaml::{Node, documents};
 
 /// The most jobs of one list.
 const COUNT_MAX: usize = 5_000;
+/// How many jobs of a list the audit log names.
+const NOTED_MAX: usize = 500;
 /// The largest list, in bytes.
 const LEN_MAX: usize = 16 * 1024 * 1024;
 
@@ -170,6 +172,9 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, body: Docum
     if call.query.is_dry_run {
         return json(StatusCode::OK, &of_plan(&plan));
     }
+    // For the audit log: what is about to be done. The definitions themselves are in the versions of the jobs.
+    let deeds = plan.jobs().filter(|job| job.action != Action::Keep).take(NOTED_MAX);
+    call.note.after(&deeds.map(|job| (job.name.as_str(), word(job.action))).collect::<BTreeMap<_, _>>());
     let saving = plan.save(call.engine().clone(), call.caller.name());
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
         let mut response = Response::new(Body::from_stream(lines(saving)));
