@@ -90,7 +90,8 @@ async fn lines(journal: &Journal, count: usize) {
 async fn node(api: &Api, name: &str) -> Value {
     let nodes = api.get("/api/v1/nodes").await.expect(200);
     let found = nodes["items"].as_array().expect("items").iter().find(|node| node["name"] == name);
-    found.unwrap_or_else(|| panic!("no node {name} in {nodes:#}")).clone()
+    assert!(found.is_some(), "no node {name} in {nodes:#}");
+    found.cloned().unwrap_or_default()
 }
 
 async fn claims(api: &Api, name: &str) -> (i64, i64) {

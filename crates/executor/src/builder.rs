@@ -358,7 +358,7 @@ fn open_servers(
         None => None,
         Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
     };
-    Servers::new(urls, token, (ca_file.map(read).transpose()?, identity))
+    Servers::new(urls, token, ca_file.map(read).transpose()?, identity)
 }
 
 type Journaled = (Journal, Vec<v1::Result>);

@@ -104,12 +104,12 @@ impl<Q> Call<Q> {
             return Ok(());
         }
         for parent in spec.parents() {
-            let known = match name::check(&parent.name) {
-                Ok(()) => self.engine().store().job(self.namespace.id, &parent.name).await?,
+            let known = match name::check(parent.name) {
+                Ok(()) => self.engine().store().job(self.namespace.id, parent.name).await?,
                 Err(_) => None,
             };
             if !known.is_some_and(|known| self.sees(known.app)) {
-                let message = format!("there is no job {} that you may see", quoted(&parent.name));
+                let message = format!("there is no job {} that you may see", quoted(parent.name));
                 return Err(refuse_value("/schedule", message));
             }
         }

@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let (buckets, now) = (Buckets::default(), Instant::now());
-        for number in 0..TOKEN_COUNT_MAX as u32 * 2 {
+        for number in 0..2 * TOKEN_COUNT_MAX {
             let mut token = [0; 32];
-            token[..4].copy_from_slice(&number.to_be_bytes());
+            token[..size_of::<usize>()].copy_from_slice(&number.to_be_bytes());
             buckets.take(token, RATE, now);
         }
         assert!(buckets.by_token.lock().unwrap().len() <= TOKEN_COUNT_MAX);

@@ -91,8 +91,14 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_BEAT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beat: Option<Length>,
-    /// How jobs without a living home are shared out among servers: default, id_hash, least_count or weight; the same for every server of a cluster
-    #[arg(long, global = true, value_name = "STRATEGY", env = "RONDEL_SERVER_CLAIM_STRATEGY")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "STRATEGY",
+        env = "RONDEL_SERVER_CLAIM_STRATEGY",
+        help = "How jobs without a living home are shared out among servers: default, id_hash, least_count or weight; \
+                the same for every server of a cluster"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) claim_strategy: Option<ClaimStrategy>,
     /// This server's share where the claim strategy is weight; 0 takes no job as long as another one can

@@ -88,11 +88,15 @@ struct Known {
     dialled: BTreeSet<ServerUrl>,
 }
 
+/// A certificate and its key, both as PEM: what an executor proves itself with.
+pub(crate) type ClientPair = (Vec<u8>, Vec<u8>);
+
 impl Servers {
     pub(crate) fn new(
         configured: BTreeSet<ServerUrl>,
         token: TokenSource,
-        (ca_pem, identity): (Option<Vec<u8>>, Option<(Vec<u8>, Vec<u8>)>),
+        ca_pem: Option<Vec<u8>>,
+        identity: Option<ClientPair>,
     ) -> Result<Self, ExecutorError> {
         let tls = ClientTlsConfig::new().with_enabled_roots();
         let tls = ca_pem.into_iter().fold(tls, |tls, pem| tls.ca_certificate(Certificate::from_pem(pem)));
@@ -176,7 +180,7 @@ mod tests {
     #[test]
     fn named_servers_are_dialled_once_and_while_they_are_named() {
         let configured = BTreeSet::from([ServerUrl::parse("http://a").unwrap()]);
-        let servers = Servers::new(configured, TokenSource::None, (None, None)).unwrap();
+        let servers = Servers::new(configured, TokenSource::None, None, None).unwrap();
         let named = servers.name(&["http://a/".to_owned(), "http://b".to_owned(), "nonsense".to_owned()]);
         assert_eq!(named.len(), 2);
         let b = ServerUrl::parse("http://b").unwrap();

@@ -1,6 +1,6 @@
 //! Accounts and roles.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::access::{Grant, Role};
@@ -188,8 +188,8 @@ impl SqlStore {
     }
 
     /// What each of these may do, in order.
-    pub(super) async fn grants(&self, subject: Subject, ids: &[i64]) -> Result<HashMap<i64, Vec<Grant>>> {
-        let mut found: HashMap<i64, Vec<Grant>> = HashMap::new();
+    pub(super) async fn grants(&self, subject: Subject, ids: &[i64]) -> Result<BTreeMap<i64, Vec<Grant>>> {
+        let mut found: BTreeMap<i64, Vec<Grant>> = BTreeMap::new();
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_GRANTS).text(subject.word()).list(chunk.iter().copied());
             for row in self.rows(query).await? {

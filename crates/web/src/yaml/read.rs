@@ -285,9 +285,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, value: Value) {
+    fn check(text: &str, value: &Value) {
         let read: Vec<Value> = documents(text).unwrap().iter().map(Node::value).collect();
-        assert_eq!(Value::Array(read), value, "{text}");
+        assert_eq!(&Value::Array(read), value, "{text}");
     }
 
     #[track_caller]
@@ -299,25 +299,25 @@ mod tests {
 
     #[test]
     fn documents_become_values() {
-        check("", json!([]));
-        check("---\n---\n# nothing\n", json!([]));
+        check("", &json!([]));
+        check("---\n---\n# nothing\n", &json!([]));
         check(
             "name: a\nretry: {max: 3, backoff: 10s}\n",
-            json!([{"name": "a", "retry": {"max": 3, "backoff": "10s"}}]),
+            &json!([{"name": "a", "retry": {"max": 3, "backoff": "10s"}}]),
         );
-        check("- name: a\n- name: b\n", json!([[{"name": "a"}, {"name": "b"}]]));
-        check("name: a\n---\nname: b\n", json!([{"name": "a"}, {"name": "b"}]));
-        check("x: |\n  one\n  two\ny: \"a\\tb\"\nz: !!str 12\n", json!([{"x": "one\ntwo\n", "y": "a\tb", "z": "12"}]));
-        check("1: a\ntrue: b\n", json!([{"1": "a", "true": "b"}]));
-        check("{\"a\": [1, 2.5, null, true]}", json!([{"a": [1, 2.5, null, true]}]));
+        check("- name: a\n- name: b\n", &json!([[{"name": "a"}, {"name": "b"}]]));
+        check("name: a\n---\nname: b\n", &json!([{"name": "a"}, {"name": "b"}]));
+        check("x: |\n  one\n  two\ny: \"a\\tb\"\nz: !!str 12\n", &json!([{"x": "one\ntwo\n", "y": "a\tb", "z": "12"}]));
+        check("1: a\ntrue: b\n", &json!([{"1": "a", "true": "b"}]));
+        check("{\"a\": [1, 2.5, null, true]}", &json!([{"a": [1, 2.5, null, true]}]));
     }
 
     #[test]
     fn aliases_and_merges_repeat() {
-        check("a: &x {p: 1, q: 2}\nb: *x\n", json!([{"a": {"p": 1, "q": 2}, "b": {"p": 1, "q": 2}}]));
+        check("a: &x {p: 1, q: 2}\nb: *x\n", &json!([{"a": {"p": 1, "q": 2}, "b": {"p": 1, "q": 2}}]));
         check(
             "- &base {app: b, retry: 1}\n- <<: *base\n  retry: 2\n",
-            json!([[{"app": "b", "retry": 1}, {"app": "b", "retry": 2}]]),
+            &json!([[{"app": "b", "retry": 1}, {"app": "b", "retry": 2}]]),
         );
     }
 

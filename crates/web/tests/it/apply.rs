@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server};
 
-fn job(name: &str, change: Value) -> Value {
+fn job(name: &str, mut change: Value) -> Value {
     let mut job = json!({"name": name, "app": "x", "handler": "h"});
-    job.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    job.as_object_mut().unwrap().append(change.as_object_mut().unwrap());
     job
 }
 

@@ -74,6 +74,6 @@ async fn a_token_that_asks_too_often_waits() {
     assert_eq!(refused.headers["retry-after"], "1");
     assert_eq!(refused.expect(429)["code"], "rate_limited");
     // Who is not let in is not counted, and health is open to all.
-    assert_eq!(server.send(axum::http::Request::get("/api/v1/apps").body(Body::empty()).unwrap()).await.status, 401);
+    assert_eq!(server.send(http::Request::get("/api/v1/apps").body(Body::empty()).unwrap()).await.status, 401);
     assert_eq!(server.get("/livez").await.status, 200);
 }

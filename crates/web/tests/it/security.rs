@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-/// XXL-JOB before 2.2.0, PowerJob CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: a way in that asks nobody.
+/// XXL-JOB before 2.2.0, `PowerJob` CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: a way in that asks nobody.
 #[test]
 fn no_way_in_without_asking_who() {
     let open: Vec<_> =
@@ -94,7 +94,7 @@ async fn names_of_users_and_tokens_are_text() {
     assert_eq!(server.with_body("POST", "/api/v1/users", turned).await.status, 422);
 }
 
-/// XXL-JOB CVE-2022-36157 and CVE-2025-9264, DolphinScheduler CVE-2026-41280: what is somebody else's, by its number.
+/// XXL-JOB CVE-2022-36157 and CVE-2025-9264, `DolphinScheduler` CVE-2026-41280: what is somebody else's, by its number.
 #[tokio::test]
 async fn what_is_foreign_is_as_if_it_were_not() {
     let server = Server::start().await;
@@ -135,7 +135,7 @@ async fn what_is_foreign_is_as_if_it_were_not() {
     assert_eq!(denied["items"].as_array().unwrap().len(), 6, "each attempt is written down");
 }
 
-/// PowerJob CVE-2024-44546 and its kin: text that becomes a part of a statement.
+/// `PowerJob` CVE-2024-44546 and its kin: text that becomes a part of a statement.
 #[tokio::test]
 async fn text_stays_text_in_filters() {
     let server = Server::start().await;
