@@ -57,6 +57,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("reqwest", &["rondel-admin", "rondel-bench", "rondel-cli", "rondel-executor", "rondel-tests"]),
     ("quote", &["rondel-macros"]),
     ("sqlx", &["rondel-store"]),
+    ("strsim", &["rondel-cli"]),
     ("syn", &["rondel-macros"]),
     // The simulation has the status of a stream that is refused.
     ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim"]),

@@ -151,6 +151,7 @@ fn end_left_over(folder: &Path) -> io::Result<()> {
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     use rondel_proto::v1::Trigger;
 
@@ -182,6 +183,12 @@ mod tests {
         std::fs::create_dir(&not_one).unwrap();
         let mut left = Command::new("sleep");
         let mut left = left.arg("60").env(WORK_DIR, dead.join("run-1-1-x").canonicalize().unwrap()).spawn().unwrap();
+        // A process that has just begun has no environment to be read yet.
+        let environment = format!("/proc/{}/environ", left.id());
+        let begun = Instant::now();
+        while std::fs::read(&environment).unwrap().is_empty() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
 
         let next = Folders::open(base.path(), true, None).unwrap();
         assert!(!dead.exists() && not_one.exists() && living.path.exists() && next.path.exists());

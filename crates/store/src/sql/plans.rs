@@ -52,7 +52,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&catalog_versions::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&ledger_read::READ_CHECKS, "run USING INTEGER PRIMARY KEY"),
         (&ledger_read::READ_CHECKS, "job_due USING INTEGER PRIMARY KEY"),
-        (&accounts::LOCK_ADMINS, "role_grant_place (namespace_id=? AND role=? AND app_id=?)"),
+        (&accounts::LOCK_ADMINS, "role_grant_place (namespace_id=? AND role=? AND app_id=? AND subject_kind=?)"),
         (&accounts::READ_GRANTS, "PRIMARY KEY (subject_kind=? AND subject_id=?)"),
         (&sessions::LIST_SESSIONS, "web_session_account (account_id=?)"),
         (&sessions::DELETE_TOKEN_SESSIONS, "web_session_token (token_id=?)"),
