@@ -256,7 +256,7 @@ impl Engine {
             ..Run::new(RunId::new(id), of, now, request.trigger, owner)
         };
         let run = if record.spec.is_sharded() { run.for_all_shards() } else { run };
-        let run = self.store().request_run(token, run, now).await?;
+        let run = self.store().request_run(token, run).await?;
         self.inject(vec![run.clone()]);
         Ok(run)
     }

@@ -238,7 +238,7 @@ pass_on!(AuditLog {
 
 pass_on!(Ledger {
     fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
-    fn request_run(token: LeaseToken, run: Run, now: Timestamp) -> Run;
+    fn request_run(token: LeaseToken, run: Run) -> Run;
     fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
     fn overdue(token: LeaseToken, before: Timestamp, limit: u32) -> Vec<Run>;
     fn running(token: LeaseToken, limit: u32) -> Vec<Run>;
@@ -251,7 +251,7 @@ pass_on!(Ledger {
     fn ask_cancels(runs: &[RunId], by: &str, now: Timestamp) -> u64;
     fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
     fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
-    fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
+    fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId, not_before: Timestamp) -> Vec<RunId>;
     fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
     fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
     fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobId>;

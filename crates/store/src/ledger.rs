@@ -63,6 +63,13 @@ pub(crate) fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
     run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at
 }
 
+/// The lease in whose name a new run of a job stands whose home is this node. `leases` are the ends of the node's lease and
+/// of the one before; they are equal once it is fenced, and nobody adopts what stands under the epoch of a fence.
+pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
+    let is_fenced = leases.0 == leases.1;
+    LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
+}
+
 /// An open run that came to this node from a lease that is over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopted {
@@ -275,9 +282,9 @@ pub trait Ledger {
     /// took drops out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
-    /// Inserts a run that somebody asked for, owned by the living home of its job, else by `token`, which becomes the
-    /// home. Answers the run as it is stored; the one that is there already where its key exists.
-    async fn request_run(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run>;
+    /// Inserts a run that somebody asked for, owned by the home of its job, be it dead (then it is adopted with whatever else
+    /// is open of the job), else by `token`, which becomes the home. Answers the run as it is stored; the one that is there already where its key exists.
+    async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
 
     /// Own waiting runs due until `until` become pending; answers them, the earliest first.
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
@@ -330,8 +337,16 @@ pub trait Ledger {
     /// now on. Who adopts a dead node's runs ([`adopt`](Self::adopt)) counts in its place.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 
-    /// Gives own pending runs that were never sent to another living node, and their jobs with them. Answers which went.
-    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
+    /// Gives own pending runs that were never sent to another living node, and their jobs with them; of a job that is at
+    /// home there already, just the runs. A job takes along what nobody has looked at yet, due at or after `not_before`, and
+    /// stays with all of its runs where anything else of it is open: a job has one home. Answers which of the runs went.
+    async fn hand_over(
+        &self,
+        token: LeaseToken,
+        runs: &[RunId],
+        to: NodeId,
+        not_before: Timestamp,
+    ) -> Result<Vec<RunId>>;
 
     /// The same of whole jobs whose home the node is: each goes with its open runs, or stays where it is. It stays where it
     /// has an open run that the caller did not name, one that may have been sent, or one that is due before `not_before`.

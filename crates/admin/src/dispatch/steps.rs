@@ -20,6 +20,8 @@ use crate::engine::{Shared, chain};
 
 /// Steps that may wait; a step that finds no room is tried again by the dispatcher.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
+/// What is due so much later the tick has not read yet.
+const UNREAD: Duration = Duration::from_millis(650);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Who cancels the runs of an app that is stopped.
@@ -162,7 +164,7 @@ impl StepLoop {
             }
             Step::Seek(waiting) => self.seek(waiting, token).await,
             Step::HandOver(runs, to) => {
-                let given = store.hand_over(token, &runs, to).await?;
+                let given = store.hand_over(token, &runs, to, self.shared.clock.now() + UNREAD).await?;
                 self.shared.counters.add(Count::RunsHandedOver, given.len());
                 self.tell(Event::HandedOver(given)).await;
                 Ok(())
@@ -234,7 +236,7 @@ impl StepLoop {
             }
         }
         for (node, runs) in by_node {
-            let went = store.hand_over(token, &runs, node).await?;
+            let went = store.hand_over(token, &runs, node, now + UNREAD).await?;
             tracing::info!(count = went.len(), node_id = %node, "gave runs to a node that hears an executor for them");
             given.extend(went);
         }

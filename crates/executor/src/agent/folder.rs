@@ -151,9 +151,10 @@ fn end_left_over(folder: &Path) -> io::Result<()> {
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use rondel_proto::v1::Trigger;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::setup::{Setup, States, Timing};
@@ -172,8 +173,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
     }
 
-    #[test]
-    fn what_a_dead_agent_left_goes_at_the_next_start_and_a_living_ones_stays() {
+    #[tokio::test]
+    async fn what_a_dead_agent_left_goes_at_the_next_start_and_a_living_ones_stays() {
         let base = tempfile::tempdir().unwrap();
         let living = Folders::open(base.path(), true, None).unwrap();
         let dead = base.path().join("agent-dead");
@@ -187,7 +188,7 @@ mod tests {
         let environment = format!("/proc/{}/environ", left.id());
         let begun = Instant::now();
         while std::fs::read(&environment).unwrap().is_empty() && begun.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(1));
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
 
         let next = Folders::open(base.path(), true, None).unwrap();

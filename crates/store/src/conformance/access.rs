@@ -115,7 +115,7 @@ pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     let lease = join(store).await;
     let now = store.now().await.unwrap();
     for of in [&own, &other, &own] {
-        store.request_run(lease, requested(of, lease, now), now).await.unwrap();
+        store.request_run(lease, requested(of, lease, now)).await.unwrap();
     }
     let query = |within| RunQuery { within, limit: 1, ..RunQuery::default() };
     let first = store.list_runs(DEFAULT, &query(Some(vec![own.app]))).await.unwrap();

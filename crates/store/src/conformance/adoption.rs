@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_core::{Run, RunStatus};
 
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
@@ -72,7 +72,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
 
     // A run that was committed for the dead epoch after all is found by the next look.
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..row.clone() };
-    store.request_run(sleeper, late, Timestamp::MAX).await.unwrap();
+    store.request_run(sleeper, late).await.unwrap();
     let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     assert!(back.epoch > sleeper.epoch);
     let own = store.adopt(back, &[], 10).await.unwrap();

@@ -134,7 +134,7 @@ pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     let (whole, shards) = expanded(store, token, 2).await;
     let id = RunId::new(next_id());
     let again = Run { id, cause: id.get(), parent: Some(whole.id), ..shards[1].clone() };
-    let again = store.request_run(token, again, whole.due_at).await.unwrap();
+    let again = store.request_run(token, again).await.unwrap();
     finish_all(store, &[finish(&again, Outcome::Succeeded)]).await;
     assert_eq!(read(store, whole.id).await.open_shards, Some(2));
     finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;

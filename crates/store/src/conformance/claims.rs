@@ -153,28 +153,34 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     assert_eq!(finish_all(store, &[]).await, []);
 }
 
-/// The living home has it; where there is none, the asker becomes the home.
+/// The home has it, and with a dead home it waits for whoever adopts what else is open of the job.
 pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
     let job = job(store, Some(now + Duration::from_secs(3600))).await;
 
-    let first = store.request_run(a, requested(&job, a, now), now).await.unwrap();
+    let first = store.request_run(a, requested(&job, a, now)).await.unwrap();
     assert_eq!((first.node, first.node_epoch), (a.node, a.epoch));
     let due_now = due(store, &job, &[a.node]).await.unwrap();
     assert_eq!((due_now.home, due_now.term), (a.node, 1));
 
-    let second = store.request_run(b, requested(&job, b, now), now).await.unwrap();
+    let second = store.request_run(b, requested(&job, b, now)).await.unwrap();
     assert_eq!((second.node, second.node_epoch), (a.node, a.epoch), "the home is alive");
     assert_eq!(read(store, second.id).await, second);
 
     let same_key = rondel_core::Run { id: RunId::new(super::next_id()), ..second.clone() };
-    assert_eq!(store.request_run(b, same_key, now).await.unwrap(), second);
+    assert_eq!(store.request_run(b, same_key).await.unwrap(), second);
 
     store.release(a).await.unwrap();
     let now = store.now().await.unwrap();
-    let third = store.request_run(b, requested(&job, b, now), now).await.unwrap();
-    assert_eq!((third.node, third.node_epoch), (b.node, b.epoch));
+    let third = store.request_run(b, requested(&job, b, now)).await.unwrap();
+    assert_eq!((third.node, third.node_epoch), (a.node, a.epoch), "the others are not adopted yet");
+    let mut adopted: Vec<RunId> =
+        store.adopt(b, &[a.node], 10).await.unwrap().into_iter().map(|adopted| adopted.run.id).collect();
+    adopted.sort_unstable();
+    assert_eq!(adopted, [first.id, second.id, third.id]);
+    let late = store.request_run(a, requested(&job, a, now)).await.unwrap();
+    assert_eq!((late.node, late.node_epoch), (b.node, b.epoch), "it moved along");
     let due_now = due(store, &job, &[b.node]).await.unwrap();
     assert_eq!((due_now.home, due_now.term), (b.node, 2));
 }

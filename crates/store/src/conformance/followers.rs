@@ -155,7 +155,7 @@ pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
 /// A run that somebody asked for.
 async fn start(store: &dyn Store, token: LeaseToken, job: &JobRecord) -> Run {
     let now = store.now().await.unwrap();
-    store.request_run(token, requested(job, token, now), now).await.unwrap()
+    store.request_run(token, requested(job, token, now)).await.unwrap()
 }
 
 async fn end(store: &dyn Store, token: LeaseToken, run: &Run, outcome: Outcome) -> Ends {

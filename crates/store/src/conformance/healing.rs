@@ -105,7 +105,7 @@ pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
     claim(store, token, &job, rows.to_vec()).await;
     assert!(store.expand(token, whole.id, &super::broadcasts::shards(&whole, 2)).await.unwrap());
     let by_hand = requested(&job, token, at(35));
-    store.request_run(token, by_hand, at(35)).await.unwrap();
+    store.request_run(token, by_hand).await.unwrap();
 
     let planned = async |from: Timestamp, to: Timestamp, limit| {
         let found = store.planned_rows(job.id, from, to, limit).await.unwrap();

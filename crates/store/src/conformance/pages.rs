@@ -51,7 +51,7 @@ pub async fn pages_of_runs_have_no_gaps(store: &dyn Store) {
     let cause = super::next_id();
     let twin = Run { id: RunId::new(super::next_id()), cause, ..rows[10].clone() };
     let token = join(store).await;
-    store.request_run(token, twin.clone(), rows[10].due_at).await.unwrap();
+    store.request_run(token, twin.clone()).await.unwrap();
     let query = RunQuery { job: Some(job.id), limit: 4, ..RunQuery::default() };
     let mut expected = expected;
     expected.insert(14, twin.id);
@@ -91,7 +91,7 @@ pub async fn runs_that_follow_are_found_by_their_parents(store: &dyn Store) {
     let mut made = Vec::new();
     for parent in [&rows[1], &rows[2], &rows[1]] {
         let run = Run { parent: Some(parent.id), ..requested(&job, token, parent.fire_at) };
-        made.push(store.request_run(token, run, parent.fire_at).await.unwrap().id);
+        made.push(store.request_run(token, run).await.unwrap().id);
     }
     assert_eq!(below(vec![rows[1].id, rows[2].id, rows[3].id], 100).await, made);
     assert_eq!(below(vec![rows[1].id, rows[2].id], 2).await, made[..2]);

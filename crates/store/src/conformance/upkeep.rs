@@ -67,7 +67,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
     // A retry by hand of a run that goes is a run of its own.
     let parent = Some(gone[0].id);
     let by_hand = Run { id: RunId::new(next_id()), cause: next_id(), parent, ..gone[0].clone() };
-    store.request_run(token, by_hand.clone(), by_hand.due_at).await.unwrap();
+    store.request_run(token, by_hand.clone()).await.unwrap();
     finish_one(store, finish(&by_hand, Outcome::Succeeded)).await;
 
     assert_eq!(purge_all(store, 2).await, 6);

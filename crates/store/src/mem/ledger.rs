@@ -1,6 +1,6 @@
 //! Due jobs and runs.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use async_trait::async_trait;
 use rondel_core::run::{Attempt, BROADCAST};
@@ -56,9 +56,9 @@ impl Ledger for MemStore {
         Ok(claimed)
     }
 
-    async fn request_run(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run> {
+    async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
         let mut state = self.state();
-        let owner = state.home_of(token, &run, now);
+        let owner = state.home_of(token, &run);
         let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
         if state.insert(run.clone()) {
             return Ok(run);
@@ -237,23 +237,23 @@ impl Ledger for MemStore {
         Ok(limits.iter().map(|limit| *state.limit_homes.entry(limit.clone()).or_insert(token.node)).collect())
     }
 
-    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
+    async fn hand_over(
+        &self,
+        token: LeaseToken,
+        runs: &[RunId],
+        to: NodeId,
+        not_before: Timestamp,
+    ) -> Result<Vec<RunId>> {
         let now = self.now();
         let mut state = self.state();
         let Some(to) = state.nodes.get(&to).filter(|held| held.node.takes_jobs(now)).map(|held| held.node.token())
         else {
             return Ok(Vec::new());
         };
+        let jobs: BTreeSet<JobId> = runs.iter().filter_map(|id| Some(state.runs.get(id)?.job)).collect();
         let mut given = Vec::new();
-        for id in runs {
-            let is_unsent = |run: &&mut Run| run.status == RunStatus::Pending && run.marked_at.is_none();
-            let Some(run) = state.own(token, *id).filter(is_unsent) else { continue };
-            (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
-            let job = run.job;
-            if let Some(due) = state.due.get_mut(&job).filter(|due| due.home == token.node) {
-                (due.home, due.term) = (to.node, due.term + 1);
-            }
-            given.push(*id);
+        for job in jobs {
+            given.extend(state.give_job(token, job, runs, to, not_before));
         }
         given.sort_unstable();
         Ok(given)
@@ -376,13 +376,13 @@ impl State {
         Some(DueJob { job, next_fire_at, version: due.version, home: due.home, term: due.term })
     }
 
-    fn home_of(&mut self, token: LeaseToken, run: &Run, now: Timestamp) -> LeaseToken {
+    fn home_of(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {
         let Some(due) = self.due.get_mut(&run.job) else { return token };
         if due.home == token.node {
             return token;
         }
-        if let Some(home) = self.nodes.get(&due.home).filter(|held| held.node.is_living(now)) {
-            return home.node.token();
+        if let Some(home) = self.nodes.get(&due.home) {
+            return home.lease_of_home();
         }
         (due.home, due.term) = (token.node, due.term + 1);
         token
@@ -447,6 +447,47 @@ impl State {
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });
         }
         adopted
+    }
+
+    /// The named runs that went.
+    fn give_job(
+        &mut self,
+        token: LeaseToken,
+        job: JobId,
+        named: &[RunId],
+        to: LeaseToken,
+        not_before: Timestamp,
+    ) -> Vec<RunId> {
+        let home = self.due.get(&job).map(|due| due.home);
+        let open = self.open_of(|run| run.node == token.node && run.job == job);
+        let is_unsent =
+            |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
+        let is_named = |run: &Run| named.contains(&run.id);
+        let going: Vec<RunId> = if home == Some(token.node) {
+            let may_go = |run: &Run| {
+                is_unsent(run)
+                    && run.shard_total.is_none_or(|total| total <= 1)
+                    && (is_named(run) || run.due_at >= not_before)
+            };
+            if !open.iter().all(may_go) {
+                return Vec::new();
+            }
+            if let Some(due) = self.due.get_mut(&job) {
+                (due.home, due.term) = (to.node, due.term + 1);
+            }
+            open.iter().map(|run| run.id).collect()
+        } else if home == Some(to.node) {
+            let may_go = |run: &&Run| is_named(run) && is_unsent(run) && run.status == RunStatus::Pending;
+            open.iter().filter(may_go).map(|run| run.id).collect()
+        } else {
+            return Vec::new();
+        };
+        for id in &going {
+            if let Some(run) = self.runs.get_mut(id) {
+                (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
+            }
+        }
+        going.into_iter().filter(|id| named.contains(id)).collect()
     }
 
     /// The runs that go with the job; `None` where it stays.

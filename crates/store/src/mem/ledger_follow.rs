@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rondel_core::graph::Graph;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use super::State;
+use super::{State, StoredNode};
 use crate::follow::{Child, EndedRun, FireFacts, Fold, Member, Passed, Root, params};
 use crate::ledger::{Ends, Finisher};
 
@@ -32,7 +32,7 @@ impl State {
             let ended = ended.iter().filter(|ended| ended.root() == root.run).copied().collect();
             let members = self.members(&root, &graph);
             let facts = FireFacts { root: &root, graph: &graph, created: &created, members, ended };
-            let children = self.children(&facts, finisher, now);
+            let children = self.children(&facts, finisher);
             let plan = facts.plan(&children, finisher.ids, now);
             for follower in plan.followers {
                 let mut run = follower.run;
@@ -68,13 +68,13 @@ impl State {
         graph.reach(root.job).into_iter().filter_map(own).collect()
     }
 
-    fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>, now: Timestamp) -> BTreeMap<JobId, Child> {
+    fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>) -> BTreeMap<JobId, Child> {
         let jobs = facts.graph.reach(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job));
         let child = |job: JobId| {
             let stored = self.jobs.get(&job).filter(|stored| !stored.is_deleted)?;
             let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home));
-            let living = home.filter(|held| held.node.is_living(now)).map(|held| held.node.token());
-            let owner = living.filter(|living| living.node != finisher.token.node).unwrap_or(finisher.token);
+            let lease = home.map(StoredNode::lease_of_home);
+            let owner = lease.filter(|lease| lease.node != finisher.token.node).unwrap_or(finisher.token);
             let record = &stored.record;
             let (namespace, app, version, spec) = (record.namespace, record.app, record.version, record.spec.clone());
             Some((job, Child { namespace, app, version, spec, owner }))

@@ -37,7 +37,7 @@ use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar};
 use crate::cluster::{ExecutorRecord, Node, Session};
 use crate::declarations::DeclaredSet;
 use crate::follow::EndedRun;
-use crate::ledger::LimitName;
+use crate::ledger::{LimitName, lease_of_home};
 use crate::outbox::{FailureWebhook, OutboxItem};
 
 /// What time it is.
@@ -152,6 +152,13 @@ struct StoredNode {
     node: Node,
     ordinal: i64,
     prior_lease_until: Timestamp,
+}
+
+impl StoredNode {
+    /// In whose name a new run of a job stands that is at home here.
+    fn lease_of_home(&self) -> LeaseToken {
+        lease_of_home(self.node.id, self.node.epoch, (self.node.lease_until, self.prior_lease_until))
+    }
 }
 
 impl State {

@@ -22,8 +22,8 @@ impl Ledger for SqlStore {
         self.claim_jobs(token, jobs).await
     }
 
-    async fn request_run(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run> {
-        self.insert_requested(token, run, now).await
+    async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
+        self.insert_requested(token, run).await
     }
 
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
@@ -86,8 +86,14 @@ impl Ledger for SqlStore {
         self.read_limit_homes(token, limits).await
     }
 
-    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
-        self.give_runs(token, runs, to).await
+    async fn hand_over(
+        &self,
+        token: LeaseToken,
+        runs: &[RunId],
+        to: NodeId,
+        not_before: Timestamp,
+    ) -> Result<Vec<RunId>> {
+        self.give_runs(token, runs, to, not_before).await
     }
 
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunId};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
@@ -10,7 +10,7 @@ use super::failure::{self, Failure};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, lease_of_home};
 use crate::{LeaseToken, Result};
 
 pub(super) const READ_DUE: Statement = Statement {
@@ -42,8 +42,10 @@ const FIND_KEYS: Statement = Statement {
     text: "SELECT run.id FROM {rows:iiii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
            AND run.cause = v.column3 AND run.shard_index = v.column4",
 };
-const READ_LIVING: Statement =
-    Statement { name: "read_living", text: "SELECT id, epoch FROM node WHERE id = ? AND lease_until_ms > ?" };
+const READ_HOME: Statement = Statement {
+    name: "read_home",
+    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id = ?",
+};
 const MOVE_HOME: Statement =
     Statement { name: "move_home", text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?" };
 const READ_RUN_BY_KEY: Statement = Statement {
@@ -104,9 +106,9 @@ impl SqlStore {
         Ok(claimed)
     }
 
-    pub(super) async fn insert_requested(&self, token: LeaseToken, run: Run, now: Timestamp) -> Result<Run> {
+    pub(super) async fn insert_requested(&self, token: LeaseToken, run: Run) -> Result<Run> {
         transact!(self, "request_run", |tx| {
-            let owner = tx.home_of(token, run.job, now).await?;
+            let owner = tx.home_of(token, run.job).await?;
             let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
             if tx.execute(insert).await? == 1 {
@@ -144,8 +146,9 @@ impl Tx<'_> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
     }
 
-    /// The lease of the job's home, which becomes `token` where there is no living one.
-    async fn home_of(&mut self, token: LeaseToken, job: JobId, now: Timestamp) -> Result<LeaseToken> {
+    /// The lease in whose name a new run of the job stands: that of its home, be it dead, since what else is open of the
+    /// job is adopted with it. A job without a home gets `token`'s node.
+    async fn home_of(&mut self, token: LeaseToken, job: JobId) -> Result<LeaseToken> {
         let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(job.get())).await? else {
             // A deleted job has no home any more.
             return Ok(token);
@@ -156,9 +159,11 @@ impl Tx<'_> {
         if home == token.node.get() {
             return Ok(token);
         }
-        if let Some(row) = self.row(Query::new(&READ_LIVING).int(home).at(now)).await? {
+        if let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? {
             let mut columns = Reader::new(&row, "node");
-            return Ok(LeaseToken { node: NodeId::new(columns.int("id")?), epoch: columns.int("epoch")? });
+            let (node, epoch) = (NodeId::new(columns.int("id")?), columns.int("epoch")?);
+            let leases = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
+            return Ok(lease_of_home(node, epoch, leases));
         }
         let query = Query::new(&MOVE_HOME).int(token.node.get()).int(job.get()).int(home);
         self.execute_all(query, 1).await?;

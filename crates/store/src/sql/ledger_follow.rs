@@ -9,7 +9,7 @@ use super::catalog::READ_JOB_NAMES;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{Tx, rows};
 use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, Passed, Root, params};
-use crate::ledger::Finisher;
+use crate::ledger::{Finisher, lease_of_home};
 use crate::outbox::is_failure;
 use crate::{LeaseToken, Result};
 
@@ -35,9 +35,9 @@ pub(super) const READ_MEMBERS: Statement = Statement {
 const READ_CHILDREN: Statement = Statement {
     name: "read_children",
     text: "SELECT job.id, job.namespace_id, job.app_id, job.version, job_version.spec, job_due.home, node.id, \
-           node.epoch FROM job JOIN job_version ON job_version.job_id = job.id AND job_version.version = job.version \
+           node.epoch, node.lease_until_ms, node.prior_lease_until_ms FROM job JOIN job_version ON job_version.job_id = job.id AND job_version.version = job.version \
            JOIN job_due ON job_due.job_id = job.id \
-           LEFT JOIN node ON node.id = job_due.home AND node.lease_until_ms > {now} \
+           LEFT JOIN node ON node.id = job_due.home \
            WHERE job.id {in_list} AND job.retired = 0",
 };
 const READ_PASSED: Statement = Statement {
@@ -71,7 +71,7 @@ pub(super) struct Followed {
     pub(super) failed: Vec<RunId>,
 }
 
-/// A child with the home that is dead, or was never there.
+/// A child with the home that does not exist, or was never there.
 struct Candidate {
     child: Child,
     lost_home: Option<NodeId>,
@@ -263,14 +263,18 @@ impl Tx<'_> {
                 let spec = columns.text("spec")?;
                 let spec: JobSpec = serde_json::from_str(&spec).map_err(|error| columns.corrupt("spec", error))?;
                 let home = NodeId::new(columns.int("home")?);
-                let living = match (columns.opt_int("node_id")?, columns.opt_int("epoch")?) {
-                    (Some(node), Some(epoch)) => Some(LeaseToken { node: NodeId::new(node), epoch }),
+                let known = (columns.opt_int("node_id")?, columns.opt_int("epoch")?);
+                let leases = (columns.opt_at("lease_until_ms")?, columns.opt_at("prior_lease_until_ms")?);
+                // A dead home too: the run is adopted with whatever else is open of its job.
+                let lease = match (known, leases) {
+                    ((Some(node), Some(epoch)), (Some(end), Some(prior))) => {
+                        Some(lease_of_home(NodeId::new(node), epoch, (end, prior)))
+                    }
                     _ => None,
                 };
                 let own = finisher.token;
-                let lost_home = (living.is_none() && home != own.node).then_some(home);
-                // The home's own lease may have ended in the eyes of the database; its ends count all the same.
-                let owner = living.filter(|living| living.node != own.node).unwrap_or(own);
+                let lost_home = (lease.is_none() && home != own.node).then_some(home);
+                let owner = lease.filter(|lease| lease.node != own.node).unwrap_or(own);
                 let child = Child { namespace, app, version, spec, owner };
                 candidates.insert(job, Candidate { child, lost_home });
             }

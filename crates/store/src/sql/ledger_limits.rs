@@ -1,8 +1,8 @@
 //! Who counts for a limit that jobs share, and runs on their way to that node.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use rondel_core::{NodeId, RunId};
+use rondel_core::{NodeId, RunId, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
@@ -39,7 +39,8 @@ const LOCK_UNSENT: Statement = Statement {
 /// As waiting ones: the scan of the other node takes them up.
 const GIVE_RUNS: Statement = Statement {
     name: "give_runs",
-    text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} AND status = 'pending'",
+    text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
+           AND status IN ('pending', 'waiting')",
 };
 
 impl SqlStore {
@@ -63,18 +64,31 @@ impl SqlStore {
         Ok(homes)
     }
 
-    pub(super) async fn give_runs(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
-        let mut ids: Vec<i64> = runs.iter().map(|run| run.get()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let mut given = Vec::with_capacity(ids.len());
-        for chunk in ids.chunks(CHUNK_MAX) {
+    pub(super) async fn give_runs(
+        &self,
+        token: LeaseToken,
+        runs: &[RunId],
+        to: NodeId,
+        not_before: Timestamp,
+    ) -> Result<Vec<RunId>> {
+        let mut by_job: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+        for chunk in runs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_JOBS).list(chunk.iter().map(|run| run.get()))).await? {
+                let mut columns = Reader::new(&row, "run");
+                let id = columns.int("id")?;
+                by_job.entry(columns.int("job_id")?).or_default().insert(id);
+            }
+        }
+        let jobs: Vec<(i64, BTreeSet<i64>)> = by_job.into_iter().collect();
+        let mut given = Vec::with_capacity(runs.len());
+        for chunk in jobs.chunks(CHUNK_MAX) {
             given.extend(transact!(self, "hand_over", |tx| {
                 let Some(row) = tx.row(Query::new(&READ_LEASE).int(to.get())).await? else { return Ok(Vec::new()) };
                 let epoch = Reader::new(&row, "node").int("epoch")?;
-                tx.give(token, chunk, (to, epoch)).await
+                tx.give(token, chunk, (to, epoch), not_before).await
             })?);
         }
+        given.sort_unstable();
         Ok(given)
     }
 }
@@ -89,37 +103,66 @@ impl Tx<'_> {
     }
 
     /// Jobs first, then runs, each by id: as adoption does.
-    async fn give(&mut self, token: LeaseToken, ids: &[i64], to: (NodeId, i64)) -> Result<Vec<RunId>> {
-        let mut jobs = BTreeMap::new();
-        for row in self.rows(Query::new(&READ_JOBS).list(ids.iter().copied())).await? {
-            let mut columns = Reader::new(&row, "run");
-            let id = columns.int("id")?;
-            jobs.insert(columns.int("job_id")?, id);
-        }
-        if jobs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut homes = HashMap::new();
-        for row in self.rows(Query::new(&LOCK_DUE).list(jobs.keys().copied())).await? {
+    async fn give(
+        &mut self,
+        token: LeaseToken,
+        jobs: &[(i64, BTreeSet<i64>)],
+        to: (NodeId, i64),
+        not_before: Timestamp,
+    ) -> Result<Vec<RunId>> {
+        let (mut own, mut joining) = (Vec::new(), Vec::new());
+        for row in self.rows(Query::new(&LOCK_DUE).list(jobs.iter().map(|(job, _)| *job))).await? {
             let mut columns = Reader::new(&row, "job_due");
-            let job = columns.int("job_id")?;
-            homes.insert(job, columns.int("home")?);
+            let (job, home) = (columns.int("job_id")?, columns.int("home")?);
+            if home == token.node.get() {
+                own.push(job);
+            } else if home == to.0.get() {
+                joining.push(job);
+            }
         }
-        let lock = Query::new(&LOCK_UNSENT).list(ids.iter().copied()).int(token.node.get()).int(token.epoch);
-        let mut unsent = Vec::with_capacity(ids.len());
-        for row in self.rows(lock).await? {
-            unsent.push(Reader::new(&row, "run").int("id")?);
+        let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
+        let mut going = self.unsent_of(token, jobs, &joining).await?;
+        let mut stay = HashSet::new();
+        let mut along = Vec::new();
+        for run in self.open_of_jobs(&own, token.node).await? {
+            let is_known = named.contains(&run.id);
+            if run.is_unsent(token) && !run.is_shard && (is_known || run.due_at >= not_before) {
+                along.push((run.job, run.id));
+            } else {
+                stay.insert(run.job);
+            }
         }
-        if unsent.is_empty() {
-            return Ok(Vec::new());
-        }
-        let own: Vec<i64> = jobs.keys().copied().filter(|job| homes.get(job) == Some(&token.node.get())).collect();
+        own.retain(|job| !stay.contains(job));
         if !own.is_empty() {
             let query = Query::new(&GIVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
             self.execute_all(query, own.len()).await?;
         }
-        let query = Query::new(&GIVE_RUNS).int(to.0.get()).int(to.1).list(unsent.iter().copied());
-        self.execute_all(query, unsent.len()).await?;
-        Ok(unsent.into_iter().map(RunId::new).collect())
+        going.extend(along.into_iter().filter(|(job, _)| !stay.contains(job)).map(|(_, run)| run));
+        going.sort_unstable();
+        for chunk in going.chunks(CHUNK_MAX) {
+            let query = Query::new(&GIVE_RUNS).int(to.0.get()).int(to.1).list(chunk.iter().copied());
+            self.execute_all(query, chunk.len()).await?;
+        }
+        Ok(going.into_iter().filter(|run| named.contains(run)).map(RunId::new).collect())
+    }
+
+    /// The named runs of these jobs that nobody has sent.
+    async fn unsent_of(
+        &mut self,
+        token: LeaseToken,
+        jobs: &[(i64, BTreeSet<i64>)],
+        joining: &[i64],
+    ) -> Result<Vec<i64>> {
+        let runs = jobs.iter().filter(|(job, _)| joining.contains(job)).flat_map(|(_, runs)| runs).copied();
+        let mut runs: Vec<i64> = runs.collect();
+        runs.sort_unstable();
+        let mut unsent = Vec::with_capacity(runs.len());
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let lock = Query::new(&LOCK_UNSENT).list(chunk.iter().copied()).int(token.node.get()).int(token.epoch);
+            for row in self.rows(lock).await? {
+                unsent.push(Reader::new(&row, "run").int("id")?);
+            }
+        }
+        Ok(unsent)
     }
 }

@@ -133,23 +133,26 @@ impl SqlStore {
 }
 
 /// An open run of a job that is to move.
-struct OpenRun {
-    id: i64,
-    job: i64,
+pub(super) struct OpenRun {
+    pub(super) id: i64,
+    pub(super) job: i64,
     status: RunStatus,
-    due_at: Timestamp,
+    pub(super) due_at: Timestamp,
     is_marked: bool,
-    has_begun: bool,
+    is_retry: bool,
+    pub(super) is_shard: bool,
     epoch: i64,
 }
 
 impl OpenRun {
+    /// Nobody can have it, as far as the store knows, and it is this lease's.
+    pub(super) fn is_unsent(&self, token: LeaseToken) -> bool {
+        matches!(self.status, RunStatus::Pending | RunStatus::Waiting) && !self.is_marked && self.epoch == token.epoch
+    }
+
+    /// A later attempt and a shard have a place in the order of their job, which its home keeps.
     fn may_go(&self, token: LeaseToken, not_before: Timestamp) -> bool {
-        matches!(self.status, RunStatus::Pending | RunStatus::Waiting)
-            && !self.is_marked
-            && !self.has_begun
-            && self.epoch == token.epoch
-            && self.due_at >= not_before
+        self.is_unsent(token) && !self.is_retry && !self.is_shard && self.due_at >= not_before
     }
 }
 
@@ -215,7 +218,7 @@ impl Tx<'_> {
     }
 
     /// Locks the open runs that a node has of these jobs, whose rows are locked: no other comes to them meanwhile.
-    async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
+    pub(super) async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
         let mut open = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
             let read = Query::new(&READ_OPEN_OF_JOBS).int(node.get()).list(chunk.iter().copied());
@@ -238,10 +241,9 @@ fn open_run(row: &AnyRow) -> Result<OpenRun> {
     let (id, job) = (columns.int("id")?, columns.int("job_id")?);
     let (status, due_at) = (columns.word("status")?, columns.at("due_at_ms")?);
     let is_marked = columns.opt_int("marked_at_ms")?.is_some();
-    // A later attempt and a shard have a place in the order of their job, which its home keeps.
-    let (attempt, total) = (columns.int("attempt")?, columns.opt_int("shard_total")?);
-    let has_begun = attempt > 1 || total.is_some_and(|total| total > 1);
-    Ok(OpenRun { id, job, status, due_at, is_marked, has_begun, epoch: columns.int("node_epoch")? })
+    let is_retry = columns.int("attempt")? > 1;
+    let is_shard = columns.opt_int("shard_total")?.is_some_and(|total| total > 1);
+    Ok(OpenRun { id, job, status, due_at, is_marked, is_retry, is_shard, epoch: columns.int("node_epoch")? })
 }
 
 fn job_ids(rows: &[AnyRow]) -> Result<Vec<i64>> {
