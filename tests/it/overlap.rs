@@ -383,7 +383,10 @@ async fn whatever_is_open_can_be_cancelled() {
     let asked = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": fire_at})).await.expect(202);
     assert_eq!(asked, json!({"asked": 1, "has_more": false}));
     let ended = verdict(&api, &whole).await;
-    assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("2 of 2 shards were cancelled")));
+    assert_eq!(
+        (&ended["status"], &ended["message"]),
+        (&json!("cancelled"), &json!("2 of 2 shards were cancelled by admin"))
+    );
     let refused = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": "soon"})).await.expect(422);
     assert!(refused.to_string().contains("/fire_at"), "{refused}");
 }

@@ -62,6 +62,9 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
     let row = super::pending(store, sleeper).await;
+    // Of this one's job nothing is open, so it keeps its home.
+    let over = super::pending(store, sleeper).await;
+    finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
     store.release(sleeper).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "nobody has fenced it");
     store.release(sleeper).await.unwrap();
@@ -71,8 +74,9 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!(store.adopt(other, &[sleeper.node], 10).await.unwrap(), []);
 
     // A run that was committed for the dead epoch after all is found by the next look.
-    let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..row.clone() };
-    store.request_run(sleeper, late).await.unwrap();
+    let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
+    let late = store.request_run(other, late).await.unwrap();
+    assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));
     let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     assert!(back.epoch > sleeper.epoch);
     let own = store.adopt(back, &[], 10).await.unwrap();
