@@ -27,12 +27,15 @@ pub mod logs;
 mod mem;
 pub mod outbox;
 mod parents;
+mod pass_on;
 pub mod request_keys;
 mod settle;
 mod sql;
 pub mod upkeep;
 
 pub use access::{Accounts, AuditLog, SignIns, Tokens};
+#[doc(hidden)]
+pub use async_trait::async_trait;
 pub use calendars::Calendars;
 pub use catalog::Catalog;
 pub use cluster::{Cluster, LeaseToken};

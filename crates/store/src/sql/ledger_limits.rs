@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use rondel_core::{NodeId, RunId, Timestamp};
 
+use super::ledger_move::{LOCK_TAKER, MOVE_JOBS, MOVE_RUNS};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::ledger::LimitName;
@@ -16,18 +17,9 @@ const INSERT_LIMIT: Statement = Statement {
     text: "INSERT {ignore} INTO limit_home (namespace_id, limit_key, home) VALUES (?, ?, ?) {or_ignore}",
 };
 const MOVE_LIMITS: Statement = Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home = ?" };
-const READ_LEASE: Statement = Statement {
-    name: "read_lease",
-    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
-           {for_update}",
-};
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id {for_update}",
-};
-const GIVE_JOBS: Statement = Statement {
-    name: "give_jobs",
-    text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND home = ?",
 };
 const READ_JOBS: Statement =
     Statement { name: "read_jobs_of_runs", text: "SELECT id, job_id FROM run WHERE id {in_list} ORDER BY id" };
@@ -35,12 +27,6 @@ const LOCK_UNSENT: Statement = Statement {
     name: "lock_unsent",
     text: "SELECT id FROM run WHERE id {in_list} AND node_id = ? AND node_epoch = ? AND status = 'pending' \
            AND marked_at_ms IS NULL ORDER BY id {for_update}",
-};
-/// As waiting ones: the scan of the other node takes them up.
-const GIVE_RUNS: Statement = Statement {
-    name: "give_runs",
-    text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
-           AND status IN ('pending', 'waiting')",
 };
 
 impl SqlStore {
@@ -83,7 +69,7 @@ impl SqlStore {
         let mut given = Vec::with_capacity(runs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             given.extend(transact!(self, "hand_over", |tx| {
-                let Some(row) = tx.row(Query::new(&READ_LEASE).int(to.get())).await? else { return Ok(Vec::new()) };
+                let Some(row) = tx.row(Query::new(&LOCK_TAKER).int(to.get())).await? else { return Ok(Vec::new()) };
                 let epoch = Reader::new(&row, "node").int("epoch")?;
                 tx.give(token, chunk, (to, epoch), not_before).await
             })?);
@@ -134,13 +120,13 @@ impl Tx<'_> {
         }
         own.retain(|job| !stay.contains(job));
         if !own.is_empty() {
-            let query = Query::new(&GIVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
+            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
             self.execute_all(query, own.len()).await?;
         }
         going.extend(along.into_iter().filter(|(job, _)| !stay.contains(job)).map(|(_, run)| run));
         going.sort_unstable();
         for chunk in going.chunks(CHUNK_MAX) {
-            let query = Query::new(&GIVE_RUNS).int(to.0.get()).int(to.1).list(chunk.iter().copied());
+            let query = Query::new(&MOVE_RUNS).int(to.0.get()).int(to.1).list(chunk.iter().copied());
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(going.into_iter().filter(|run| named.contains(run)).map(RunId::new).collect())

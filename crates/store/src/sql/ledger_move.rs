@@ -26,7 +26,7 @@ const COUNT_JOBS_AT: Statement = Statement {
     text: "SELECT CAST(COUNT(*) AS {bigint}) FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL",
 };
 /// Its lease is not to end, nor its switch to be thrown, before its new runs are committed.
-const LOCK_TAKER: Statement = Statement {
+pub(super) const LOCK_TAKER: Statement = Statement {
     name: "lock_taker",
     text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
            {for_update}",
@@ -46,12 +46,12 @@ const LOCK_OPEN_RUNS: Statement = Statement {
     text: "SELECT id, job_id, status, due_at_ms, marked_at_ms, attempt, shard_total, node_epoch FROM run \
            WHERE id {in_list} AND status IN ('pending', 'waiting', 'running') ORDER BY id {for_update}",
 };
-const MOVE_JOBS: Statement = Statement {
+pub(super) const MOVE_JOBS: Statement = Statement {
     name: "move_jobs",
     text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND home = ?",
 };
 /// As waiting ones: the scan of their new home takes them up.
-const MOVE_RUNS: Statement = Statement {
+pub(super) const MOVE_RUNS: Statement = Statement {
     name: "move_runs",
     text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
            AND status IN ('pending', 'waiting')",
