@@ -10,7 +10,7 @@ use rondel_core::calendar::Calendar;
 use rondel_core::run::RunOf;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp, Trigger};
 use rondel_store::StoreError;
-use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob, PinnedCalendar};
+use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
 
 pub use self::params::JobWarning;
 use crate::engine::Engine;
@@ -165,6 +165,7 @@ impl Engine {
             calendar: checked.calendar,
             app,
             author,
+            spare: RunId::new(self.new_id()),
             now,
         };
         match self.store().change_job(change).await? {
@@ -231,7 +232,10 @@ impl Engine {
     /// # Errors
     /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
     pub async fn delete_job(&self, record: &JobRecord, expected_version: Option<i64>) -> Result<bool, JobError> {
-        match self.store().delete_job(record.id, expected_version, self.now()).await? {
+        let (now, spare) = (self.now(), RunId::new(self.new_id()));
+        let before = self.compiled(record).await.ok();
+        let deletion = JobDeletion { id: record.id, expected_version, before: before.as_ref(), spare, now };
+        match self.store().delete_job(deletion).await? {
             Deleted::Done => Ok(true),
             Deleted::NotFound => Ok(false),
             Deleted::Conflict(version) => Err(JobError::Conflict { version }),

@@ -2,12 +2,13 @@
 //!
 //! Rows that the new definition also fires move to the new version; others are settled. A settled row whose instant is
 //! still ahead is reopened when the definition fires it again, never inserted again: its key exists. The next fire is
-//! the first one without a row.
+//! the first one without a row. Fires that are over and have no row get one for all of them, unless the scan still runs them.
 
 use std::time::Duration;
 
 use crate::id::{JobId, RunId};
 use crate::job::Job;
+use crate::plan::{MissedSpan, all_between};
 use crate::run::{Reason, RunStatus};
 use crate::time::Timestamp;
 
@@ -40,7 +41,7 @@ pub struct Standing<'a> {
     pub now: Timestamp,
     /// Its rows that an edit is about, in any order.
     pub rows: &'a [FutureRow],
-    /// Its definition before.
+    /// Its definition before; `None` where that cannot be read any more.
     pub before: Option<&'a Job>,
     /// The first fire without a row, by that definition.
     pub next_fire_at: Option<Timestamp>,
@@ -66,6 +67,8 @@ pub struct EditPlan {
     pub settle: Vec<RunId>,
     /// … for this reason.
     pub reason: Reason,
+    /// Fires of the definition before that are over, have no row, and do not happen any more; skipped for the same reason.
+    pub passed: Option<MissedSpan>,
     /// Settled rows that are open again under the new version.
     pub reopen: Vec<Moved>,
     /// The first fire without a row.
@@ -86,6 +89,7 @@ pub fn plan_edit(job: Option<&Job>, standing: Standing<'_>) -> EditPlan {
         keep: Vec::new(),
         settle: Vec::new(),
         reason,
+        passed: None,
         reopen: Vec::new(),
         next_fire_at: None,
         follows: standing.follows,
@@ -93,6 +97,10 @@ pub fn plan_edit(job: Option<&Job>, standing: Standing<'_>) -> EditPlan {
     match job.filter(|job| job.enabled) {
         Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, standing),
         enabled => plan_clock(&mut plan, enabled, standing),
+    }
+    let overdue = standing.next_fire_at.filter(|at| *at <= standing.now && plan.next_fire_at != Some(*at));
+    if let (Some(overdue), Some(before)) = (overdue, standing.before.filter(|before| before.enabled)) {
+        plan.passed = all_between(before, standing.anchor, overdue, standing.now);
     }
     plan
 }
@@ -259,6 +267,29 @@ mod tests {
             let plan = plan_edit(Some(after), Standing { before: Some(&before), next_fire_at, ..standing(&[]) });
             assert_eq!(plan.next_fire_at, expected.map(Timestamp::from_secs), "{was:?}");
         }
+    }
+
+    #[test]
+    fn overdue_fires_that_an_edit_passes_over_are_one_row() {
+        let before = job(&json!({"every": "1s"}), true);
+        let [other, paused] = [job(&json!({"every": "2s"}), true), job(&json!({"every": "1s"}), false)];
+        let delay = job(&json!({"delay": "5s"}), true);
+        let passed = |after: Option<&Job>, before: &Job, overdue| {
+            let next_fire_at = Some(Timestamp::from_secs(overdue));
+            let plan = plan_edit(after, Standing { before: Some(before), next_fire_at, ..standing(&[]) });
+            plan.passed.map(|span| (span.first.second(), span.last.second(), span.count))
+        };
+        for after in [Some(&other), Some(&paused), Some(&delay), None] {
+            assert_eq!(passed(after, &before, 97), Some((97, 100, 4)));
+            assert_eq!(passed(after, &before, 100), Some((100, 100, 1)));
+            assert_eq!(passed(after, &before, 101), None, "not over yet");
+            assert_eq!(passed(after, &paused, 97), None, "it did not fire");
+        }
+        assert_eq!(passed(Some(&before), &before, 97), None, "the scan still runs them");
+        assert_eq!(passed(Some(&paused), &delay, 98), Some((98, 98, 1)));
+        assert_eq!(passed(Some(&delay), &delay, 98), None);
+        let weekdays = job(&json!([{"every": "1s"}, {"every": "3s"}]), true);
+        assert_eq!(passed(None, &weekdays, 90), Some((90, 100, 11)));
     }
 
     #[test]

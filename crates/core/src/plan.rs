@@ -3,9 +3,9 @@
 //! Everything from the job's `next_fire_at` up to the end of the look-ahead window is planned, in order; the misfire
 //! policy decides over what is later than the tolerance.
 
-use crate::id::JobId;
+use crate::id::{JobId, NodeId, RunId};
 use crate::job::Job;
-use crate::run::Trigger;
+use crate::run::{Reason, Run, RunOf, RunStatus, Trigger};
 use crate::schedule::{Schedule, just_before};
 use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::time::Timestamp;
@@ -51,6 +51,22 @@ pub struct MissedSpan {
     pub trigger: Trigger,
 }
 
+impl MissedSpan {
+    /// Its row of the ledger: skipped for this reason. `owner` is the node that writes it, and its epoch.
+    #[must_use]
+    pub fn row(self, id: RunId, of: RunOf, job: &Job, reason: Reason, owner: (NodeId, i64), now: Timestamp) -> Run {
+        let run = Run {
+            status: RunStatus::Skipped,
+            reason: Some(reason),
+            finished_at: Some(now),
+            span_end_at: (self.count > 1).then_some(self.last),
+            span_count: self.count,
+            ..Run::new(id, of, self.first, self.trigger, owner)
+        };
+        if job.is_sharded() { run.for_all_shards() } else { run }
+    }
+}
+
 /// What a scan does about one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -70,7 +86,7 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
         return plan_delay(job, id, next_fire_at, window.now + delay, window);
     }
     let missed_before = window.now - job.misfire.tolerance - job.timetable.jitter_max();
-    let missed = pass_over(job, anchor, next_fire_at, missed_before);
+    let missed = pass_over(&job.timetable, anchor, next_fire_at, missed_before, made_up(job));
     let late = missed.made_up.into_iter();
     let mut fires: Vec<PlannedFire> =
         late.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
@@ -122,17 +138,43 @@ struct PassedOver {
     more: Option<Timestamp>,
 }
 
-fn pass_over(job: &Job, anchor: Timestamp, from: Timestamp, before: Timestamp) -> PassedOver {
-    let (table, through) = (&job.timetable, just_before(from));
+fn pass_over(
+    table: &Timetable,
+    anchor: Timestamp,
+    from: Timestamp,
+    before: Timestamp,
+    (count, keep): (usize, MisfireKeep),
+) -> PassedOver {
+    let through = just_before(from);
     let first = table.next_after(anchor, through).filter(|fire| fire.at < before);
     let Some(first) = first else { return PassedOver { made_up: Vec::new(), span: None, through, more: None } };
-    let (count, keep) = made_up(job);
     if let Some(schedule) = table.plain()
         && let Some(last) = schedule.prev_before(anchor, before)
     {
         return pass_over_plain(schedule, anchor, (first.at, last), (count, keep));
     }
     pass_over_walking(table, anchor, first, before, (count, keep))
+}
+
+/// Everything that a job would have fired from one instant through another, both included. For the one fire of a delay, that
+/// instant.
+#[must_use]
+pub fn all_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Timestamp) -> Option<MissedSpan> {
+    if job.timetable.delay().is_some() {
+        return Some(MissedSpan { first: from, last: from, count: 1, trigger: Trigger::Interval });
+    }
+    let mut whole: Option<MissedSpan> = None;
+    let mut begin = Some(from);
+    while let Some(from) = begin {
+        let before = Timestamp::from_millis(through.as_millis() + 1);
+        let part = pass_over(&job.timetable, anchor, from, before, (0, MisfireKeep::Newest));
+        whole = match (whole, part.span) {
+            (Some(whole), Some(part)) => Some(MissedSpan { last: part.last, count: whole.count + part.count, ..whole }),
+            (whole, part) => whole.or(part),
+        };
+        begin = part.more;
+    }
+    whole
 }
 
 /// How many missed fires run, and which of them.

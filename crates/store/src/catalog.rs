@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
-use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, Timestamp};
+use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp};
 
 use crate::Result;
 
@@ -158,6 +158,23 @@ pub struct JobChange<'a> {
     pub app: AppId,
     /// Who changes it.
     pub author: &'a str,
+    /// An id for the row of fires that are over and do not happen any more; seldom used.
+    pub spare: RunId,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// A job that is to go.
+#[derive(Clone, Copy, Debug)]
+pub struct JobDeletion<'a> {
+    /// The job.
+    pub id: JobId,
+    /// The version that the author saw; `None` to delete whatever is there.
+    pub expected_version: Option<i64>,
+    /// The definition that the author saw, compiled with its calendar; `None` where that cannot be read any more.
+    pub before: Option<&'a Job>,
+    /// An id for the row of fires that are over and do not happen any more; seldom used.
+    pub spare: RunId,
     /// The present.
     pub now: Timestamp,
 }
@@ -287,7 +304,7 @@ pub trait Catalog {
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
 
     /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay.
-    async fn delete_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted>;
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted>;
 
     /// The names of the jobs that follow from a job directly, in order, at most a hundred.
     async fn child_names(&self, job: JobId) -> Result<Vec<String>>;

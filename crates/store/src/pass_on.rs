@@ -25,7 +25,7 @@ macro_rules! pass_on {
             };
             use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
             use $crate::catalog::{
-                App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace,
+                App, Changed, Created, Declared, Definition, Deleted, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
                 NamespaceDeleted, NewJob, VersionRecord,
             };
             use $crate::cluster::{ExecutorRecord, HomeMove, Join, JoinRequest, Node, NodeReport, Session};
@@ -56,7 +56,7 @@ macro_rules! pass_on {
                 fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
                 fn definitions(keys: &[(JobId, i64)]) -> Vec<Definition>;
                 fn change_job(change: JobChange<'_>) -> Changed;
-                fn delete_job(id: JobId, expected_version: Option<i64>, now: Timestamp) -> Deleted;
+                fn delete_job(deletion: JobDeletion<'_>) -> Deleted;
                 fn child_names(job: JobId) -> Vec<String>;
                 fn declare_job(id: JobId, declared: &Declared) -> bool;
                 fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;

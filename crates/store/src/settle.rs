@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use rondel_core::edit::EditPlan;
 use rondel_core::outcome::{After, Ended, Outcome, after, fold_shards};
 use rondel_core::route::trace::TRACE_LEN_MAX;
-use rondel_core::run::BROADCAST;
-use rondel_core::{ExecutorId, Job, Reason, RunStatus, Timestamp};
+use rondel_core::run::{BROADCAST, RunOf};
+use rondel_core::{ExecutorId, Job, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::LeaseToken;
+use crate::catalog::JobRecord;
 use crate::ledger::Finish;
 
 /// The longest message that is kept, in bytes.
@@ -19,6 +21,19 @@ pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024;
 pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// The longest name that a column holds, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
+
+/// The row of a job's fires that an edit or a deletion passes over; nobody's, for it is over.
+pub(crate) fn passed_row(
+    record: &JobRecord,
+    before: Option<&Job>,
+    plan: &EditPlan,
+    id: RunId,
+    now: Timestamp,
+) -> Option<Run> {
+    let (span, job) = plan.passed.zip(before)?;
+    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    Some(span.row(id, of, job, plan.reason, (NodeId::new(0), 0), now))
+}
 
 /// What the store knows about a run when a result arrives.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +230,7 @@ mod tests {
             marked: false,
             cancel_asked: None,
             awaits_children: false,
-            owner: LeaseToken { node: rondel_core::NodeId::new(1), epoch: 1 },
+            owner: LeaseToken { node: NodeId::new(1), epoch: 1 },
         };
         let policy = rondel_core::outcome::AfterPolicy {
             retry_max: 0,
@@ -226,7 +241,7 @@ mod tests {
             awaits_children: false,
         };
         let finish = |outcome, began: bool| Finish {
-            run: rondel_core::RunId::new(1),
+            run: RunId::new(1),
             job: rondel_core::JobId::new(1),
             attempt: 1,
             outcome,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rondel_core::plan::{MissedSpan, Plan, PlannedFire, Window, plan};
+use rondel_core::plan::{Plan, PlannedFire, Window, plan};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
@@ -234,7 +234,11 @@ fn batches(jobs: Vec<ClaimJob>) -> Vec<Vec<ClaimJob>> {
 }
 
 fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, window: Window) -> ClaimJob {
-    let missed = planned.missed.map(|span| missed_row(held, definition, span, window));
+    let owner = (held.token.node, held.token.epoch);
+    let missed = planned.missed.map(|span| {
+        let id = RunId::new(held.ids.next(window.now));
+        span.row(id, definition.run_of(), &definition.job, Reason::Misfire, owner, window.now)
+    });
     let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, window));
     let runs: Vec<Run> = missed.into_iter().chain(fires).collect();
     let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
@@ -251,17 +255,4 @@ fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Wind
         ..Run::new(RunId::new(held.ids.next(window.now)), definition.run_of(), fire.fire_at, fire.trigger, owner)
     };
     if definition.job.is_sharded() { run.for_all_shards() } else { run }
-}
-
-/// One row of the ledger for all missed fires that the policy passes over.
-fn missed_row(held: &Held, definition: &Compiled, span: MissedSpan, window: Window) -> Run {
-    let fire = PlannedFire { fire_at: span.first, due_at: span.first, trigger: span.trigger };
-    Run {
-        status: RunStatus::Skipped,
-        reason: Some(Reason::Misfire),
-        finished_at: Some(window.now),
-        span_end_at: (span.count > 1).then_some(span.last),
-        span_count: span.count,
-        ..fire_row(held, definition, &fire, window)
-    }
 }

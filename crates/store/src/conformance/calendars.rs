@@ -3,6 +3,7 @@
 use rondel_core::calendar::{CalendarSpec, Rule};
 use rondel_core::{CalendarId, JobId, JobSpec, Timestamp};
 
+use super::edits::delete;
 use super::{DEFAULT, NamespaceId, app, compile, created, job_with, name, next_id, spec};
 use crate::Store;
 use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
@@ -68,6 +69,7 @@ async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCale
         calendar,
         app: job.app,
         author: "calendar",
+        spare: rondel_core::RunId::new(next_id()),
         now,
     };
     store.change_job(change).await.unwrap()
@@ -141,7 +143,7 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     let again = saved(save(store, &calendar.spec, Some(0)).await);
     assert_eq!((again.version, again.id == calendar.id), (1, false));
     let job = created(store.create_job(new_job(store, Some(pin(&again))).await).await.unwrap());
-    assert_eq!(store.delete_job(job.id, None, now).await.unwrap(), Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
     assert_eq!(store.delete_calendar(again.id, None).await.unwrap(), CalendarDeleted::Deleted);
 }
 
@@ -172,7 +174,7 @@ pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
     assert_eq!(behind(&job).await, Some(job.clone()));
     assert_eq!(store.jobs_behind(1).await.unwrap().len(), 1);
     let now = store.now().await.unwrap();
-    assert_eq!(store.delete_job(gone.id, None, now).await.unwrap(), Deleted::Done);
+    assert_eq!(delete(store, gone.id, None, now).await, Deleted::Done);
     assert_eq!(behind(&gone).await, None);
     let Changed::Saved(moved, _) = move_on(store, &job, Some(pin(&newer)), now).await else { unreachable!("saved") };
     assert_eq!((moved.version, moved.calendar), (2, Some(pin(&newer))));

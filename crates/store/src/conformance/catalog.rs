@@ -2,6 +2,7 @@
 
 use rondel_core::{AppId, JobId, NamespaceId};
 
+use super::edits::delete;
 use super::{DEFAULT, app, created, job, job_with, name, next_id, spec};
 use crate::Store;
 use crate::catalog::{Created, Deleted, JobQuery, NewJob};
@@ -85,19 +86,15 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
         now,
     };
     assert_eq!(store.create_job(new.clone()).await.unwrap(), Created::NameTaken);
-    assert_eq!(store.delete_job(first.id, Some(7), now).await.unwrap(), Deleted::Conflict(1));
-    assert_eq!(store.delete_job(first.id, Some(1), now).await.unwrap(), Deleted::Done);
-    assert_eq!(store.delete_job(first.id, None, now).await.unwrap(), Deleted::NotFound);
+    assert_eq!(delete(store, first.id, Some(7), now).await, Deleted::Conflict(1));
+    assert_eq!(delete(store, first.id, Some(1), now).await, Deleted::Done);
+    assert_eq!(delete(store, first.id, None, now).await, Deleted::NotFound);
     assert_eq!(store.job(DEFAULT, &lower).await.unwrap(), None);
     let again = created(store.create_job(new).await.unwrap());
-    assert_eq!(
-        store.delete_job(again.id, None, now).await.unwrap(),
-        Deleted::Done,
-        "deleted under the same name twice"
-    );
+    assert_eq!(delete(store, again.id, None, now).await, Deleted::Done, "deleted under the same name twice");
     assert_eq!(store.definitions(&[(first.id, 1), (again.id, 1)]).await.unwrap().len(), 2);
     assert_eq!(store.job_names(&[first.id]).await.unwrap(), [(first.id, lower)]);
     let left = job(store, None).await;
-    assert_eq!(store.delete_job(JobId::new(next_id()), None, now).await.unwrap(), Deleted::NotFound);
+    assert_eq!(delete(store, JobId::new(next_id()), None, now).await, Deleted::NotFound);
     assert!(store.job(DEFAULT, &left.spec.name).await.unwrap().is_some());
 }

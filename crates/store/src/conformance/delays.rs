@@ -7,6 +7,7 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{JobId, JobSpec, Reason, Run, RunStatus, Timestamp};
 
 use super::broadcasts::shards;
+use super::edits::delete;
 use super::{
     DEFAULT, FAILED, app, change, created, due, finish, finish_all, finisher, join, name, next_id, read, run, saved,
     spec,
@@ -213,6 +214,6 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     let expected = (fire.due_at(job.id) > now).then_some((put_off.id, fire.due_at(job.id)));
     assert_eq!(reopened.iter().map(|run| (run.id, run.due_at)).next(), expected);
 
-    assert_eq!(store.delete_job(job.id, None, now).await.unwrap(), Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
     assert_eq!(status(&put_off).await, RunStatus::Skipped);
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rondel_core::run::BROADCAST;
-use rondel_core::{JobId, JobSpec, NodeId, Reason, Run, RunStatus, Timestamp};
+use rondel_core::{Job, JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, run, spec};
-use crate::catalog::{Changed, Deleted, JobChange, JobRecord};
+use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
 use crate::{LeaseToken, Store};
 
 pub(super) async fn change(
@@ -16,20 +16,31 @@ pub(super) async fn change(
     expected_version: Option<i64>,
     now: Timestamp,
 ) -> Changed {
-    let versions: Vec<_> = (1..20).map(|version| (id, version)).collect();
-    let before = store.definitions(&versions).await.unwrap().pop();
+    let before = newest(store, id).await.unwrap_or_else(|| compile(spec));
     let change = JobChange {
         id,
         expected_version,
         spec,
         job: &compile(spec),
-        before: &compile(before.as_ref().map_or(spec, |held| &held.spec)),
+        before: &before,
         calendar: None,
         app: app(store).await,
         author: "editor",
+        spare: RunId::new(next_id()),
         now,
     };
     store.change_job(change).await.unwrap()
+}
+
+pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Deleted {
+    let before = newest(store, id).await;
+    let spare = RunId::new(next_id());
+    store.delete_job(JobDeletion { id, expected_version, before: before.as_ref(), spare, now }).await.unwrap()
+}
+
+async fn newest(store: &dyn Store, id: JobId) -> Option<Job> {
+    let versions: Vec<_> = (1..20).map(|version| (id, version)).collect();
+    store.definitions(&versions).await.unwrap().pop().map(|held| compile(&held.spec))
 }
 
 #[track_caller]
@@ -141,7 +152,7 @@ pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     assert_eq!(store.job(super::DEFAULT, &first.spec.name).await.unwrap(), None);
     assert_eq!(store.definitions(&[(first.id, 1), (first.id, 2), (first.id, 3)]).await.unwrap().len(), 3);
     assert_eq!(change(store, JobId::new(next_id()), &edit, None, now).await, Changed::NotFound);
-    assert_eq!(store.delete_job(first.id, None, now).await.unwrap(), Deleted::Done);
+    assert_eq!(delete(store, first.id, None, now).await, Deleted::Done);
     assert_eq!(change(store, first.id, &renamed, None, now).await, Changed::NotFound);
 }
 
@@ -150,10 +161,36 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     store.ask_cancel(rows[1].id, "somebody", now).await.unwrap();
     let now = now + Duration::from_secs(1);
-    assert_eq!(store.delete_job(job.id, None, now).await.unwrap(), Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
     let deleted = (RunStatus::Skipped, Some(Reason::Deleted), 1);
     let expected = [(RunStatus::Pending, None, 1), deleted, deleted, deleted];
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
     assert_eq!(due(store, &job, &[NodeId::new(0), token.node]).await, None);
     assert_eq!(store.cancels(token).await.unwrap(), []);
+}
+
+/// Fires that were due and had no row yet are in the ledger as one row that says why they did not happen.
+pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let now = Timestamp::from_secs(now.second());
+    let at = |before: i64| Timestamp::from_secs(now.second() - before);
+    for (paused, count) in [(true, 4), (false, 1)] {
+        let spec = spec(&name("job"), serde_json::json!({"schedule": {"cron": "* * * * * ?"}}));
+        let job = job_with(store, spec, Some(at(count - 1))).await;
+        let reason = if paused {
+            let off = JobSpec { enabled: false, ..job.spec.clone() };
+            let (record, _) = saved(change(store, job.id, &off, None, now).await);
+            assert_eq!(record.next_fire_at, None);
+            Reason::Paused
+        } else {
+            assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
+            Reason::Deleted
+        };
+        let rows = store.planned_rows(job.id, at(60), now + Duration::from_secs(1), 10).await.unwrap();
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        let row = &rows[0];
+        assert_eq!((row.status, row.reason, row.finished_at), (RunStatus::Skipped, Some(reason), Some(now)));
+        assert_eq!((row.fire_at, row.span_count, row.job_version), (at(count - 1), count, 1));
+        assert_eq!(row.span_end_at, (count > 1).then_some(now));
+    }
 }

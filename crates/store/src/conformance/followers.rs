@@ -4,6 +4,7 @@ use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
 use serde_json::{Value, json};
 
+use super::edits::delete;
 use super::{
     DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
 };
@@ -84,6 +85,7 @@ async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed
         calendar: None,
         app: record.app,
         author: "conformance",
+        spare: RunId::new(next_id()),
         now: store.now().await.unwrap(),
     };
     store.change_job(change).await.unwrap()
@@ -130,11 +132,11 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&b, &c]));
 
     let now = store.now().await.unwrap();
-    assert_eq!(store.delete_job(a.id, None, now).await.unwrap(), Deleted::IsParent(names(&[&b, &c])));
+    assert_eq!(delete(store, a.id, None, now).await, Deleted::IsParent(names(&[&b, &c])));
     let renamed = JobSpec { name: name("other"), ..b.spec.clone() };
     assert_eq!(change(store, &b, renamed).await, Changed::IsParent(names(&[&d])));
     assert!(matches!(follow_from(store, &d, &[&a]).await, Changed::Saved(..)));
-    assert_eq!(store.delete_job(b.id, None, now).await.unwrap(), Deleted::Done);
+    assert_eq!(delete(store, b.id, None, now).await, Deleted::Done);
     assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&c, &d]));
     assert!(matches!(change(store, &d, JobSpec { schedule: None, ..d.spec.clone() }).await, Changed::Saved(..)));
     assert!(matches!(follow_from(store, &a, &[&d]).await, Changed::Saved(..)));

@@ -6,9 +6,10 @@ use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 
 use super::{MemStore, State, StoredVersion, size};
 use crate::catalog::{
-    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NamespaceDeleted,
-    NewJob, VersionRecord,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
+    NamespaceDeleted, NewJob, VersionRecord,
 };
+use crate::settle::passed_row;
 use crate::{Catalog, Result};
 
 #[async_trait]
@@ -160,7 +161,8 @@ impl Catalog for MemStore {
         Ok(state.change(&record, &change))
     }
 
-    async fn delete_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted> {
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
+        let JobDeletion { id, expected_version, before, spare, now } = deletion;
         let mut state = self.state();
         let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
         if expected_version.is_some_and(|version| version != record.version) {
@@ -171,8 +173,9 @@ impl Catalog for MemStore {
             return Ok(Deleted::IsParent(children));
         }
         state.write_parents(id, Vec::new());
-        let plan = state.plan(&record, None, now);
+        let plan = state.plan(&record, (None, before), now);
         state.settle(&plan.settle, plan.reason, now);
+        state.pass_over(passed_row(&record, before, &plan, spare, now));
         state.due.remove(&id);
         if let Some(stored) = state.jobs.get_mut(&id) {
             stored.is_deleted = true;

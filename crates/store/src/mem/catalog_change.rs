@@ -8,7 +8,7 @@ use rondel_core::{Job, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::{Due, State, StoredJob, StoredVersion, key};
 use crate::catalog::{Changed, Declared, JobChange, JobRecord, NewJob};
-use crate::settle::{clean_name, shard_of};
+use crate::settle::{clean_name, passed_row, shard_of};
 
 impl State {
     pub(super) fn create(&mut self, job: NewJob) -> JobRecord {
@@ -49,10 +49,13 @@ impl State {
     }
 
     /// Plans an edit; `jobs` are the definitions after and before.
-    pub(super) fn plan(&self, record: &JobRecord, jobs: Option<(&Job, &Job)>, now: Timestamp) -> EditPlan {
-        let deleted = if jobs.is_none() { record.spec.compile().ok() } else { None };
-        let (after, before) = jobs.unzip();
-        let from = now - look_back(before.or(deleted.as_ref()), after);
+    pub(super) fn plan(
+        &self,
+        record: &JobRecord,
+        (after, before): (Option<&Job>, Option<&Job>),
+        now: Timestamp,
+    ) -> EditPlan {
+        let from = now - look_back(before, after);
         let follows = self.due.get(&record.id).and_then(|due| due.follows).filter(|run| self.is_open(*run));
         let rows = self.future(record.id, from, now);
         plan_edit(
@@ -99,11 +102,19 @@ impl State {
         }
     }
 
+    /// Writes the row of fires that are over and do not happen any more.
+    pub(super) fn pass_over(&mut self, row: Option<Run>) {
+        let Some(row) = row.filter(|row| !self.keys.contains_key(&key(row))) else { return };
+        self.keys.insert(key(&row), row.id);
+        self.runs.insert(row.id, row);
+    }
+
     pub(super) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>) -> Changed {
         let job: &Job = change.job;
         let version = record.version + 1;
-        let plan = self.plan(record, Some((job, change.before)), change.now);
+        let plan = self.plan(record, (Some(job), Some(change.before)), change.now);
         self.settle(&plan.settle, plan.reason, change.now);
+        self.pass_over(passed_row(record, Some(change.before), &plan, change.spare, change.now));
         for row in plan.keep.iter().chain(&plan.reopen) {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             self.keys.remove(&key(run));

@@ -11,8 +11,8 @@ use super::catalog_versions::{NewVersion, declared, json};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::catalog::{
-    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobQuery, JobRecord, Namespace, NamespaceDeleted,
-    NewJob, VersionRecord,
+    App, Changed, Created, Declared, Definition, Deleted, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
+    NamespaceDeleted, NewJob, VersionRecord,
 };
 use crate::{Catalog, Result};
 
@@ -191,8 +191,8 @@ impl Catalog for SqlStore {
         self.save_change(change).await
     }
 
-    async fn delete_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted> {
-        self.retire_job(id, expected_version, now).await
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
+        self.retire_job(deletion).await
     }
 
     async fn child_names(&self, job: JobId) -> Result<Vec<String>> {

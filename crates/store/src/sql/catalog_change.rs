@@ -9,8 +9,8 @@ use super::catalog_versions::NewVersion;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, is_duplicate, transact};
-use crate::catalog::{Changed, Deleted, JobChange, JobRecord};
-use crate::settle::shard_of;
+use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
+use crate::settle::{passed_row, shard_of};
 use crate::{Result, StoreError};
 
 const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT id, epoch FROM node WHERE id = ?" };
@@ -79,7 +79,8 @@ impl SqlStore {
         }
     }
 
-    pub(super) async fn retire_job(&self, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Result<Deleted> {
+    pub(super) async fn retire_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
+        let JobDeletion { id, expected_version, before, spare, now } = deletion;
         transact!(self, "delete_job", |tx| {
             let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
             tx.lock_graph(record.namespace).await?;
@@ -92,8 +93,9 @@ impl SqlStore {
                 return Ok(Deleted::IsParent(children));
             }
             tx.write_parents(id, &[]).await?;
-            let plan = tx.plan(&record, due, None, now).await?;
+            let plan = tx.plan(&record, due, (None, before), now).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
+            tx.pass_over(&record, before, &plan, spare, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
             Ok(Deleted::Done)
@@ -170,8 +172,9 @@ impl Tx<'_> {
             self.write_parents(change.id, &edges).await?;
         }
 
-        let plan = self.plan(&record, due, Some((change.job, change.before)), change.now).await?;
+        let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), change.now).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
+        self.pass_over(&record, Some(change.before), &plan, change.spare, change.now).await?;
         self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
         self.follow(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
         let reopened: Vec<RunId> = plan.reopen.iter().map(|row| row.id).collect();
@@ -215,12 +218,10 @@ impl Tx<'_> {
         &mut self,
         record: &JobRecord,
         due: LockedDue,
-        jobs: Option<(&Job, &Job)>,
+        (after, before): (Option<&Job>, Option<&Job>),
         now: Timestamp,
     ) -> Result<EditPlan> {
-        let deleted = if jobs.is_none() { record.spec.compile().ok() } else { None };
-        let (after, before) = jobs.unzip();
-        let from = now - look_back(before.or(deleted.as_ref()), after);
+        let from = now - look_back(before, after);
         let query = Query::new(&LOCK_FUTURE).int(record.id.get()).at(from).at(now).at(now);
         let mut future = Vec::new();
         for row in self.rows(query).await? {
@@ -242,6 +243,19 @@ impl Tx<'_> {
             follows: due.follows,
         };
         Ok(plan_edit(after, standing))
+    }
+
+    /// Writes the row of fires that are over and do not happen any more.
+    async fn pass_over(
+        &mut self,
+        record: &JobRecord,
+        before: Option<&Job>,
+        plan: &EditPlan,
+        id: RunId,
+        now: Timestamp,
+    ) -> Result<()> {
+        let Some(row) = passed_row(record, before, plan, id, now) else { return Ok(()) };
+        self.insert_runs(&[&row]).await.map(drop)
     }
 
     async fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
