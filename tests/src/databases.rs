@@ -140,17 +140,6 @@ pub async fn scratch(backend: Backend) -> Option<ScratchDb> {
     Some(ScratchDb { backend, url: url.into(), place: Place::Server { server, database } })
 }
 
-/// Whether a story is left out because the product does not pass it yet, for a reason that is written down: a line on stderr
-/// that begins `skipped: ` says so, as for a database that is not there. `TEST_UNPROVEN=1` tells it all the same.
-#[must_use]
-pub fn left_out(finding: &str) -> bool {
-    let is_asked = settings::variable("TEST_UNPROVEN").is_some();
-    if !is_asked {
-        skip(finding);
-    }
-    !is_asked
-}
-
 /// The databases that are not there, one sentence each.
 pub(crate) fn uncovered() -> impl Iterator<Item = String> {
     Backend::ALL.into_iter().filter_map(|backend| {

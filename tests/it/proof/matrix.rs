@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use rondel_failpoint::points;
 use rondel_tests::check::Rules;
-use rondel_tests::{
-    Api, Backend, Method, ScratchDb, Server, left_out, millis, scratch, variable, wait_until, wall_clock_ms,
-};
+use rondel_tests::{Api, Backend, Method, ScratchDb, Server, millis, scratch, variable, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -299,19 +297,11 @@ async fn nodes_die_at_places_and_others_take_over_on_postgres() {
 
 #[tokio::test]
 async fn nodes_die_at_places_and_others_take_over_on_mysql() {
-    if left_out("runs of a serial job overlap when servers die under a backlog on MariaDB: docs/RELIABILITY.md, Open") {
-        return;
-    }
     cluster_nodes_die(Backend::Mysql).await;
 }
 
 #[tokio::test]
 async fn executors_die_at_each_place() {
-    if left_out(
-        "a job whose runs fail and are retried stood still after an executor's deaths: docs/RELIABILITY.md, Open",
-    ) {
-        return;
-    }
     for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
         let Some(db) = scratch(*backend).await else { return };
         let mut march = March::begin(&db).await;

@@ -38,6 +38,7 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
     let place = place.map(|place| format!("{place}@{}=stop", 10 + chance.below(10)));
     let args: Vec<&str> = place.iter().flat_map(|place| ["--failpoint", place.as_str()]).collect();
     let mut sleeper = Server::start_with(&db, &[&LEASE[..], &args].concat()).await;
+    other.api().post("/api/v1/apps", serde_json::json!({"name": "proof"})).await.expect(201);
     let _workers = [
         Worker::start(&[&sleeper, &other], "one", &journal, None, &[]).await,
         Worker::start(&[&other, &sleeper], "two", &journal, None, &[]).await,

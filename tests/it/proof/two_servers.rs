@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rondel_tests::check::{Lateness, Rules, Start};
-use rondel_tests::{Backend, left_out, scratch, variable, wall_clock_ms};
+use rondel_tests::{Backend, scratch, variable, wall_clock_ms};
 
 use super::stage::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, say, server};
 
@@ -16,9 +16,6 @@ const TAKE_OVER: Duration = Duration::from_secs(1);
 const MACHINE_MS: i64 = 500;
 
 async fn one_of_two_dies(backend: Backend) {
-    if left_out("a pause under a backlog drops overdue fires: docs/RELIABILITY.md, Open") {
-        return;
-    }
     let rounds = variable("TEST_KILL_ROUNDS").and_then(|text| text.parse().ok()).unwrap_or(2);
     let mut chance = Chance::new();
     for round in 1..=rounds {

@@ -105,6 +105,11 @@ impl DispatchLoop {
         self.executors.heard(executor, now);
         rondel_failpoint::pass("accept.received");
         for (run, attempt, reply) in replies {
+            // Counted first: who lost its lease has dropped the run by now.
+            if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced)) {
+                tracing::warn!(%run, executor_id = %executor, "an executor refused this node's epoch");
+                self.shared.counters.add(Count::TriggersFenced, 1);
+            }
             let is_its = |active: &&Active| active.executor == executor && active.ready.run.attempt == attempt;
             let Some(active) = self.active.get(&run).filter(is_its) else { continue };
             if matches!(reply, Reply::Started) {
@@ -132,8 +137,6 @@ impl DispatchLoop {
                 }
             }
             v1::RefusedWhy::Fenced => {
-                tracing::warn!(executor_id = %executor, "an executor refused this node's epoch");
-                self.shared.counters.add(Count::TriggersFenced, 1);
                 if let Some(online) = self.executors.get_mut(executor) {
                     online.full_until = Some(now + FULL_PAUSE.saturating_mul(5));
                 }
