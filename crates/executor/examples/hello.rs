@@ -1,6 +1,6 @@
 //! An executor with one handler: `cargo run -p rondel-executor --example hello -- http://127.0.0.1:8080 TOKEN_FILE`.
 use rondel::{Executor, ExecutorError, JobError, Params};
-use tracing_subscriber::prelude::*;
+use tracing_subscriber::{filter::LevelFilter, prelude::*};
 
 async fn greet(Params(name): Params<Option<String>>) -> Result<String, JobError> {
     let name = name.unwrap_or_else(|| "world".to_owned());
@@ -10,7 +10,8 @@ async fn greet(Params(name): Params<Option<String>>) -> Result<String, JobError>
 
 #[tokio::main]
 async fn main() -> Result<(), ExecutorError> {
-    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(rondel::log_layer()).init();
+    let to_terminal = tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO);
+    tracing_subscriber::registry().with(to_terminal).with(rondel::log_layer()).init();
     let mut args = std::env::args().skip(1);
     Executor::builder("hello")
         .server(args.next().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))

@@ -10,6 +10,8 @@ use rondel_tests::{Backend, scratch, variable, wall_clock_ms};
 use super::stage::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, say, server};
 
 const JOB_COUNT: usize = 500;
+/// So that either has about half of the jobs, whoever met them first.
+const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
 /// Beside the lease: the standing query comes by once a second.
 const TAKE_OVER: Duration = Duration::from_secs(1);
 /// What a busy machine may add to a process's wake-ups, beside what the witness saw.
@@ -21,7 +23,7 @@ async fn one_of_two_dies(backend: Backend) {
     for round in 1..=rounds {
         let Some(db) = scratch(backend).await else { return };
         let journal = Journal::new();
-        let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
+        let [first, second] = [server(&db, &SHARED_OUT).await, server(&db, &SHARED_OUT).await];
         mixed_jobs(&first.api(), JOB_COUNT, 0).await;
         let _workers = [
             Worker::start(&[&first, &second], "one", &journal, None, &[]).await,

@@ -221,7 +221,11 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
 /// A schedule in few words: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.
 fn schedule(value: &Value) -> String {
     let one = |schedule: &Value| {
-        let with_key = |key: &str| schedule.get(key).filter(|value| !value.is_null()).map(text_of);
+        let text = |value: &Value| match value {
+            Value::Array(names) => names.iter().map(text_of).collect::<Vec<_>>().join(", "),
+            other => text_of(other),
+        };
+        let with_key = |key: &str| schedule.get(key).filter(|value| !value.is_null()).map(text);
         match (with_key("cron"), with_key("time_zone")) {
             (Some(cron), Some(zone)) => format!("{cron} {zone}"),
             (Some(cron), None) => cron,
@@ -247,6 +251,7 @@ mod tests {
     fn schedules_in_few_words() {
         for (value, text) in [
             (json!(null), ""),
+            (json!({"after": ["b", "c"], "on": "end"}), "after b, c"),
             (json!({"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"}), "0 0 2 * * ? Asia/Shanghai"),
             (json!({"cron": null, "every": "5s"}), "every 5s"),
             (json!([{"cron": "@daily"}, {"at": "2026-01-01T00:00:00Z"}]), "@daily, at 2026-01-01T00:00:00Z"),

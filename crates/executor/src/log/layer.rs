@@ -17,10 +17,10 @@ pub struct LogLayer;
 /// outside runs pass by. The executor installs no subscriber by itself.
 ///
 /// ```no_run
-/// use tracing_subscriber::prelude::*;
+/// use tracing_subscriber::{filter::LevelFilter, prelude::*};
 ///
 /// tracing_subscriber::registry()
-///     .with(tracing_subscriber::fmt::layer())
+///     .with(tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO))
 ///     .with(rondel::log_layer())
 ///     .init();
 /// ```
