@@ -82,6 +82,8 @@ enum Command {
     Logout(LogoutArgs),
     /// Call the REST API, and print what it answers
     Api(ApiArgs),
+    /// Print the REST API as an OpenAPI 3.1 document, without a server
+    Openapi,
     /// Ask when a cron expression fires, without a server
     Cron(CronArgs),
     /// Measure how fast this machine and a database go
@@ -134,6 +136,7 @@ impl Command {
             Self::Login(args) => done(runtime::run(args.run())),
             Self::Logout(args) => done(args.run()),
             Self::Api(args) => done(runtime::run(args.run())),
+            Self::Openapi => done(output::data(rondel_web::openapi().trim_end())),
             Self::ConfigReference => done(config::reference().and_then(|text| output::data(&text))),
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::name;
@@ -40,10 +41,12 @@ const DAY_NAME_LEN_MAX: usize = 200;
 /// assert!(!calendar.has_day(day("2026-10-02")) && !calendar.has_day(day("2026-10-11")));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(description = "A set of days and times of day, with a name.")]
 pub struct CalendarSpec {
     /// Unique in its namespace.
+    #[schemars(regex(pattern = crate::schema::NAME_PATTERN))]
     pub name: String,
     /// For people.
     #[serde(default)]
@@ -53,7 +56,7 @@ pub struct CalendarSpec {
 }
 
 /// What is in a calendar: one of these.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
     /// These days.
@@ -73,7 +76,7 @@ pub enum Rule {
 }
 
 /// A day or a span of days, `"2026-10-01"` or `"2026-10-01..2026-10-07"`, with a name or without.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Day {
     /// Only the date.

@@ -32,6 +32,7 @@ pub mod preview;
 pub mod route;
 pub mod run;
 pub mod schedule;
+pub mod schema;
 pub mod select;
 pub mod spec;
 mod taken;

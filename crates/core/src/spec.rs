@@ -9,6 +9,7 @@ mod schedules;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,6 +22,7 @@ pub use self::schedules::{
 };
 use crate::calendar::Calendar;
 use crate::job::{self, Job};
+use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 
 /// A job's definition. Every field that has a default may be left out.
@@ -34,14 +36,18 @@ use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 /// assert_eq!(job.timetable.schedules.len(), 1);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(description = "A job's definition. Every field that has a default may be left out.")]
 pub struct JobSpec {
     /// Unique in its namespace.
+    #[schemars(regex(pattern = NAME_PATTERN))]
     pub name: String,
     /// The app whose executors run it.
+    #[schemars(regex(pattern = NAME_PATTERN))]
     pub app: String,
     /// The handler in that app.
+    #[schemars(regex(pattern = HANDLER_PATTERN))]
     pub handler: String,
     /// For people.
     #[serde(default)]
@@ -64,6 +70,7 @@ pub struct JobSpec {
     /// How many shards a fire has, dealt over the executors; nothing for an unsharded job. A broadcast has one for each
     /// executor instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
     pub shards: Option<u32>,
     /// What happens to fires that were missed.
     #[serde(default)]
@@ -79,15 +86,18 @@ pub struct JobSpec {
     pub rate: Option<RateSpec>,
     /// Who goes first of the runs that wait for an executor: 0 (last) to 9 (first).
     #[serde(default = "default_priority")]
+    #[schemars(range(max = 9))]
     pub priority: u8,
     /// What happens to a run whose executor is lost.
     #[serde(default)]
     pub delivery: Delivery,
     /// How long one attempt may take; nothing for no limit.
     #[serde(default, with = "optional_duration")]
+    #[schemars(with = "Option<DurationText>")]
     pub timeout: Option<Duration>,
     /// How long a due run waits for an executor before it is skipped.
     #[serde(default = "default_queue_timeout", with = "duration_text")]
+    #[schemars(with = "DurationText")]
     pub queue_timeout: Duration,
     /// What happens after a failed attempt.
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! The whole of it: routes, what is around them, and gRPC beside them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -96,6 +96,13 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
 #[must_use]
 pub fn route_table() -> Vec<RouteInfo> {
     routes().table()
+}
+
+/// The API as an OpenAPI 3.1 document: what `GET /api/v1/openapi.json` answers.
+#[must_use]
+pub fn openapi() -> &'static str {
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    DOCUMENT.get_or_init(|| routes().document())
 }
 
 fn routes() -> Routes {

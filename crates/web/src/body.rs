@@ -1,28 +1,99 @@
 //! JSON bodies: their type, size and time, and a JSON pointer for everything that is wrong in one.
 
+use std::marker::PhantomData;
+
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use serde_path_to_error::Segment;
 
 use crate::app::Web;
+use crate::openapi::{BodyForm, Input, Patch, Taken, schema_of};
 use crate::problem::{Code, Complaint, Problem};
 
-/// A body that is declared as JSON.
-#[derive(Clone, Debug)]
-pub(crate) struct JsonBody(pub(crate) Bytes);
+/// A body that is declared as JSON, and is to be a `T`. The handler reads it, once it knows what comes before that.
+pub(crate) struct JsonBody<T> {
+    pub(crate) bytes: Bytes,
+    is: PhantomData<fn() -> T>,
+}
 
 /// The same, or nothing.
-#[derive(Clone, Debug)]
-pub(crate) struct OptionalJsonBody(pub(crate) Option<Bytes>);
+pub(crate) struct OptionalJsonBody<T> {
+    bytes: Option<Bytes>,
+    is: PhantomData<fn() -> T>,
+}
+
+/// A JSON merge patch of a `T`.
+pub(crate) struct PatchBody<T> {
+    pub(crate) bytes: Bytes,
+    is: PhantomData<fn() -> T>,
+}
 
 /// A body of any type: a file.
 #[derive(Clone, Debug)]
 pub(crate) struct TextBody(pub(crate) Bytes);
+
+impl<T: DeserializeOwned> JsonBody<T> {
+    pub(crate) fn read(&self) -> Result<T, Problem> {
+        read(&self.bytes)
+    }
+}
+
+impl<T: DeserializeOwned + Default> OptionalJsonBody<T> {
+    /// What it says; what holds without it where there is none.
+    pub(crate) fn read(&self) -> Result<T, Problem> {
+        self.bytes.as_ref().map_or_else(|| Ok(T::default()), |bytes| read(bytes))
+    }
+}
+
+/// What any body can be refused for before it is read.
+const NOT_TAKEN: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code::BodyTooLarge];
+
+impl Input for TextBody {
+    fn tell(taken: &mut Taken) {
+        let media = &["text/calendar", "text/csv", "text/plain"];
+        taken.body = Some(BodyForm { media, schema: schema_of::<String>(), is_required: true });
+        taken.refusals.extend(NOT_TAKEN);
+        taken.refusals.push(Code::InvalidBody);
+    }
+}
+
+impl<T: JsonSchema> Input for JsonBody<T> {
+    fn tell(taken: &mut Taken) {
+        taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
+        taken.refusals.extend(NOT_TAKEN);
+        taken.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
+    }
+}
+
+impl<T: JsonSchema> Input for PatchBody<T> {
+    fn tell(taken: &mut Taken) {
+        JsonBody::<T>::tell(taken);
+        let media = &["application/json", "application/merge-patch+json"];
+        taken.body = Some(BodyForm { media, schema: schema_of::<Patch<T>>(), is_required: true });
+    }
+}
+
+impl<T> FromRequest<Web> for PatchBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
+        let JsonBody { bytes, is } = JsonBody::from_request(request, web).await?;
+        Ok(Self { bytes, is })
+    }
+}
+
+impl<T: JsonSchema> Input for OptionalJsonBody<T> {
+    fn tell(taken: &mut Taken) {
+        JsonBody::<T>::tell(taken);
+        taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: false });
+    }
+}
 
 impl FromRequest<Web> for TextBody {
     type Rejection = Problem;
@@ -32,23 +103,27 @@ impl FromRequest<Web> for TextBody {
     }
 }
 
-impl FromRequest<Web> for JsonBody {
+impl<T> FromRequest<Web> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
-        if is_json(request.headers()) { Ok(Self(collect(request, web).await?)) } else { Err(undeclared()) }
+        if is_json(request.headers()) {
+            Ok(Self { bytes: collect(request, web).await?, is: PhantomData })
+        } else {
+            Err(undeclared())
+        }
     }
 }
 
-impl FromRequest<Web> for OptionalJsonBody {
+impl<T> FromRequest<Web> for OptionalJsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
         let bytes = collect(request, web).await?;
         match (bytes.is_empty(), is_json) {
-            (true, _) => Ok(Self(None)),
-            (false, true) => Ok(Self(Some(bytes))),
+            (true, _) => Ok(Self { bytes: None, is: PhantomData }),
+            (false, true) => Ok(Self { bytes: Some(bytes), is: PhantomData }),
             (false, false) => Err(undeclared()),
         }
     }

@@ -11,10 +11,16 @@ use crate::access::{Admitted, Caller, Permission};
 use crate::app::Web;
 use crate::body::refuse_value;
 use crate::note::Note;
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 
 const DEFAULT_NAMESPACE: &str = "default";
+const NAMESPACE: Parameter =
+    Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
+/// Clients that name it with every request may do so where it means nothing.
+const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Taken, and not looked at.");
 
 /// A call of an endpoint, with its query as `Q`; `()` is a query with nothing but a namespace in it.
 #[derive(Debug)]
@@ -45,14 +51,35 @@ impl<Q> Person<Q> {
     }
 }
 
+fn tell_query<Q: FromQuery>(taken: &mut Taken) {
+    let parameters = Reader::parameters_of::<Q>();
+    taken.refusals.push(Code::InvalidQuery);
+    taken.refusals.extend(parameters.iter().any(Parameter::is_cursor).then_some(Code::InvalidCursor));
+    taken.query.extend(parameters);
+}
+
+impl<Q: FromQuery> Input for Person<Q> {
+    fn tell(taken: &mut Taken) {
+        taken.query.push(NAMESPACE_UNUSED);
+        tell_query::<Q>(taken);
+    }
+}
+
+impl<Q: FromQuery> Input for Call<Q> {
+    fn tell(taken: &mut Taken) {
+        taken.query.push(NAMESPACE);
+        taken.refusals.push(Code::NamespaceNotFound);
+        tell_query::<Q>(taken);
+    }
+}
+
 impl<Q: FromQuery + Send> FromRequestParts<Web> for Person<Q> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, note, .. } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        // Clients that name it with every request may do so here.
-        reader.one("namespace");
+        reader.one(NAMESPACE_UNUSED);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
         Ok(Self { web: web.clone(), caller, query, note })
@@ -154,7 +181,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, needs, note } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let named = reader.one("namespace");
+        let named = reader.one(NAMESPACE);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
         let namespace = match &named {

@@ -6,6 +6,8 @@ use http::header::IF_MATCH;
 use http::request::Parts;
 
 use crate::app::Web;
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
 /// The tag of a version.
@@ -43,6 +45,14 @@ pub(crate) fn mismatch(version: i64) -> Problem {
     Problem::new(Code::VersionMismatch, format!("it has version {version} now: read it again and repeat the change"))
         .with_current_version(version)
         .with_header(http::header::ETAG, tag(version))
+}
+
+impl Input for IfMatch {
+    fn tell(taken: &mut Taken) {
+        let about = "Refuses the change unless this is the version now: `\"v3\"`; several with commas between them; `*` for any.";
+        taken.headers.push(Parameter::text("If-Match").about(about));
+        taken.refusals.extend([Code::InvalidHeader, Code::VersionMismatch]);
+    }
 }
 
 impl FromRequestParts<Web> for IfMatch {

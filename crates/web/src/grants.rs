@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use rondel_admin::Engine;
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AppId, NamespaceId, name};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::access::Caller;
@@ -16,12 +17,15 @@ use crate::problem::{Code, Problem};
 const COUNT_MAX: usize = 100;
 
 /// A role at a place; null is everywhere.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Grant")]
 pub(crate) struct GrantJson {
     pub(crate) role: Role,
+    /// Null for every namespace.
     #[serde(default)]
     pub(crate) namespace: Option<String>,
+    /// Null for every app.
     #[serde(default)]
     pub(crate) app: Option<String>,
 }

@@ -18,8 +18,21 @@ use sha2::{Digest as _, Sha256};
 
 use crate::app::Web;
 use crate::body::collect_up_to;
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
+/// The header as the API's document tells it.
+pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
+    .about("Makes the call once: the same call with the same key, within 24 hours, gets the same answer.");
+/// What a call with a key can be refused for.
+pub(crate) const REFUSALS: [Code; 6] = [
+    Code::InvalidHeader,
+    Code::InvalidJson,
+    Code::RequestTimeout,
+    Code::KeyInFlight,
+    Code::BodyTooLarge,
+    Code::KeyReused,
+];
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const KEY_LEN_MAX: usize = 255;

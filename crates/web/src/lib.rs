@@ -8,6 +8,7 @@
 //! - `note` is what the audit log hears of a request, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
 //! - `call`, `query`, `body`, `etag` and `cursor` read requests; `problem` is the one shape of every error;
+//! - `openapi` tells all of this to programs, `parameter` what a parameter can be;
 //! - [`yaml`] reads and writes definitions as people keep them in files;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
 //!
@@ -18,6 +19,7 @@ mod api;
 mod app;
 mod body;
 mod call;
+mod code;
 mod cookies;
 mod cursor;
 mod etag;
@@ -26,8 +28,10 @@ mod grants;
 mod health;
 mod keyed;
 mod note;
+mod openapi;
 mod origin;
 mod pages;
+mod parameter;
 mod preface;
 mod problem;
 mod query;
@@ -39,8 +43,8 @@ mod tls;
 pub mod yaml;
 
 pub use access::Permission;
-pub use app::{WebConfig, app, route_table};
-pub use problem::Code;
+pub use app::{WebConfig, app, openapi, route_table};
+pub use code::Code;
 pub use rate::Rate;
 pub use routes::{Access, RouteInfo};
 pub use serve::{serve, serve_tls};

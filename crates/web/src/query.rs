@@ -1,17 +1,19 @@
-//! Query strings: each endpoint says what it reads, and what nobody read is refused by name.
+//! Query strings: each endpoint says what it reads, and what nobody read is refused by name. What it says is also what the
+//! API's document tells.
 
 use std::str::FromStr;
 
 use axum::extract::Query;
 use http::Uri;
 
+use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
 /// Reads a query once; remembers what was asked for, so that [`Reader::finish`] can name the rest.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reader {
     pairs: Vec<(String, String)>,
-    known: Vec<&'static str>,
+    known: Vec<Parameter>,
     errors: Vec<Complaint>,
 }
 
@@ -33,9 +35,18 @@ impl Reader {
         Self { pairs, known: Vec::new(), errors }
     }
 
+    /// The parameters that `Q` reads.
+    pub(crate) fn parameters_of<Q: FromQuery>() -> Vec<Parameter> {
+        let mut reader = Self::default();
+        Q::from_query(&mut reader);
+        reader.known
+    }
+
     /// A parameter that is given once or not at all.
-    pub(crate) fn one(&mut self, name: &'static str) -> Option<String> {
-        self.known.push(name);
+    pub(crate) fn one(&mut self, parameter: impl Into<Parameter>) -> Option<String> {
+        let parameter = parameter.into();
+        let name = parameter.name;
+        self.known.push(parameter);
         let mut values = self.pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value);
         let first = values.next().cloned();
         if values.next().is_some() {
@@ -45,14 +56,21 @@ impl Reader {
     }
 
     /// The same, read by `parse`; its error is the sentence for the caller.
-    pub(crate) fn parsed<T>(&mut self, name: &'static str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        let text = self.one(name)?;
+    pub(crate) fn parsed<T>(
+        &mut self,
+        parameter: impl Into<Parameter>,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let parameter = parameter.into();
+        let name = parameter.name;
+        let text = self.one(parameter)?;
         parse(&text).map_err(|message| self.errors.push(Complaint::query(name, "invalid_value", message))).ok()
     }
 
     /// Words, repeated or with commas between them; each counts once.
-    pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, name: &'static str) -> Vec<T> {
-        self.known.push(name);
+    pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, parameter: Parameter) -> Vec<T> {
+        let name = parameter.name;
+        self.known.push(parameter);
         let values = self.pairs.iter().filter(|(key, _)| key == name);
         let read: Vec<Result<T, String>> = values.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
         let mut good = Vec::new();
@@ -73,21 +91,28 @@ impl Reader {
             Ok(limit) if (1..=max).contains(&limit) => Ok(limit),
             _ => Err(format!("{text:?} is not a number from 1 to {max}")),
         };
-        self.parsed("limit", parse).unwrap_or(default)
+        self.parsed(
+            Parameter::number("limit", 1..=max).or(default).about("How many items the answer has at most."),
+            parse,
+        )
+        .unwrap_or(default)
     }
 
     /// `true` or `false`; false if it is not given.
-    pub(crate) fn flag(&mut self, name: &'static str) -> bool {
-        self.parsed(name, |text| text.parse().map_err(|_| format!("{text:?} is neither true nor false")))
-            .unwrap_or_default()
+    pub(crate) fn flag(&mut self, name: &'static str, about: &'static str) -> bool {
+        self.parsed(Parameter::flag(name).about(about), |text| {
+            text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
+        })
+        .unwrap_or_default()
     }
 
     /// Complains about what was wrong and about what nobody asked for.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
         let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
-        unknown.retain(|key| !self.known.contains(key));
+        let known: Vec<&str> = self.known.iter().map(|parameter| parameter.name).collect();
+        unknown.retain(|key| !known.contains(key));
         unknown.dedup();
-        let known = self.known.join(", ");
+        let known = known.join(", ");
         for key in unknown {
             let message = format!("is not a parameter of this endpoint, which has {known}");
             self.errors.push(Complaint::query(key, "unknown_parameter", message));
@@ -109,7 +134,7 @@ mod tests {
     #[test]
     fn words_come_repeated_or_with_commas() {
         let mut reader = reader("status=failed,running&status=failed");
-        assert_eq!(reader.words::<RunStatus>("status"), [RunStatus::Running, RunStatus::Failed]);
+        assert_eq!(reader.words::<RunStatus>(Parameter::text("status")), [RunStatus::Running, RunStatus::Failed]);
         assert!(reader.finish().is_ok());
     }
 

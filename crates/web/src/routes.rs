@@ -1,4 +1,5 @@
-//! A builder for routes in which none can be made without saying who may use it.
+//! A builder for routes in which none can be made without saying who may use it, and none of the API without telling what
+//! it does.
 //!
 //! A route either asks for a [`Permission`], or is one of the few [`OpenPath`]s; there is no third way in.
 
@@ -12,6 +13,7 @@ use http::{Method, Uri};
 use crate::access::{Gate, Permission, admit, authorization, guard, guard_page};
 use crate::app::Web;
 use crate::keyed::keyed;
+use crate::openapi::{self, Doc, Inputs, Told};
 use crate::problem::{Code, Problem};
 use crate::rate::limit;
 
@@ -70,9 +72,24 @@ pub struct RouteInfo {
     pub access: Access,
 }
 
+impl RouteInfo {
+    /// Whether a call with an `Idempotency-Key` is made once. A kept answer would keep the secrets that the others show
+    /// once.
+    pub(crate) fn is_keyed(&self) -> bool {
+        match self.access {
+            Access::Needs(permission) => {
+                self.method == Method::POST && !matches!(permission, Permission::Own | Permission::Cluster)
+            }
+            Access::Open | Access::SignedIn(_) => false,
+        }
+    }
+}
+
 struct Route {
     info: RouteInfo,
     handler: MethodRouter<Web>,
+    /// What the API's document tells of it; nothing of what lies outside of the API.
+    told: Option<Told>,
 }
 
 /// Routes to be.
@@ -83,13 +100,13 @@ pub(crate) struct Routes {
 
 macro_rules! methods {
     ($($name:ident = $method:ident),+) => { $(
-        pub(crate) fn $name<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
+        pub(crate) fn $name<H, T>(self, path: &'static str, permission: Permission, handler: H, doc: Doc) -> Self
         where
             H: Handler<T, Web>,
-            T: 'static,
+            T: Inputs + 'static,
         {
             let info = RouteInfo { method: Method::$method, path, access: Access::Needs(permission) };
-            self.push(info, on(MethodFilter::$method, handler))
+            self.push(info, on(MethodFilter::$method, handler), Some(Told { doc, taken: T::taken }))
         }
     )+ };
 }
@@ -108,7 +125,7 @@ impl Routes {
         T: 'static,
     {
         let info = RouteInfo { method: Method::GET, path: path.path(), access: Access::Open };
-        self.push(info, on(MethodFilter::GET, handler))
+        self.push(info, on(MethodFilter::GET, handler), None)
     }
 
     /// A POST route for everybody; its handler looks at the origin.
@@ -118,7 +135,7 @@ impl Routes {
         T: 'static,
     {
         let info = RouteInfo { method: Method::POST, path: path.path(), access: Access::Open };
-        self.push(info, on(MethodFilter::POST, handler))
+        self.push(info, on(MethodFilter::POST, handler), None)
     }
 
     /// A page.
@@ -128,7 +145,7 @@ impl Routes {
         T: 'static,
     {
         let info = RouteInfo { method: Method::GET, path, access: Access::SignedIn(permission) };
-        self.push(info, on(MethodFilter::GET, handler))
+        self.push(info, on(MethodFilter::GET, handler), None)
     }
 
     /// What a form of a page is sent to.
@@ -138,12 +155,17 @@ impl Routes {
         T: 'static,
     {
         let info = RouteInfo { method: Method::POST, path, access: Access::SignedIn(permission) };
-        self.push(info, on(MethodFilter::POST, handler))
+        self.push(info, on(MethodFilter::POST, handler), None)
     }
 
-    fn push(mut self, info: RouteInfo, handler: MethodRouter<Web>) -> Self {
-        self.routes.push(Route { info, handler });
+    fn push(mut self, info: RouteInfo, handler: MethodRouter<Web>, told: Option<Told>) -> Self {
+        self.routes.push(Route { info, handler, told });
         self
+    }
+
+    /// What the API tells of itself.
+    pub(crate) fn document(&self) -> String {
+        openapi::document(self.routes.iter().filter_map(|route| Some((&route.info, route.told.as_ref()?))))
     }
 
     /// These and those.
@@ -168,14 +190,12 @@ impl Routes {
     /// One method router for each path, with its gates in front and a 405 behind.
     fn by_path(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
-        for Route { info, handler } in self.routes {
+        for Route { info, handler, .. } in self.routes {
             let handler = match info.access {
                 Access::Open => handler,
                 Access::Needs(permission) => {
-                    // A kept answer would keep the secrets that these show once.
-                    let keeps =
-                        info.method == Method::POST && !matches!(permission, Permission::Own | Permission::Cluster);
-                    let handler = if keeps { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
+                    let handler =
+                        if info.is_keyed() { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
                     let handler = handler.layer(from_fn_with_state(web.clone(), limit));
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
                 }

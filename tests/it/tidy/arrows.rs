@@ -48,8 +48,9 @@ const HOMES: &[(&str, &[&str])] = &[
     ("csv", &["rondel-admin"]),
     // A peer that the benchmark measures against.
     ("croner", &["rondel-core"]),
-    // It judges parameters by the schemas that executors declare; core has it not, for the SDK is built on core.
-    ("jsonschema", &["rondel-admin"]),
+    // It judges parameters by the schemas that executors declare; core has it not, for the SDK is built on core. In tests it
+    // judges what the API answers.
+    ("jsonschema", &["rondel-admin", "rondel-web"]),
     ("indicatif", &["rondel-cli"]),
     ("md-5", &["rondel-core"]),
     ("prost", &["rondel-proto"]),

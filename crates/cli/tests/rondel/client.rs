@@ -34,3 +34,10 @@ fn a_token_file_must_hold_a_token() {
     std::fs::write(&file, "two words that are long enough\n").unwrap();
     run(&["job", "list", "--token-file", path]).refused(1, &[path, "holds no token"]);
 }
+
+#[test]
+fn the_api_is_told_without_a_server() {
+    let ended = run(&["openapi"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert!(ended.stdout == include_str!("../../../../docs/openapi.json"), "it is not docs/openapi.json");
+}

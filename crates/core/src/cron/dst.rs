@@ -4,6 +4,7 @@
 //! span by span and looks at its neighbours: where the clock was set forward, the times before a span's start were skipped,
 //! a *gap*; where it was set back, the end of one span and the start of the next show the same times, a *fold*.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Pace;
@@ -36,11 +37,11 @@ pub struct DstRule {
 }
 
 /// What becomes of times that the clock skips.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "DstGap")]
 pub enum Gap {
-    /// [`NextValid`](Self::NextValid) where the hours are fixed, [`Skip`](Self::Skip) where they are a wildcard, a range
-    /// or a step.
+    /// `next_valid` where the hours are fixed, `skip` where they are a wildcard, a range or a step.
     #[default]
     Auto,
     /// All skipped times together fire once, at the first instant after the gap.
@@ -50,10 +51,11 @@ pub enum Gap {
 }
 
 /// What becomes of times that the clock shows twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "DstOverlap")]
 pub enum Overlap {
-    /// [`First`](Self::First) where the hours are fixed, [`Both`](Self::Both) where they are a wildcard, a range or a step.
+    /// `first` where the hours are fixed, `both` where they are a wildcard, a range or a step.
     #[default]
     Auto,
     /// They fire the first time.

@@ -48,7 +48,7 @@ pub const FIRST_YEAR: i32 = 1970;
 pub const LAST_YEAR: i32 = 2199;
 
 /// How an expression was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
     /// Quartz with six fields: second, minute, hour, day of month, month, day of week (1 is Sunday).

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::words;
+use crate::schema::DurationText;
 use crate::time::{duration_text, format_duration, parse_duration};
 
 words! {
@@ -45,7 +47,7 @@ impl Default for Route {
 }
 
 /// What happens to fires that are later than the tolerance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MisfireSpec {
     /// What to do.
@@ -56,6 +58,7 @@ pub struct MisfireSpec {
     pub keep: MisfireKeep,
     /// A fire that is later than this was missed.
     #[serde(with = "duration_text")]
+    #[schemars(with = "DurationText")]
     pub tolerance: Duration,
 }
 
@@ -88,7 +91,7 @@ words! {
 }
 
 /// What happens when a run is due and an earlier one is not over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OverlapSpec {
     /// What to do.
@@ -147,7 +150,7 @@ impl Default for Delivery {
 }
 
 /// What happens after a failed attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetrySpec {
     /// Attempts beyond the first.
@@ -200,7 +203,7 @@ impl Default for Over {
 }
 
 /// Which executors of the app may get a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SelectSpec {
     /// Conditions on labels, all of which must hold: `zone=eu`, `gpu!=none`, `ssd` (it has the label), `!old` (it has not).
@@ -216,7 +219,7 @@ impl SelectSpec {
 }
 
 /// A limit that several jobs share.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConcurrencySpec {
     /// Jobs of a namespace with the same key share the limit.
@@ -226,15 +229,16 @@ pub struct ConcurrencySpec {
 }
 
 /// A limit on starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateSpec {
     /// Jobs of a namespace with the same key share the limit; nothing for this job alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// How many runs may start …
+    /// How many runs may start in any span of the length `per`.
     pub max: u32,
-    /// … in any span of this length.
+    /// The length of the span.
     #[serde(with = "duration_text")]
+    #[schemars(with = "DurationText")]
     pub per: Duration,
 }

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cron::{DstRule, Gap, Overlap as DstOverlap};
 use crate::run::words;
-use crate::time::duration_text;
+use crate::schema::{DurationText, NAME_PATTERN};
+use crate::time::{Timestamp, duration_text};
 
 /// One schedule, or several.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum OneOrMany {
     /// `{"cron": …}`
@@ -19,26 +21,31 @@ pub enum OneOrMany {
 }
 
 /// One schedule: exactly one of `cron`, `every`, `delay`, `at` and `after` is given.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSpec {
     /// A cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "0 30 2 * * ?")]
     pub cron: Option<String>,
     /// The zone that the expression is read in; UTC if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "Europe/Berlin")]
     pub time_zone: Option<String>,
     /// What happens at the zone's clock changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dst: Option<DstSpec>,
     /// A fixed rate: a duration in whole seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DurationText>")]
     pub every: Option<String>,
     /// A fixed delay after the end of the run before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DurationText>")]
     pub delay: Option<String>,
     /// Once, at an instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub at: Option<String>,
     /// What is done about an `at` that lies in the past when the definition is saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,9 +58,11 @@ pub struct ScheduleSpec {
     pub on: Option<AfterWhat>,
     /// Nothing fires before this instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub start_at: Option<String>,
     /// Nothing fires after this instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub end_at: Option<String>,
     /// Runs start a little later than planned, so that many jobs of one instant do not start together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,11 +70,12 @@ pub struct ScheduleSpec {
 }
 
 /// How much later than planned runs start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JitterSpec {
     /// At most so much later.
     #[serde(with = "duration_text")]
+    #[schemars(with = "DurationText")]
     pub max: Duration,
     /// What the length is drawn by.
     #[serde(default)]
@@ -119,7 +129,7 @@ impl Default for AfterWhat {
 }
 
 /// The DST rule of a cron schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DstSpec {
     /// For times that the clock skips.
@@ -135,10 +145,11 @@ impl From<DstSpec> for DstRule {
 }
 
 /// What a calendar does to a job's fires. Its days and times are read in the zone of the schedule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CalendarUse {
     /// The calendar, of the same namespace.
+    #[schemars(regex(pattern = NAME_PATTERN))]
     pub name: String,
     /// What it does.
     #[serde(default)]

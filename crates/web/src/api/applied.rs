@@ -3,13 +3,15 @@
 use rondel_admin::jobs::{Action, PlannedJob, SavedJob};
 use rondel_core::Timestamp;
 use rondel_core::ahead::{FireChanges, Fires};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::versions::ChangeJson;
 use crate::problem::{Complaint, Problem};
 
 /// The whole answer.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Applied")]
 pub(super) struct Answer {
     dry_run: bool,
     items: Vec<Item>,
@@ -17,7 +19,8 @@ pub(super) struct Answer {
 }
 
 /// How many jobs there are of each kind.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "AppliedSummary")]
 pub(super) struct Summary {
     created: usize,
     changed: usize,
@@ -27,9 +30,11 @@ pub(super) struct Summary {
 }
 
 /// What became of a job.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AppliedJob")]
 pub(super) struct Item {
     name: String,
+    #[schemars(extend("enum" = ["created", "changed", "unchanged", "removed", "failed"]))]
     action: &'static str,
     /// Its place in the list.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,7 +53,8 @@ pub(super) struct Item {
 }
 
 /// What happens to the fires of the next week.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AppliedFires")]
 struct FiresJson {
     /// Up to here they were compared.
     to: Timestamp,
@@ -58,13 +64,17 @@ struct FiresJson {
     appearing: KindJson,
 }
 
-#[derive(Serialize)]
+/// Fires of a kind.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AppliedFireKind")]
 struct KindJson {
     count: u64,
     first: Vec<Timestamp>,
 }
 
-#[derive(Serialize)]
+/// Why it failed.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AppliedError")]
 struct ErrorJson {
     code: &'static str,
     message: String,

@@ -21,6 +21,8 @@ use crate::app::Web;
 use crate::body::{collect_up_to, is_json, read};
 use crate::call::{Call, quoted};
 use crate::frame::json;
+use crate::openapi::{BodyForm, Input, Listed, Taken, schema_of};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::yaml::{Node, documents};
@@ -42,7 +44,11 @@ pub(crate) struct ApplyQuery {
 
 impl FromQuery for ApplyQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { is_dry_run: reader.flag("dry_run"), prune: reader.one("prune_app") }
+        Self {
+            is_dry_run: reader.flag("dry_run", "Says what would happen, and saves nothing."),
+            prune: reader
+                .one(Parameter::name("prune_app").about("Removes the jobs of this app that are not in the list.")),
+        }
     }
 }
 
@@ -50,6 +56,15 @@ impl FromQuery for ApplyQuery {
 pub(crate) enum Documents {
     Json(Vec<Value>),
     Yaml(Vec<Node>),
+}
+
+impl Input for Documents {
+    fn tell(taken: &mut Taken) {
+        let media = &["application/json", "application/yaml"];
+        taken.body = Some(BodyForm { media, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
+        taken.refusals.extend([Code::InvalidJson, Code::InvalidYaml, Code::RequestTimeout, Code::BodyTooLarge]);
+        taken.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
+    }
 }
 
 impl FromRequest<Web> for Documents {

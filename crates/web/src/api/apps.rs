@@ -7,37 +7,49 @@ use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
 use rondel_core::homes::Switch;
+use rondel_core::schema::NAME_PATTERN;
 use rondel_core::{AppId, name};
 use rondel_store::catalog::App;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Page, jobs, nodes};
+use super::nodes::NewState;
+use super::{Page, jobs};
 use crate::app::Web;
-use crate::body::{JsonBody, read, refuse_value};
+use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::frame::json;
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
-#[derive(Serialize)]
-struct AppJson {
+/// An app.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "App")]
+pub(super) struct AppJson {
     id: AppId,
     name: String,
     namespace: String,
     /// Its switch.
+    #[schemars(with = "Switch")]
     state: &'static str,
     /// Executors of it that this node hears.
     executor_count: usize,
 }
 
-#[derive(Deserialize)]
+/// An app to be.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NewApp {
+pub(super) struct NewApp {
+    #[schemars(regex(pattern = NAME_PATTERN))]
     name: String,
 }
 
-#[derive(Serialize)]
-struct HandlerJson<'a> {
+/// What executors online can run.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Handler")]
+pub(super) struct HandlerJson<'a> {
     name: &'a str,
     /// Who of those online has it.
     executors: &'a [String],
@@ -45,8 +57,10 @@ struct HandlerJson<'a> {
     params_schema: Option<&'a Value>,
 }
 
-#[derive(Serialize)]
-struct ProblemJson<'a> {
+/// What is wrong with a job that code declares.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DeclarationProblem")]
+pub(super) struct ProblemJson<'a> {
     /// The name that the declaration has, as far as it could be read.
     job: &'a str,
     /// Where in its definition.
@@ -56,6 +70,13 @@ struct ProblemJson<'a> {
 
 /// The `{app}` of a path.
 pub(super) struct AppName(String);
+
+impl Input for AppName {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::name("app").about("The app."));
+        taken.refusals.push(Code::AppNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for AppName {
     type Rejection = Problem;
@@ -79,8 +100,8 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
 }
 
 /// Makes an app; one that exists is answered as it is.
-pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
-    let new: NewApp = read(&body)?;
+pub(super) async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem> {
+    let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
     call.check_app_name(&new.name).await?;
     let engine = call.engine();
@@ -95,9 +116,9 @@ pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Respo
 pub(super) async fn set_state(
     call: Call,
     AppName(name): AppName,
-    JsonBody(body): JsonBody,
+    body: JsonBody<NewState>,
 ) -> Result<Response, Problem> {
-    let switch = nodes::new_state(&body)?;
+    let switch = body.read()?.state;
     let id = jobs::find_app(&call, &name).await?;
     call.engine().store().set_app_switch(id, switch).await?;
     call.engine().poke_beat();

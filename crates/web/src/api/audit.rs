@@ -10,7 +10,9 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_core::{AuditId, Timestamp};
 use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
@@ -18,6 +20,7 @@ use crate::app::Web;
 use crate::call::Person;
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
+use crate::parameter::Parameter;
 use crate::problem::{Problem, chain};
 use crate::query::{FromQuery, Reader};
 
@@ -25,6 +28,12 @@ use crate::query::{FromQuery, Reader};
 const EXPORT_BATCH: u32 = 500;
 /// The longest filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
+
+const VERDICTS: [&str; 3] = ["allowed", "denied", "failed"];
+
+const fn filter(name: &'static str) -> Parameter {
+    Parameter::pattern(name, r"^[^\u0000]{1,255}$")
+}
 
 /// The query of the log.
 #[derive(Debug)]
@@ -42,35 +51,45 @@ impl FromQuery for ReadAudit {
         let instant = |text: &str| text.parse::<Timestamp>().map_err(|error| error.to_string());
         Self {
             wanted: AuditQuery {
-                actor: reader.parsed("actor", text),
-                action: reader.parsed("action", text),
-                object: reader.parsed("object", text),
-                namespace: reader.parsed("in", text),
-                verdict: reader.parsed("verdict", |word| word.parse::<Verdict>()),
-                from: reader.parsed("from", instant),
-                to: reader.parsed("to", instant),
+                actor: reader.parsed(filter("actor").about("Only by this one."), text),
+                action: reader.parsed(filter("action").about("Only this: `job.change`."), text),
+                object: reader.parsed(filter("object").about("Only to this."), text),
+                namespace: reader.parsed(filter("in").about("Only in this namespace."), text),
+                verdict: reader
+                    .parsed(Parameter::word("verdict", &VERDICTS).about("Only with this outcome."), |word| {
+                        word.parse::<Verdict>()
+                    }),
+                from: reader.parsed(Parameter::instant("from").about("From when on."), instant),
+                to: reader.parsed(Parameter::instant("to").about("Until when."), instant),
                 after: None,
                 limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             },
-            cursor: reader.one("cursor"),
+            cursor: reader.one(Parameter::cursor()),
         }
     }
 }
 
 /// An entry as the API shows it.
-#[derive(Serialize)]
-struct EntryJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AuditEntry")]
+pub(super) struct EntryJson<'a> {
     id: AuditId,
     at: Timestamp,
     actor: &'a str,
+    #[schemars(extend("enum" = ["session", "token", "executor", "system", "anonymous"]))]
     means: &'static str,
     address: Option<&'a str>,
     request_id: Option<&'a str>,
     action: &'a str,
     object: &'a str,
     namespace: Option<&'a str>,
+    #[schemars(extend("enum" = VERDICTS))]
     verdict: &'static str,
+    /// What it was, without secrets.
+    #[schemars(with = "Option<Value>")]
     before: Option<&'a RawValue>,
+    /// What it has become, without secrets.
+    #[schemars(with = "Option<Value>")]
     after: Option<&'a RawValue>,
 }
 

@@ -9,6 +9,7 @@ use rondel_admin::calendars::{CalendarError, CalendarUser, ImportAs, ImportForma
 use rondel_core::calendar::CalendarSpec;
 use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -19,6 +20,8 @@ use crate::call::{Call, forbidden, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::etag::{IfMatch, mismatch, tag};
 use crate::frame::json;
+use crate::openapi::{Input, Taken, Unnamed};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -27,6 +30,13 @@ const NAMED_COUNT_MAX: usize = 10;
 
 /// The `{name}` of a path.
 pub(crate) struct CalendarName(pub(crate) String);
+
+impl Input for CalendarName {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::name("name").about("The calendar."));
+        taken.refusals.push(Code::CalendarNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for CalendarName {
     type Rejection = Problem;
@@ -46,7 +56,7 @@ pub(super) struct PageQuery {
 
 impl FromQuery for PageQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one("cursor") }
+        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
     }
 }
 
@@ -72,10 +82,21 @@ impl FromQuery for ImportQuery {
             _ => Err(format!("{} is neither days nor workdays", quoted(text))),
         };
         Self {
-            format: reader.parsed("format", format),
-            wanted: reader.parsed("as", wanted).unwrap_or(ImportAs::Days),
-            years: reader.parsed("years", years),
-            dry_run: reader.flag("dry_run"),
+            format: reader
+                .parsed(Parameter::word("format", &["ics", "csv"]).about("What the file is.").required(), format),
+            wanted: reader
+                .parsed(
+                    Parameter::word("as", &["days", "workdays"])
+                        .about("Whether the file's days make the calendar, `days` if left out, or its working days."),
+                    wanted,
+                )
+                .unwrap_or(ImportAs::Days),
+            years: reader.parsed(
+                Parameter::pattern("years", "^[0-9]{4}([.][.][0-9]{4})?$")
+                    .about("Of events that repeat each year: `2026` or `2026..2030`."),
+                years,
+            ),
+            dry_run: reader.flag("dry_run", "Answers the calendar and saves nothing."),
         }
     }
 }
@@ -91,8 +112,8 @@ pub(crate) fn years(text: &str) -> Result<(i32, i32), String> {
 }
 
 /// A calendar in a list.
-#[derive(Serialize)]
-struct CalendarItem<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CalendarItem<'a> {
     name: &'a str,
     description: &'a str,
     namespace: &'a str,
@@ -102,8 +123,9 @@ struct CalendarItem<'a> {
 }
 
 /// A calendar by itself.
-#[derive(Serialize)]
-struct CalendarJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Calendar")]
+pub(super) struct CalendarJson<'a> {
     #[serde(flatten)]
     spec: &'a CalendarSpec,
     namespace: &'a str,
@@ -113,8 +135,10 @@ struct CalendarJson<'a> {
 }
 
 /// One that uses a calendar.
-#[derive(Serialize, Deserialize)]
-struct UserJson {
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "CalendarUser")]
+pub(super) struct UserJson {
+    #[schemars(extend("enum" = ["calendar", "job"]))]
     kind: String,
     name: String,
 }
@@ -156,9 +180,9 @@ pub(super) async fn put(
     call: Call,
     CalendarName(name): CalendarName,
     if_match: IfMatch,
-    JsonBody(body): JsonBody,
+    body: JsonBody<Unnamed<CalendarSpec>>,
 ) -> Result<Response, Problem> {
-    let spec = parse_named(&body, &name)?;
+    let spec = parse_named(&body.bytes, &name)?;
     call.check(None, forbidden)?;
     let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
     save(&call, existing.as_ref(), &if_match, &spec).await

@@ -4,12 +4,13 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::{RunStatus, Timestamp};
 use rondel_store::ledger::CancelAsked;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::jobs::{self, JobName};
 use super::run_json;
 use super::runs::{RunPath, find, missing};
-use crate::body::{OptionalJsonBody, read, refuse_value};
+use crate::body::{OptionalJsonBody, refuse_value};
 use crate::call::Call;
 use crate::frame::json;
 use crate::problem::{Code, Problem};
@@ -18,33 +19,37 @@ use crate::problem::{Code, Problem};
 pub(crate) const REASON_LEN_MAX: usize = 150;
 
 /// The body of a request to cancel a run.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct CancelRun {
+pub(super) struct CancelRun {
+    /// Why, for the verdict's message.
+    #[schemars(length(max = 150))]
     reason: Option<String>,
 }
 
 /// The body of a request to cancel runs of a job.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct CancelJob {
+pub(super) struct CancelJob {
+    /// Why, for the verdicts' messages.
+    #[schemars(length(max = 150))]
     reason: Option<String>,
     /// Only the runs of this planned instant.
+    #[schemars(with = "Option<Timestamp>")]
     fire_at: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct CancelledJson {
+/// How many runs were asked to end.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Cancelled")]
+pub(super) struct CancelledJson {
     asked: u64,
+    /// Whether there are more: ask again.
     has_more: bool,
 }
 
-pub(super) async fn run(
-    call: Call,
-    path: RunPath,
-    OptionalJsonBody(body): OptionalJsonBody,
-) -> Result<Response, Problem> {
-    let body: CancelRun = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+pub(super) async fn run(call: Call, path: RunPath, body: OptionalJsonBody<CancelRun>) -> Result<Response, Problem> {
+    let body = body.read()?;
     let by = asked_by(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
     match call.engine().cancel_run(run.id, &by).await? {
@@ -62,9 +67,9 @@ pub(super) async fn run(
 pub(super) async fn job(
     call: Call,
     JobName(name): JobName,
-    OptionalJsonBody(body): OptionalJsonBody,
+    body: OptionalJsonBody<CancelJob>,
 ) -> Result<Response, Problem> {
-    let body: CancelJob = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+    let body = body.read()?;
     let by = asked_by(call.caller.name(), body.reason.as_deref())?;
     let instant = |text: &String| {
         let complaint = |_| refuse_value("/fire_at", format!("{text:?} is no instant; write \"2026-03-08T07:00:00Z\""));

@@ -8,6 +8,7 @@ use http::StatusCode;
 use rondel_admin::OnlineExecutor;
 use rondel_core::{AppId, ExecutorId, Timestamp};
 use rondel_store::cluster::ExecutorRecord;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Page;
@@ -20,11 +21,14 @@ const SHOWN_FOR: Duration = Duration::from_secs(3600);
 /// How fresh another node's word about its executor must be.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
-#[derive(Serialize)]
+/// A process that runs jobs.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Executor")]
 pub(crate) struct ExecutorJson {
     pub(crate) id: ExecutorId,
     pub(crate) name: String,
     pub(crate) app: String,
+    #[schemars(extend("enum" = ["online", "draining", "offline"]))]
     pub(crate) status: &'static str,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) weight: u32,

@@ -15,6 +15,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use super::jobs::{find, find_app};
 use crate::app::Web;
 use crate::call::Call;
+use crate::parameter::Parameter;
 use crate::problem::{Problem, chain};
 use crate::query::{FromQuery, Reader};
 use crate::yaml;
@@ -46,9 +47,11 @@ impl FromQuery for ExportQuery {
             other => Err(format!("{other:?} is neither json nor yaml")),
         };
         Self {
-            app: reader.one("app"),
-            name: reader.one("name"),
-            form: reader.parsed("format", form).unwrap_or_default(),
+            app: reader.one(Parameter::name("app").about("Only jobs of this app.")),
+            name: reader.one(Parameter::name("name").about("Only this job.")),
+            form: reader
+                .parsed(Parameter::word("format", &["json", "yaml"]).about("`json` if left out."), form)
+                .unwrap_or_default(),
         }
     }
 }

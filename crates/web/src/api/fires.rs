@@ -6,13 +6,16 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::fires::{self, Entry, Range, Verdict};
 use rondel_core::{JobSpec, Reason, RunId, Timestamp};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Page;
 use super::jobs::{JobName, find};
+use super::schedules::Sentence;
 use crate::call::Call;
 use crate::cursor::Listing;
 use crate::frame::json;
+use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -22,6 +25,25 @@ const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
 /// Each may have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
+
+/// What can become of a fire.
+const VERDICTS: [&str; 15] = [
+    "pending",
+    "waiting",
+    "running",
+    "succeeded",
+    "failed",
+    "timed_out",
+    "cancelled",
+    "unknown",
+    "skipped",
+    "calendar",
+    "paused",
+    "undecided",
+    "planned",
+    "removed",
+    "missing",
+];
 
 /// The range of an account.
 #[derive(Debug)]
@@ -35,10 +57,13 @@ pub(super) struct FiresQuery {
 impl FromQuery for FiresQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            from: reader.parsed("from", instant),
-            to: reader.parsed("to", instant),
+            from: reader.parsed(
+                Parameter::instant("from").about("The first instant; a day ago if both are left out."),
+                instant,
+            ),
+            to: reader.parsed(Parameter::instant("to").about("The last instant; at most 366 days later."), instant),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one("cursor"),
+            cursor: reader.one(Parameter::cursor()),
         }
     }
 }
@@ -51,7 +76,9 @@ pub(super) struct WhyQuery {
 
 impl FromQuery for WhyQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { at: reader.parsed("at", instant) }
+        Self {
+            at: reader.parsed(Parameter::instant("at").about("The instant that is asked about.").required(), instant),
+        }
     }
 }
 
@@ -64,7 +91,7 @@ pub(super) struct VersionsQuery {
 
 impl FromQuery for VersionsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(VERSION_LIMIT_DEFAULT, VERSION_LIMIT_MAX), cursor: reader.one("cursor") }
+        Self { limit: reader.limit(VERSION_LIMIT_DEFAULT, VERSION_LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
     }
 }
 
@@ -76,13 +103,16 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
 }
 
 /// Fires with one verdict.
-#[derive(Serialize)]
-struct EntryJson {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Fire")]
+pub(super) struct EntryJson {
     fire_at: Timestamp,
     /// The last of several: a long stretch with one verdict is one entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_fire_at: Option<Timestamp>,
     count: u64,
+    /// The status of the run where there is one, else what else became of it.
+    #[schemars(extend("enum" = VERDICTS))]
     verdict: &'static str,
     run: Option<RunId>,
     reason: Option<Reason>,
@@ -93,7 +123,8 @@ struct EntryJson {
 }
 
 /// What a calendar did to a fire.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FireCalendar")]
 struct CalendarJson {
     name: String,
     day: Option<String>,
@@ -154,20 +185,16 @@ fn range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), P
     Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
 }
 
-#[derive(Serialize)]
-struct WhyJson {
+/// Why a job ran or did not run.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Why")]
+pub(super) struct WhyJson {
     at: Timestamp,
     /// The same sentence in each language.
-    answer: Answer,
+    answer: Sentence,
     fire: Option<EntryJson>,
     previous_fire_at: Option<Timestamp>,
     next_fire_at: Option<Timestamp>,
-}
-
-#[derive(Serialize)]
-struct Answer {
-    en: String,
-    zh: String,
 }
 
 pub(super) async fn why(call: Call<WhyQuery>, JobName(name): JobName) -> Result<Response, Problem> {
@@ -179,7 +206,7 @@ pub(super) async fn why(call: Call<WhyQuery>, JobName(name): JobName) -> Result<
     let why = call.engine().why(&record, at).await?;
     let body = WhyJson {
         at,
-        answer: Answer { en: why.en, zh: why.zh },
+        answer: Sentence { en: why.en, zh: why.zh },
         fire: why.entry.map(EntryJson::from),
         previous_fire_at: why.before,
         next_fire_at: why.after,
@@ -187,8 +214,10 @@ pub(super) async fn why(call: Call<WhyQuery>, JobName(name): JobName) -> Result<
     json(StatusCode::OK, &body)
 }
 
-#[derive(Serialize)]
-struct VersionJson {
+/// A definition that a job has or had.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "JobVersion")]
+pub(super) struct VersionJson {
     version: i64,
     author: String,
     /// From when it held.

@@ -16,6 +16,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use rondel_admin::gateway::LogReader;
 use rondel_core::{Run, RunStatus};
 use rondel_store::StoreError;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -69,7 +70,8 @@ struct Reader {
 }
 
 /// The last thing in a stream.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LogEnd")]
 struct End {
     complete: bool,
     status: RunStatus,

@@ -11,15 +11,18 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, JobSpec, Run, RunId, RunStatus, Timestamp, name};
 use rondel_store::catalog::{Declared, JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, job_body};
 use crate::app::Web;
-use crate::body::JsonBody;
+use crate::body::{JsonBody, PatchBody};
 use crate::call::{Call, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::etag::{IfMatch, mismatch, tag};
 use crate::frame::json;
+use crate::openapi::{Input, Taken, Unnamed};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -30,6 +33,13 @@ const LAST_RUN_ROWS: u32 = 20;
 
 /// The `{name}` of a path.
 pub(crate) struct JobName(pub(crate) String);
+
+impl Input for JobName {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::name("name").about("The job."));
+        taken.refusals.push(Code::JobNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for JobName {
     type Rejection = Problem;
@@ -60,17 +70,18 @@ impl FromQuery for ListJobs {
             }
         };
         Self {
-            app: reader.one("app"),
-            contains: reader.parsed("q", part),
+            app: reader.one(Parameter::name("app").about("Only jobs of this app.")),
+            contains: reader.parsed(Parameter::pattern("q", "^[a-z0-9._-]{0,100}$").about("Part of the name."), part),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one("cursor"),
+            cursor: reader.one(Parameter::cursor()),
         }
     }
 }
 
 /// A job as the API shows it: its definition in full, and what the server knows about it.
-#[derive(Serialize)]
-struct JobJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Job")]
+pub(super) struct JobJson<'a> {
     #[serde(flatten)]
     spec: &'a JobSpec,
     namespace: &'a str,
@@ -80,10 +91,10 @@ struct JobJson<'a> {
     updated_at: Timestamp,
     /// Null for a job that no code declares.
     declared: Option<DeclaredJson>,
-    /// The jobs that it follows from …
+    /// The jobs that it follows from.
     #[serde(skip_serializing_if = "Option::is_none")]
     parents: Option<Vec<&'a str>>,
-    /// … and those that follow from it, by name.
+    /// Those that follow from it, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +105,8 @@ struct JobJson<'a> {
 }
 
 /// What code declares of a job.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Declared")]
 struct DeclaredJson {
     /// When it last declared something new.
     at: Timestamp,
@@ -111,7 +123,8 @@ impl DeclaredJson {
     }
 }
 
-#[derive(Serialize)]
+/// The newest run that is due.
+#[derive(Serialize, JsonSchema)]
 struct LastRun {
     id: RunId,
     status: RunStatus,
@@ -136,8 +149,8 @@ impl<'a> JobJson<'a> {
     }
 }
 
-pub(super) async fn create(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
-    let spec = job_body::parse(&body)?;
+pub(super) async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem> {
+    let spec = job_body::parse(&body.bytes)?;
     call.check_definition(&spec).await?;
     call.note.object(&spec.name);
     let record = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await?;
@@ -192,11 +205,11 @@ pub(super) async fn replace(
     call: Call,
     JobName(name): JobName,
     if_match: IfMatch,
-    JsonBody(body): JsonBody,
+    body: JsonBody<Unnamed<JobSpec>>,
 ) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let expected = if_match.against(record.version)?;
-    let spec = job_body::parse_named(&body, &name)?;
+    let spec = job_body::parse_named(&body.bytes, &name)?;
     call.check_definition(&spec).await?;
     let changed = call.engine().change_job(&record, spec, expected, call.caller.name()).await;
     answer(&call, StatusCode::OK, &changed.map_err(refused)?, None).await
@@ -206,9 +219,9 @@ pub(super) async fn patch(
     call: Call,
     JobName(name): JobName,
     if_match: IfMatch,
-    JsonBody(body): JsonBody,
+    body: PatchBody<JobSpec>,
 ) -> Result<Response, Problem> {
-    change(&call, &name, &if_match, |record| job_body::patched(&record.spec, &body)).await
+    change(&call, &name, &if_match, |record| job_body::patched(&record.spec, &body.bytes)).await
 }
 
 pub(super) async fn pause(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {

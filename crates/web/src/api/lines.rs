@@ -6,6 +6,7 @@ use std::time::Duration;
 use rondel_core::{Run, Timestamp};
 use rondel_store::logs::{LogChunk, LogLine};
 use rondel_store::{Store, StoreError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How long after a run's end lines of it may still come in.
@@ -42,7 +43,7 @@ pub(crate) struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level(&'static str);
 
-const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
+pub(super) const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
 
 impl FromStr for Level {
     type Err = String;
@@ -73,11 +74,13 @@ impl Wanted {
 }
 
 /// A line as the API shows it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LogLine")]
 pub(crate) struct Line {
     /// Counts the lines of the attempt from 1.
     pub(crate) seq: u64,
     pub(crate) at: Timestamp,
+    #[schemars(extend("enum" = LEVELS))]
     pub(crate) level: String,
     pub(crate) line: String,
     attempt: i32,

@@ -4,15 +4,17 @@ use axum::response::Response;
 use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
 use rondel_core::Run;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::follow::{self, Follow, Form};
-use super::lines::{self, Line, Part, Position, Wanted};
+use super::lines::{self, LEVELS, Line, Part, Position, Wanted};
 use super::runs::{self, RunPath};
 use crate::app::Web;
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
+use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -36,22 +38,32 @@ impl FromQuery for ReadLog {
             _ => Err(format!("{text:?} is not the number of an attempt")),
         };
         Self {
-            after: reader.one("after"),
+            after: reader.one(Parameter::cursor_in("after").about("`next_cursor` of the page before.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            attempt: reader.parsed("attempt", attempt),
-            follow: reader.flag("follow"),
+            attempt: reader.parsed(
+                Parameter::number("attempt", 1..=i32::MAX.unsigned_abs()).about("The newest if left out."),
+                attempt,
+            ),
+            follow: reader.flag("follow", "Goes on until the run is over and its log complete."),
             wanted: Wanted {
-                levels: reader.words("level"),
-                contains: reader.parsed("contains", Wanted::parse_contains),
+                levels: reader.words(Parameter::words("level", &LEVELS).about("Only lines of these levels.")),
+                contains: reader.parsed(
+                    Parameter::text("contains")
+                        .about("Only lines with this text of up to 256 bytes, whatever its case."),
+                    Wanted::parse_contains,
+                ),
             },
         }
     }
 }
 
-#[derive(Serialize)]
-struct LogPage {
+/// A page of a log.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct LogPage {
     items: Vec<Line>,
+    /// Where more will be found while it is not complete.
     next_cursor: Option<String>,
+    /// Whether no further line will come.
     complete: bool,
 }
 

@@ -6,6 +6,7 @@ use http::StatusCode;
 use http::request::Parts;
 use rondel_core::{SessionId, Timestamp};
 use rondel_store::access::WebSession;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Page;
@@ -13,12 +14,17 @@ use crate::app::Web;
 use crate::call::{Person, quoted};
 use crate::frame::json;
 use crate::grants::{GrantJson, Places};
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
-#[derive(Serialize)]
-struct MeJson<'a> {
+/// Who one is.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Me")]
+pub(super) struct MeJson<'a> {
     name: &'a str,
     /// By what means the request came in: token or session.
+    #[schemars(extend("enum" = ["session", "token", "executor"]))]
     means: &'static str,
     /// Null for a token that belongs to the server.
     account: Option<String>,
@@ -37,8 +43,9 @@ pub(super) async fn get(person: Person) -> Result<Response, Problem> {
 }
 
 /// A sign-in as its owner sees it.
-#[derive(Serialize)]
-struct SessionJson {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Session")]
+pub(super) struct SessionJson {
     id: SessionId,
     created_at: Timestamp,
     last_seen_at: Timestamp,
@@ -68,6 +75,13 @@ pub(super) async fn sessions(person: Person) -> Result<Response, Problem> {
 
 /// The `{id}` of a path.
 pub(crate) struct SessionPath(pub(crate) String);
+
+impl Input for SessionPath {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::id("id").about("The sign-in."));
+        taken.refusals.push(Code::SessionNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for SessionPath {
     type Rejection = Problem;

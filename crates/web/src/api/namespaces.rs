@@ -5,24 +5,29 @@ use http::StatusCode;
 use rondel_core::access::Permission;
 use rondel_core::{NamespaceId, name};
 use rondel_store::catalog::{Namespace, NamespaceDeleted};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Page;
 use super::webhooks::NamespacePath;
-use crate::body::{JsonBody, read, refuse_value};
+use crate::body::{JsonBody, refuse_value};
 use crate::call::{Person, namespace_by_name};
 use crate::frame::json;
 use crate::problem::{Code, Problem};
 
-#[derive(Serialize)]
-struct NamespaceJson {
+/// A tenant or an environment.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Namespace")]
+pub(super) struct NamespaceJson {
     id: NamespaceId,
     name: String,
 }
 
-#[derive(Deserialize)]
+/// A namespace to be.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NewNamespace {
+pub(super) struct NewNamespace {
+    #[schemars(regex(pattern = rondel_core::schema::NAME_PATTERN))]
     name: String,
 }
 
@@ -35,8 +40,8 @@ pub(super) async fn list(person: Person) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-pub(super) async fn create(person: Person, JsonBody(body): JsonBody) -> Result<Response, Problem> {
-    let new: NewNamespace = read(&body)?;
+pub(super) async fn create(person: Person, body: JsonBody<NewNamespace>) -> Result<Response, Problem> {
+    let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
     let engine = person.engine();
     let made = Namespace { id: NamespaceId::new(engine.new_id()), name: new.name };

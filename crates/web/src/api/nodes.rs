@@ -2,30 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Bytes;
 use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
-use rondel_core::homes::Switch;
-use rondel_core::{NodeId, Timestamp};
+use rondel_core::homes::{ClaimStrategy, Switch};
+use rondel_core::{NodeId, Timestamp, name};
 use rondel_store::cluster::Node;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Page;
 use crate::app::Web;
-use crate::body::{JsonBody, read, refuse_value};
-use crate::call::Call;
+use crate::body::JsonBody;
+use crate::call::{Call, quoted};
 use crate::frame::json;
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
-#[derive(Serialize)]
-struct NodeJson {
+/// A server of the cluster.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Node")]
+pub(super) struct NodeJson {
     id: NodeId,
     name: String,
     /// `dead`, `leaving`, or its switch.
+    #[schemars(extend("enum" = ["dead", "leaving", "active", "draining", "stopped"]))]
     status: &'static str,
     /// Its switch: stays while it is dead.
+    #[schemars(with = "Switch")]
     state: &'static str,
     /// Whether it is the one that answers.
     is_this: bool,
@@ -37,6 +43,7 @@ struct NodeJson {
     /// What the one that answers has counted since its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<BTreeMap<&'static str, u64>>,
+    #[schemars(with = "ClaimStrategy")]
     claim_strategy: &'static str,
     weight: u32,
     /// How many jobs it is home to, by its last count: only where the strategy counts.
@@ -50,14 +57,22 @@ struct NodeJson {
 }
 
 /// The body that throws a switch.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NewState {
-    state: String,
+pub(super) struct NewState {
+    /// Where the switch is to be.
+    pub(super) state: Switch,
 }
 
 /// The `{name}` of a path.
 pub(super) struct NodeName(String);
+
+impl Input for NodeName {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::name("name").about("The server."));
+        taken.refusals.push(Code::NodeNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for NodeName {
     type Rejection = Problem;
@@ -78,23 +93,18 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
 pub(super) async fn set_state(
     call: Call,
     NodeName(name): NodeName,
-    JsonBody(body): JsonBody,
+    body: JsonBody<NewState>,
 ) -> Result<Response, Problem> {
-    let switch = new_state(&body)?;
+    let switch = body.read()?.state;
+    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted(&name)));
+    // No text of the caller's reaches the database unchecked.
+    name::check(&name).map_err(|_| missing())?;
     let store = call.engine().store();
     let is_known = store.set_node_switch(&name, switch).await?;
     let node = store.nodes().await?.into_iter().find(|node| is_known && node.name == name);
-    let Some(node) = node else {
-        return Err(Problem::new(Code::NodeNotFound, format!("no node is called {name:?}")));
-    };
+    let node = node.ok_or_else(missing)?;
     call.engine().poke_beat();
     json(StatusCode::OK, &show(&call, node))
-}
-
-/// Reads `{"state": …}`.
-pub(super) fn new_state(body: &Bytes) -> Result<Switch, Problem> {
-    let new: NewState = read(body)?;
-    new.state.parse().map_err(|message: String| refuse_value("/state", message))
 }
 
 fn show(call: &Call, node: Node) -> NodeJson {

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::RunQuery;
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::run_tree::ChildJson;
@@ -17,7 +19,7 @@ use crate::problem::Problem;
 const SHARD_COUNT_MAX: usize = 1000;
 
 /// A run in a list.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct RunItem {
     id: RunId,
     job: String,
@@ -42,14 +44,19 @@ pub(super) struct RunItem {
 }
 
 /// A run by itself.
-#[derive(Debug, Serialize)]
-struct RunJson {
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Run")]
+pub(super) struct RunJson {
     #[serde(flatten)]
     item: RunItem,
     namespace: String,
     job_version: i64,
     due_at: Timestamp,
+    /// Its own, else its job's.
+    #[schemars(with = "Option<Value>")]
     params: Option<Box<RawValue>>,
+    /// What its handler returned.
+    #[schemars(with = "Option<Value>")]
     result: Option<Box<RawValue>>,
     parent: Option<RunId>,
     /// The run that its fire began with; itself, unless it is a shard or follows from others.
@@ -64,20 +71,25 @@ struct RunJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressJson>,
     /// How it came to its executor.
+    #[schemars(with = "Option<Value>")]
     trace: Option<Box<RawValue>>,
     attempts: Vec<AttemptJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shards: Option<Vec<RunItem>>,
 }
 
-#[derive(Debug, Serialize)]
+/// How far a run is.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Progress")]
 struct ProgressJson {
     done: u64,
     /// 0 where nobody knows it.
     total: u64,
 }
 
-#[derive(Debug, Serialize)]
+/// One attempt of a run.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Attempt")]
 struct AttemptJson {
     attempt: i32,
     status: RunStatus,
@@ -157,7 +169,7 @@ pub(crate) async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<Job
 }
 
 /// A run with its attempts, its shards, and the parameters that it has or had.
-pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<impl Serialize + use<Q>, Problem> {
+pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<RunJson, Problem> {
     let before = call.engine().store().attempts(run.id).await?;
     let mut attempts: Vec<AttemptJson> = before.into_iter().map(AttemptJson::from).collect();
     attempts.push(present_attempt(&run));

@@ -4,6 +4,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::tree::{Branch, DEPTH_MAX, Link, arrange};
 use rondel_core::{Run, RunId};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::run_json::{RunItem, items};
@@ -27,14 +28,17 @@ pub(crate) struct Tree {
 }
 
 /// A run that follows from another one.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RunChild")]
 pub(super) struct ChildJson {
     kind: Link,
     #[serde(flatten)]
     item: RunItem,
 }
 
-#[derive(Debug, Serialize)]
+/// A run in its tree.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RunBranch")]
 struct BranchJson {
     /// How far below the root.
     depth: usize,
@@ -47,8 +51,10 @@ struct BranchJson {
     item: RunItem,
 }
 
-#[derive(Debug, Serialize)]
-struct TreeJson {
+/// The tree of a fire.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RunTree")]
+pub(super) struct TreeJson {
     items: Vec<BranchJson>,
     has_more: bool,
 }

@@ -11,24 +11,37 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::jobs::{self, JobName};
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, run_json};
 use crate::app::Web;
-use crate::body::{OptionalJsonBody, read, refuse_value};
+use crate::body::{OptionalJsonBody, refuse_value};
 use crate::call::{Call, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 
 /// By which our own clients say that a person stands behind a request.
 const CLIENT_HEADER: &str = "rondel-client";
+/// The same as the API's document tells it.
+pub(super) const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
+    .about("Says that a person stands behind the request: then the run's `trigger` is `manual`, and `api` otherwise.");
 
 /// The `{id}` of a path, as text.
 pub(crate) struct RunPath(String);
+
+impl Input for RunPath {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::id("id").about("The run."));
+        taken.refusals.push(Code::RunNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for RunPath {
     type Rejection = Problem;
@@ -51,18 +64,18 @@ pub(crate) struct ListRuns {
 impl FromQuery for ListRuns {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            job: reader.one("job"),
-            statuses: reader.words("status"),
+            job: reader.one(Parameter::name("job").about("Only runs of this job.")),
+            statuses: reader.words(Parameter::words("status", RunStatus::WORDS).about("Only runs that stand so.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one("cursor"),
+            cursor: reader.one(Parameter::cursor()),
         }
     }
 }
 
 /// The body of a trigger.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct TriggerBody {
+pub(super) struct TriggerBody {
     /// Parameters of this run alone; left out or null for the job's.
     #[serde(default)]
     params: Option<Value>,
@@ -72,9 +85,9 @@ pub(super) async fn trigger(
     call: Call,
     JobName(name): JobName,
     headers: HeaderMap,
-    OptionalJsonBody(body): OptionalJsonBody,
+    body: OptionalJsonBody<TriggerBody>,
 ) -> Result<Response, Problem> {
-    let body: TriggerBody = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+    let body = body.read()?;
     let params = body.params.as_ref().map(Value::to_string);
     if let Some(len) = params.as_ref().map(String::len).filter(|len| *len > PARAMS_LEN_MAX) {
         return Err(refuse_value("/params", format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept")));

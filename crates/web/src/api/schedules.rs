@@ -3,15 +3,17 @@
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::JobError;
-use rondel_core::preview::{Ask, PER_DAY_MAX, Warning, preview};
+use rondel_core::preview::{Ask, PER_DAY_MAX, Warning, WarningCode, preview};
 use rondel_core::schedule::{Kind, Schedule};
+use rondel_core::spec::{CalendarUse, OneOrMany};
 use rondel_core::words::{self, Lang};
 use rondel_core::{FieldError, Job, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::job_body;
-use crate::body::{JsonBody, read, refuse_value};
+use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::frame::json;
 use crate::problem::Problem;
@@ -22,52 +24,71 @@ const COUNT_DEFAULT: u32 = 10;
 const COUNT_MAX: u32 = 100;
 
 /// What is asked: the fields of a job that say when.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PreviewBody {
+#[schemars(rename = "PreviewOrder")]
+pub(super) struct PreviewBody {
+    /// As in a job.
+    #[schemars(with = "Option<OneOrMany>")]
     schedule: Value,
+    /// As in a job.
     #[serde(default)]
+    #[schemars(with = "Option<CalendarUse>")]
     calendar: Value,
+    /// How many fires to tell, 10 if left out.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 100))]
     count: Option<u32>,
+    /// From when on; now if left out.
     #[serde(default)]
     after: Option<Timestamp>,
 }
 
 /// A sentence in each language.
-#[derive(Serialize)]
-struct Sentence {
-    en: String,
-    zh: String,
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Sentence {
+    /// English.
+    pub(super) en: String,
+    /// Chinese.
+    pub(super) zh: String,
 }
 
-#[derive(Serialize)]
-struct PreviewJson {
+/// What a schedule means.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Preview")]
+pub(super) struct PreviewJson {
     /// One for each schedule.
     sentences: Vec<Sentence>,
     /// How each was read: null where it is no cron expression.
     dialects: Vec<Option<rondel_core::cron::Dialect>>,
+    /// The zone of the first.
     time_zone: &'static str,
     fires: Vec<FireJson>,
     warnings: Vec<WarningJson>,
 }
 
-#[derive(Serialize)]
+/// A fire that is ahead.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PreviewFire")]
 struct FireJson {
     at: Timestamp,
+    /// What the zone's clock shows then.
     local: String,
 }
 
-#[derive(Serialize)]
+/// What people ought to know.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PreviewWarning")]
 struct WarningJson {
+    #[schemars(with = "WarningCode")]
     code: &'static str,
     at: Option<Timestamp>,
     #[serde(flatten)]
     sentence: Sentence,
 }
 
-pub(super) async fn post(call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
-    let body: PreviewBody = read(&body)?;
+pub(super) async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Problem> {
+    let body = body.read()?;
     let count = body.count.unwrap_or(COUNT_DEFAULT);
     if !(1..=COUNT_MAX).contains(&count) {
         return Err(refuse_value("/count", format!("{count} fires; 1 to {COUNT_MAX} can be had")));

@@ -4,17 +4,20 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
 use rondel_core::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::call::Person;
 use crate::frame::json;
 use crate::problem::{Code, Problem};
 
-#[derive(Serialize)]
-struct LinkJson {
+/// A link that signs in once.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SignInLink")]
+pub(super) struct LinkJson {
     /// What follows the server's URL.
-    path: String,
-    expires_at: Timestamp,
+    pub(super) path: String,
+    pub(super) expires_at: Timestamp,
 }
 
 /// Makes a link that signs in as the caller, once, with the rights of the token, for as long as the token works.

@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::{RunStatus, Timestamp};
 use rondel_store::upkeep::JobStat;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Page;
@@ -14,6 +15,7 @@ use super::fires::instant;
 use super::jobs::{JobName, find};
 use crate::call::Call;
 use crate::frame::json;
+use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -30,13 +32,19 @@ pub(super) struct StatsQuery {
 
 impl FromQuery for StatsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { from: reader.parsed("from", instant), to: reader.parsed("to", instant) }
+        Self {
+            from: reader
+                .parsed(Parameter::instant("from").about("The first hour; a day before `to` if left out."), instant),
+            to: reader
+                .parsed(Parameter::instant("to").about("The end, now if left out; at most 92 days later."), instant),
+        }
     }
 }
 
 /// An hour in which runs were planned.
-#[derive(Serialize)]
-struct HourJson {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Hour")]
+pub(super) struct HourJson {
     hour: Timestamp,
     run_count: u64,
     /// By verdict.

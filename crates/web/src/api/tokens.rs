@@ -8,18 +8,22 @@ use http::StatusCode;
 use http::request::Parts;
 use rondel_admin::auth::Token;
 use rondel_core::access::{Permission, Role};
+use rondel_core::schema::DurationText;
 use rondel_core::time::parse_duration;
 use rondel_core::{NamespaceId, Timestamp, TokenId};
 use rondel_store::access::{TokenKind, TokenQuery, TokenRecord};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::app::Web;
-use crate::body::{JsonBody, OptionalJsonBody, read, refuse_value};
+use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
 use crate::call::{Person, quoted, visible_namespace};
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
 use crate::grants::{GrantJson, Places, check_covered, read_grants};
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -32,6 +36,13 @@ const NAME_LEN_MAX: usize = 100;
 
 /// The `{id}` of a path, as text.
 pub(crate) struct TokenPath(pub(crate) String);
+
+impl Input for TokenPath {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::id("id").about("The token."));
+        taken.refusals.push(Code::TokenNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for TokenPath {
     type Rejection = Problem;
@@ -52,22 +63,30 @@ pub(crate) struct ListTokens {
 
 impl FromQuery for ListTokens {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { all: reader.flag("all"), limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one("cursor") }
+        Self {
+            all: reader.flag("all", "Everybody's; for admins of everything."),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one(Parameter::cursor()),
+        }
     }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// What comes in by a token.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "TokenKind")]
 enum Kind {
     Api,
     Executor,
 }
 
 /// A token to be.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewToken {
     kind: Kind,
+    /// For people, on one line.
+    #[schemars(length(min = 1, max = 100))]
     name: String,
     /// What it may do; of an executor's token, the places of its apps.
     grants: Vec<GrantJson>,
@@ -86,17 +105,22 @@ const fn yes() -> bool {
     true
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// How a token is replaced.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct Rotate {
-    /// How long the old one works on.
+#[schemars(rename = "TokenRotation")]
+pub(super) struct Rotate {
+    /// How long the old one works on: `24h`, at most 30 days.
+    #[schemars(with = "Option<DurationText>")]
     overlap: Option<String>,
 }
 
 /// A token as the API shows it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Token")]
 pub(crate) struct TokenJson {
     pub(crate) id: TokenId,
+    #[schemars(with = "Kind")]
     pub(crate) kind: &'static str,
     pub(crate) name: String,
     pub(crate) prefix: String,
@@ -169,8 +193,8 @@ pub(crate) async fn show_all<Q>(person: &Person<Q>, found: &[TokenRecord]) -> Re
     Ok(found.iter().map(|token| TokenJson::new(token, &places)).collect())
 }
 
-pub(super) async fn create(person: Person, JsonBody(body): JsonBody) -> Result<Response, Problem> {
-    let made = make(&person, read(&body)?).await?;
+pub(super) async fn create(person: Person, body: JsonBody<NewToken>) -> Result<Response, Problem> {
+    let made = make(&person, body.read()?).await?;
     json(StatusCode::CREATED, &made)
 }
 
@@ -295,10 +319,10 @@ fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Optio
 pub(super) async fn rotate(
     person: Person,
     TokenPath(id): TokenPath,
-    OptionalJsonBody(body): OptionalJsonBody,
+    body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
     let old = find(&person, &id).await?;
-    let wanted: Rotate = body.map(|bytes| read(&bytes)).transpose()?.unwrap_or_default();
+    let wanted = body.read()?;
     let overlap = match wanted.overlap.as_deref() {
         None => OVERLAP,
         Some(text) => parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?,

@@ -6,17 +6,22 @@ use http::StatusCode;
 use http::request::Parts;
 use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
+use rondel_core::schema::ACCOUNT_PATTERN;
 use rondel_core::{AccountId, Timestamp, name};
 use rondel_store::access::{Account, AccountChange, AccountChanged, PasswordHash};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::sign_in_links::LinkJson;
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::app::Web;
-use crate::body::{JsonBody, read, refuse_value};
+use crate::body::{JsonBody, refuse_value};
 use crate::call::{Person, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
 use crate::grants::{GrantJson, Places, read_grants};
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -25,6 +30,13 @@ const DISPLAY_LEN_MAX: usize = 100;
 
 /// The `{user}` of a path.
 pub(crate) struct UserName(pub(crate) String);
+
+impl Input for UserName {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::pattern("user", ACCOUNT_PATTERN).about("The user."));
+        taken.refusals.push(Code::UserNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for UserName {
     type Rejection = Problem;
@@ -44,12 +56,13 @@ pub(crate) struct ListUsers {
 
 impl FromQuery for ListUsers {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one("cursor") }
+        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
     }
 }
 
 /// A user as the API shows it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "User")]
 pub(crate) struct UserJson {
     id: AccountId,
     pub(crate) name: String,
@@ -78,11 +91,15 @@ impl UserJson {
 }
 
 /// Somebody new.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewUser {
+    /// Like the address of electronic mail, or a shorter name.
+    #[schemars(regex(pattern = ACCOUNT_PATTERN))]
     pub(crate) name: String,
+    /// The name that people read; the other one if left out.
     #[serde(default)]
+    #[schemars(length(max = 100))]
     pub(crate) display_name: Option<String>,
     /// Without one, the user comes in by a link and sets it.
     #[serde(default)]
@@ -91,8 +108,10 @@ pub(crate) struct NewUser {
     pub(crate) grants: Vec<GrantJson>,
 }
 
-#[derive(Debug, Deserialize)]
+/// What is to be different; what is left out stays.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "UserChange")]
 pub(crate) struct ChangeUser {
     #[serde(default)]
     pub(crate) display_name: Option<String>,
@@ -102,16 +121,11 @@ pub(crate) struct ChangeUser {
     pub(crate) grants: Option<Vec<GrantJson>>,
 }
 
-#[derive(Deserialize)]
+/// A password to be.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NewPassword {
+pub(super) struct NewPassword {
     password: String,
-}
-
-#[derive(Serialize)]
-struct LinkJson {
-    path: String,
-    expires_at: Timestamp,
 }
 
 pub(super) async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
@@ -135,8 +149,8 @@ pub(crate) async fn page<Q>(person: &Person<Q>, after: Option<&str>, limit: u32)
     Ok(found.iter().map(|account| UserJson::new(account, &places)).collect())
 }
 
-pub(super) async fn create(person: Person, JsonBody(body): JsonBody) -> Result<Response, Problem> {
-    let account = make(&person, read(&body)?).await?;
+pub(super) async fn create(person: Person, body: JsonBody<NewUser>) -> Result<Response, Problem> {
+    let account = make(&person, body.read()?).await?;
     let shown = show(&person, &account).await?;
     person.note.after(&shown);
     json(StatusCode::CREATED, &shown)
@@ -202,11 +216,11 @@ pub(super) async fn get(person: Person, UserName(name): UserName) -> Result<Resp
 pub(super) async fn change(
     person: Person,
     UserName(name): UserName,
-    JsonBody(body): JsonBody,
+    body: JsonBody<ChangeUser>,
 ) -> Result<Response, Problem> {
     // What does not exist is said before what is wrong with the body.
     find(&person, &name).await?;
-    json(StatusCode::OK, &apply(&person, &name, read(&body)?).await?)
+    json(StatusCode::OK, &apply(&person, &name, body.read()?).await?)
 }
 
 /// Changes a user.
@@ -231,10 +245,10 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
 pub(super) async fn set_password(
     person: Person,
     UserName(name): UserName,
-    JsonBody(body): JsonBody,
+    body: JsonBody<NewPassword>,
 ) -> Result<Response, Problem> {
     let account = find(&person, &name).await?;
-    let new: NewPassword = read(&body)?;
+    let new = body.read()?;
     let hash = hashed(&person.web, &new.password, &name).await?;
     let now = person.engine().now();
     if person.engine().store().set_password(account.id, &hash, None, now).await? {

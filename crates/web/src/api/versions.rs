@@ -6,14 +6,16 @@ use http::{HeaderMap, StatusCode};
 use rondel_core::JobSpec;
 use rondel_core::diff::{self, Change};
 use rondel_store::catalog::JobRecord;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::jobs::{JobName, change, find};
-use crate::body::{JsonBody, read, refuse_value};
+use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::etag::IfMatch;
 use crate::frame::json;
+use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 
@@ -30,12 +32,21 @@ impl FromQuery for DiffQuery {
             Ok(version) if version >= 1 => Ok(version),
             _ => Err(format!("{text:?} is not the number of a version")),
         };
-        Self { from: reader.parsed("from", version), to: reader.parsed("to", version) }
+        Self {
+            from: reader.parsed(
+                Parameter::number("from", 1..=i32::MAX.unsigned_abs()).about("The one before `to` if left out."),
+                version,
+            ),
+            to: reader
+                .parsed(Parameter::number("to", 1..=i32::MAX.unsigned_abs()).about("The newest if left out."), version),
+        }
     }
 }
 
-#[derive(Serialize)]
-struct DiffJson {
+/// What differs between two versions.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "VersionDiff")]
+pub(super) struct DiffJson {
     from: i64,
     to: i64,
     changes: Vec<ChangeJson>,
@@ -44,7 +55,8 @@ struct DiffJson {
 }
 
 /// A field that is not the same.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FieldChange")]
 pub(super) struct ChangeJson {
     pointer: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,9 +91,11 @@ pub(super) async fn diff(
 }
 
 /// The body of a request to put back a version.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Restore {
+#[schemars(rename = "VersionToRestore")]
+pub(super) struct Restore {
+    #[schemars(range(min = 1))]
     version: i64,
 }
 
@@ -90,9 +104,9 @@ pub(super) async fn restore(
     call: Call,
     JobName(name): JobName,
     if_match: IfMatch,
-    JsonBody(body): JsonBody,
+    body: JsonBody<Restore>,
 ) -> Result<Response, Problem> {
-    let wanted: Restore = read(&body)?;
+    let wanted = body.read()?;
     let record = find(&call, &name).await?;
     let old = of_version(&call, &record, wanted.version).await?;
     let old = old.map_err(|message| refuse_value("/version", message))?;

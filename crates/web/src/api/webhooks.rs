@@ -8,17 +8,27 @@ use rondel_admin::alert::{PutWebhook, WebhookError};
 use rondel_core::Timestamp;
 use rondel_store::catalog::Namespace;
 use rondel_store::outbox::FailureWebhook;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::access::Permission;
 use crate::app::Web;
-use crate::body::{JsonBody, read, refuse_value};
+use crate::body::{JsonBody, refuse_value};
 use crate::call::{Call, forbidden, quoted, visible_namespace};
 use crate::frame::json;
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
 /// The namespace in the path.
 pub(super) struct NamespacePath(pub(super) String);
+
+impl Input for NamespacePath {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(Parameter::name("name").about("The namespace."));
+        taken.refusals.push(Code::NamespaceNotFound);
+    }
+}
 
 impl FromRequestParts<Web> for NamespacePath {
     type Rejection = Problem;
@@ -30,8 +40,10 @@ impl FromRequestParts<Web> for NamespacePath {
     }
 }
 
-#[derive(Serialize)]
-struct WebhookJson {
+/// Where failed runs of a namespace are told.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FailureWebhook")]
+pub(super) struct WebhookJson {
     namespace: String,
     url: String,
     /// Shown once, to whoever makes it.
@@ -41,9 +53,12 @@ struct WebhookJson {
     updated_at: Timestamp,
 }
 
-#[derive(Deserialize)]
+/// A webhook to be.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NewWebhook {
+pub(super) struct NewWebhook {
+    /// http or https, at most 2000 characters, without user and password.
+    #[schemars(length(max = 2000))]
     url: String,
 }
 
@@ -57,10 +72,10 @@ pub(super) async fn get(call: Call, NamespacePath(name): NamespacePath) -> Resul
 pub(super) async fn put(
     call: Call,
     NamespacePath(name): NamespacePath,
-    JsonBody(body): JsonBody,
+    body: JsonBody<NewWebhook>,
 ) -> Result<Response, Problem> {
     let namespace = guarded(&call, &name).await?;
-    let new: NewWebhook = read(&body)?;
+    let new = body.read()?;
     call.note.namespace(&name);
     call.note.after(&serde_json::json!({"url": new.url}));
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {

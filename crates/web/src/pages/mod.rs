@@ -38,6 +38,7 @@ mod view;
 use axum::response::Response;
 
 use crate::access::Permission::{Cluster, Edit, Operate, Own, View};
+use crate::api;
 use crate::redirect::to;
 use crate::routes::{OpenPath, Routes};
 
@@ -73,6 +74,7 @@ pub(crate) fn routes() -> Routes {
         .form("/calendars/{name}", Edit, calendar::save)
         .form("/calendars/{name}/delete", Edit, calendar::delete)
         .page("/executors", View, executors::list)
+        .page("/openapi.json", Own, api::openapi::page)
         .page("/account", Own, account::page)
         .form("/account/password", Own, account::password)
         .form("/account/sessions/{id}/end", Own, account::end_session)

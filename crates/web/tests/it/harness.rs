@@ -19,6 +19,8 @@ use rondel_web::{WebConfig, app};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+use crate::contract;
+
 /// What the store's clock counts from.
 const BEGINNING: Timestamp = Timestamp::from_secs(1_800_000_000);
 
@@ -90,11 +92,15 @@ impl Server {
         Request::builder().method(method).uri(path).header("authorization", bearer)
     }
 
+    /// Sends it, and holds the answer against the API's document.
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let response = self.app.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.unwrap().to_vec();
-        Answer { status: parts.status, headers: parts.headers, bytes }
+        let answer = Answer { status: parts.status, headers: parts.headers, bytes };
+        contract::check(method.as_str(), &path, &answer);
+        answer
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

@@ -1,0 +1,84 @@
+//! JSON schemas of what the domain writes as text: words, instants, durations, ids.
+//!
+//! The documents of the API derive theirs from their types; here is what a derive cannot know.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+/// Names of namespaces, apps, jobs, calendars and executors; see [`crate::name::check`].
+pub const NAME_PATTERN: &str = "^[a-z0-9][a-z0-9._-]{0,99}$";
+/// Names of accounts; see [`crate::name::check_account`].
+pub const ACCOUNT_PATTERN: &str = "^[a-z0-9][a-z0-9._+@-]{0,99}$";
+/// Names of handlers; see [`crate::name::check_handler`].
+pub const HANDLER_PATTERN: &str = "^[A-Za-z0-9._:-]{1,100}$";
+/// Ids as they cross JSON.
+pub const ID_PATTERN: &str = "^[0-9]{1,19}$";
+const DURATION_PATTERN: &str = "^([0-9]{1,12}(years?|months?|weeks?|days?|[wdhms]|ms|us|ns))+$";
+
+/// A length of time as people write it: stands for a [`std::time::Duration`] in `#[schemars(with = "…")]`.
+#[derive(Debug)]
+pub struct DurationText;
+
+impl JsonSchema for DurationText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "pattern": DURATION_PATTERN, "examples": ["30s", "1h30m"]})
+    }
+}
+
+impl JsonSchema for crate::Timestamp {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "format": "date-time", "examples": ["2026-03-08T07:00:00Z"]})
+    }
+}
+
+/// The schema of an id.
+pub(crate) fn id() -> Schema {
+    json_schema!({"type": "string", "pattern": ID_PATTERN})
+}
+
+/// The schema of a choice between words: each with the lines of its comment.
+pub(crate) fn words(about: &[&str], words: &[(&str, &[&str])]) -> Schema {
+    let text = |lines: &[&str]| lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    let list: String = words.iter().map(|(word, about)| format!("\n- `{word}`: {}", text(about))).collect();
+    let values: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    json_schema!({"type": "string", "enum": values, "description": format!("{}\n{list}", text(about))})
+}
+
+#[cfg(test)]
+mod tests {
+    use schemars::schema_for;
+
+    use crate::calendar::Weekday;
+    use crate::{RunId, Timestamp};
+
+    #[test]
+    fn words_are_told_with_what_they_mean() {
+        let schema = schema_for!(Weekday);
+        assert_eq!(schema.get("enum").unwrap().as_array().unwrap().len(), 7);
+        let about = schema.get("description").unwrap().as_str().unwrap();
+        assert!(about.starts_with("A day of the week.\n\n- `mon`: Monday.\n"), "{about}");
+    }
+
+    #[test]
+    fn texts_say_how_they_are_written() {
+        assert_eq!(schema_for!(RunId).get("pattern").unwrap(), super::ID_PATTERN);
+        assert_eq!(schema_for!(Option<Timestamp>).get("type").unwrap(), &serde_json::json!(["string", "null"]));
+    }
+}

@@ -1,0 +1,87 @@
+//! What can go wrong: every code, its status, and the sentence for people.
+
+macro_rules! codes {
+    ($($variant:ident = $word:literal, $status:literal, $title:literal;)+) => {
+        /// What went wrong, in a word that does not change between releases.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code { $(
+            #[doc = $title]
+            $variant
+        ),+ }
+
+        impl Code {
+            /// Every code, as documented in `docs/API.md`.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word that programs look at.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            /// The status that it goes with.
+            #[must_use]
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$variant => $status),+ }
+            }
+
+            /// The same for people.
+            #[must_use]
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title),+ }
+            }
+        }
+    };
+}
+
+codes! {
+    InvalidJson = "invalid_json", 400, "The body is not JSON";
+    InvalidYaml = "invalid_yaml", 400, "The body is not YAML";
+    InvalidHeader = "invalid_header", 400, "A header cannot be read";
+    Unauthenticated = "unauthenticated", 401, "A valid token is needed";
+    Forbidden = "forbidden", 403, "The token does not allow this";
+    CrossOrigin = "cross_origin", 403, "Another site asked for this";
+    NotFound = "not_found", 404, "There is nothing at this path";
+    NamespaceNotFound = "namespace_not_found", 404, "There is no such namespace";
+    AppNotFound = "app_not_found", 404, "There is no such app";
+    NodeNotFound = "node_not_found", 404, "There is no such node";
+    JobNotFound = "job_not_found", 404, "There is no such job";
+    CalendarNotFound = "calendar_not_found", 404, "There is no such calendar";
+    RunNotFound = "run_not_found", 404, "There is no such run";
+    UserNotFound = "user_not_found", 404, "There is no such user";
+    TokenNotFound = "token_not_found", 404, "There is no such token";
+    SessionNotFound = "session_not_found", 404, "There is no such sign-in";
+    WebhookNotFound = "webhook_not_found", 404, "The namespace has no failure webhook";
+    MethodNotAllowed = "method_not_allowed", 405, "The path does not have this method";
+    RequestTimeout = "request_timeout", 408, "The body took too long to arrive";
+    JobExists = "job_exists", 409, "A job with this name exists";
+    JobIsParent = "job_is_parent", 409, "Other jobs follow from this one";
+    JobNotDeclared = "job_not_declared", 409, "No code declares this job";
+    NamespaceExists = "namespace_exists", 409, "A namespace with this name exists";
+    NamespaceUsed = "namespace_used", 409, "The namespace is not empty";
+    UserExists = "user_exists", 409, "A user with this name exists";
+    LastAdmin = "last_admin", 409, "Nobody would be left who may do everything";
+    TokenOver = "token_over", 409, "The token is over already";
+    EditConflict = "edit_conflict", 409, "Somebody else keeps changing the job";
+    JobDeleted = "job_deleted", 409, "The job of this run was deleted";
+    RunNotFinished = "run_not_finished", 409, "The run is not over yet";
+    RunFinished = "run_finished", 409, "The run is over already";
+    CalendarUsed = "calendar_used", 409, "The calendar is in use";
+    TooManyCalendars = "too_many_calendars", 409, "The namespace has as many calendars as it can";
+    ShardOfBroadcast = "shard_of_broadcast", 409, "The run is one shard of a broadcast";
+    KeyInFlight = "key_in_flight", 409, "The same call is being made";
+    LinkSpent = "link_spent", 410, "The sign-in link was used or has expired";
+    VersionMismatch = "version_mismatch", 412, "It has another version by now";
+    BodyTooLarge = "body_too_large", 413, "The body is too large";
+    UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
+    InvalidBody = "invalid_body", 422, "The body is not right";
+    KeyReused = "key_reused", 422, "The key was used for another call";
+    InvalidQuery = "invalid_query", 422, "The query is not right";
+    InvalidCursor = "invalid_cursor", 422, "The cursor does not belong to this list";
+    RateLimited = "rate_limited", 429, "The token asks too often";
+    TooManyAttempts = "too_many_attempts", 429, "There were too many attempts";
+    Internal = "internal", 500, "The server failed";
+    Overloaded = "overloaded", 503, "The server has too much to do";
+    TimedOut = "timed_out", 503, "The server took too long";
+    Unavailable = "unavailable", 503, "The database is not available";
+}

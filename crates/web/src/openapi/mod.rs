@@ -1,0 +1,105 @@
+//! The API's own description: an OpenAPI 3.1 document, made from the routes and from the types that they read and write.
+//!
+//! A route is built with its permission and a [`Doc`]; what its handler takes is told by the handler's own arguments
+//! ([`Inputs`]), what bodies look like by the types themselves. So nothing here can be forgotten when a route changes.
+
+mod doc;
+mod inputs;
+mod marks;
+mod operation;
+mod schemas;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+pub(crate) use self::doc::Doc;
+pub(crate) use self::inputs::{BodyForm, Input, Inputs, Taken, schema_of};
+pub(crate) use self::marks::{Either, Listed, Patch, Unnamed};
+use self::operation::{headers, operation, responses};
+use self::schemas::Schemas;
+use crate::problem;
+use crate::routes::RouteInfo;
+
+/// What a route tells of itself.
+pub(crate) struct Told {
+    pub(crate) doc: Doc,
+    /// What its handler takes.
+    pub(crate) taken: fn() -> Taken,
+}
+
+#[derive(Serialize)]
+struct Document {
+    openapi: &'static str,
+    info: Value,
+    servers: Value,
+    security: Value,
+    tags: Value,
+    paths: BTreeMap<&'static str, Map<String, Value>>,
+    components: Value,
+}
+
+/// What the API is, for people who begin with this document.
+const ABOUT: &str = "Jobs, their runs and their logs, and who may do what. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, lengths of time \
+text (`30s`, `1h30m`), ids decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC 9457 document whose `code` \
+does not change between releases. `x-permission` says what an operation asks of the token: `own` (any token of the API), `view`, \
+`operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only add.";
+
+/// The nouns, in the order in which people meet them.
+const TAGS: &[(&str, &str)] = &[
+    ("jobs", "What is to run, when, and where."),
+    ("runs", "What ran, and what became of it."),
+    ("calendars", "Days and times that remove or move fires."),
+    ("schedules", "What a schedule means, before it is saved."),
+    ("apps", "Groups of executors that run the same handlers."),
+    ("executors", "The processes that run jobs."),
+    ("nodes", "The servers of the cluster."),
+    ("namespaces", "Tenants or environments."),
+    ("tokens", "What programs and executors come in by."),
+    ("users", "Who can sign in, with which roles."),
+    ("me", "Oneself."),
+    ("sessions", "One's own sign-ins."),
+    ("sign-in-links", "Links into the console."),
+    ("audit", "What was done, by whom and from where."),
+    ("openapi.json", "This document."),
+];
+
+/// The document of these routes, as it is served, printed and committed.
+pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Told)>) -> String {
+    let mut schemas = Schemas::default();
+    let problem = schemas.of_answer(problem::schema);
+    let mut paths: BTreeMap<&'static str, Map<String, Value>> = BTreeMap::new();
+    for (info, told) in routes {
+        let entry = paths.entry(info.path).or_default();
+        entry.insert(info.method.as_str().to_ascii_lowercase(), operation(info, told, &mut schemas));
+    }
+    let renamed = schemas.finish();
+    paths.values_mut().flat_map(Map::values_mut).for_each(|operation| renamed.apply(operation));
+    let document = Document {
+        openapi: "3.1.0",
+        info: json!({
+            "title": "Rondel",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": ABOUT,
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        }),
+        servers: json!([{"url": "/", "description": "The server that gave this document."}]),
+        security: json!([{"token": []}]),
+        tags: TAGS.iter().map(|(name, about)| json!({"name": name, "description": about})).collect(),
+        paths,
+        components: json!({
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of the API, `rondel_pat_…`. An executor's token opens sessions of executors, and is refused here.",
+                },
+            },
+            "headers": headers(),
+            "responses": responses(&problem),
+            "schemas": renamed.schemas,
+        }),
+    };
+    serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,195 @@
+//! One operation of the document.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use rondel_core::access::Permission;
+use serde_json::{Map, Value, json};
+
+use super::Told;
+use super::doc::{Answer, Form};
+use super::inputs::Taken;
+use super::schemas::Schemas;
+use crate::keyed;
+use crate::parameter::Parameter;
+use crate::problem::Code;
+use crate::routes::{Access, RouteInfo};
+
+/// What every call can meet on its way to its handler and back.
+const ALWAYS: [Code; 7] = [
+    Code::Unauthenticated,
+    Code::Forbidden,
+    Code::RateLimited,
+    Code::Internal,
+    Code::Overloaded,
+    Code::TimedOut,
+    Code::Unavailable,
+];
+/// Statuses whose problems are the same for every operation, and the names that the document has for them.
+const SHARED: [(u16, &str); 5] =
+    [(401, "Unauthenticated"), (403, "Forbidden"), (429, "RateLimited"), (500, "Internal"), (503, "Unavailable")];
+
+/// The word for a permission.
+const fn word(permission: Permission) -> &'static str {
+    match permission {
+        Permission::Own => "own",
+        Permission::View => "view",
+        Permission::Operate => "operate",
+        Permission::Edit => "edit",
+        Permission::Admin => "admin",
+        Permission::Cluster => "cluster",
+    }
+}
+
+pub(super) fn operation(info: &RouteInfo, told: &Told, schemas: &mut Schemas) -> Value {
+    let Told { doc, taken } = told;
+    let mut taken = taken();
+    taken.headers.extend(&doc.headers);
+    let mut refusals: Vec<Code> = ALWAYS.to_vec();
+    if info.is_keyed() {
+        taken.headers.push(keyed::PARAMETER);
+        refusals.extend(keyed::REFUSALS);
+    }
+    refusals.extend(&taken.refusals);
+    refusals.extend(&doc.refusals);
+    let mut operation = Map::new();
+    operation.insert("operationId".to_owned(), json!(id(&info.method, info.path)));
+    operation.insert("tags".to_owned(), json!([nouns(info.path).next().unwrap_or_default()]));
+    operation.insert("summary".to_owned(), json!(doc.summary));
+    operation.insert("description".to_owned(), json!(doc.about));
+    if let Access::Needs(permission) = info.access {
+        operation.insert("x-permission".to_owned(), json!(word(permission)));
+    }
+    let parameters = parameters(&taken);
+    if !parameters.is_empty() {
+        operation.insert("parameters".to_owned(), Value::Array(parameters));
+    }
+    if let Some(body) = &taken.body {
+        let schema = schemas.of_request(body.schema);
+        let mut content = Map::new();
+        for media in body.media {
+            let mut form = json!({"schema": schema});
+            if let Some(example) = doc.example.as_ref().filter(|_| media.ends_with("json")) {
+                form["example"] = example.clone();
+            }
+            content.insert((*media).to_owned(), form);
+        }
+        operation.insert("requestBody".to_owned(), json!({"required": body.is_required, "content": content}));
+    }
+    let answers = doc.answers.iter().map(|one| (one.status.to_string(), answer(one, info, schemas)));
+    let mut all: Map<String, Value> = answers.collect();
+    all.extend(problems(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
+    operation.insert("responses".to_owned(), Value::Object(all));
+    Value::Object(operation)
+}
+
+/// The parts of a path that are no parameters.
+fn nouns(path: &str) -> impl Iterator<Item = &str> {
+    path.trim_start_matches("/api/v1/").split('/').filter(|part| !part.starts_with('{'))
+}
+
+/// `GET /api/v1/jobs/{name}/fires` is `get_jobs_name_fires`.
+fn id(method: &Method, path: &str) -> String {
+    let parts = path.trim_start_matches("/api/v1/").split('/').map(|part| part.trim_matches(['{', '}']));
+    let words: Vec<String> = parts.map(|part| part.replace(['-', '.'], "_")).collect();
+    format!("{}_{}", method.as_str().to_ascii_lowercase(), words.join("_"))
+}
+
+fn parameters(taken: &Taken) -> Vec<Value> {
+    let show = |place: &str, parameter: &Parameter| {
+        json!({
+            "name": parameter.name,
+            "in": place,
+            "required": place == "path" || parameter.is_required,
+            "description": parameter.about,
+            "schema": parameter.schema(),
+        })
+    };
+    let path = taken.path.iter().map(|parameter| show("path", parameter));
+    let query = taken.query.iter().map(|parameter| show("query", parameter));
+    path.chain(query).chain(taken.headers.iter().map(|parameter| show("header", parameter))).collect()
+}
+
+fn answer(answer: &Answer, info: &RouteInfo, schemas: &mut Schemas) -> Value {
+    let mut names = vec!["X-Request-Id", "RateLimit", "RateLimit-Policy"];
+    names.extend(&answer.headers);
+    if info.is_keyed() {
+        names.push("Idempotency-Replayed");
+    }
+    let mut shown = json!({"description": answer.about, "headers": references(&names)});
+    if !answer.forms.is_empty() {
+        let mut content = Map::new();
+        for (media, form) in &answer.forms {
+            let form = match form {
+                Form::Json(schema) => json!({"schema": schemas.of_answer(*schema)}),
+                Form::Short(schema) => json!({"schema": schemas.of_request(*schema)}),
+                Form::Text => json!({"schema": {"type": "string"}}),
+            };
+            content.insert((*media).to_owned(), form);
+        }
+        shown["content"] = Value::Object(content);
+    }
+    shown
+}
+
+fn references(names: &[&str]) -> Map<String, Value> {
+    let one = |name: &&str| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
+    names.iter().map(one).collect()
+}
+
+/// The headers that answers have.
+pub(super) fn headers() -> Value {
+    let header = |about: &str, is_required: bool, example: &str| json!({"description": about, "required": is_required, "schema": {"type": "string"}, "example": example});
+    json!({
+        "X-Request-Id": header("Under which id the request stands in the server's log: the client's own, or a made one.", true, "6f1d0c2a"),
+        "RateLimit": header("How many requests the token has left, and for how many seconds it has to wait.", false, "\"token\";r=4999;t=0"),
+        "RateLimit-Policy": header("How many requests a token may make, in how many seconds.", false, "\"token\";q=5000;w=5"),
+        "Retry-After": header("In how many seconds to try again.", true, "1"),
+        "WWW-Authenticate": header("How to say who one is.", true, "Bearer realm=\"rondel\""),
+        "ETag": header("The version, for If-Match.", true, "\"v3\""),
+        "Location": header("Where the new thing is.", true, "/api/v1/jobs/report"),
+        "Idempotency-Replayed": header("There, and true, where the call was made before under the same key.", false, "true"),
+    })
+}
+
+/// The problems that are the same for every operation.
+pub(super) fn responses(problem: &Value) -> Value {
+    let mut shared = Map::new();
+    for (status, name) in SHARED {
+        let codes: Vec<Code> = ALWAYS.into_iter().filter(|code| code.status() == status).collect();
+        let headers: &[&str] = match status {
+            401 => &["X-Request-Id", "WWW-Authenticate"],
+            429 => &["X-Request-Id", "Retry-After", "RateLimit", "RateLimit-Policy"],
+            503 => &["X-Request-Id", "Retry-After"],
+            _ => &["X-Request-Id"],
+        };
+        shared.insert(name.to_owned(), refusal(&codes, problem, headers));
+    }
+    Value::Object(shared)
+}
+
+fn problems(refusals: &[Code]) -> Vec<(u16, Value)> {
+    let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
+    for code in Code::ALL.iter().filter(|code| refusals.contains(code)) {
+        by_status.entry(code.status()).or_default().push(*code);
+    }
+    let problem = json!({"$ref": "#/components/schemas/Problem"});
+    let show = |(status, codes): (u16, Vec<Code>)| match SHARED.iter().find(|(shared, _)| *shared == status) {
+        Some((_, name)) => (status, json!({"$ref": format!("#/components/responses/{name}")})),
+        None if status == 412 => (status, refusal(&codes, &problem, &["X-Request-Id", "ETag"])),
+        None => (status, refusal(&codes, &problem, &["X-Request-Id"])),
+    };
+    by_status.into_iter().map(show).collect()
+}
+
+/// A problem with one of these codes.
+fn refusal(codes: &[Code], problem: &Value, headers: &[&str]) -> Value {
+    let lines: Vec<String> = codes.iter().map(|code| format!("`{}`: {}.", code.as_str(), code.title())).collect();
+    let words: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
+    let schema = json!({"allOf": [problem, {"properties": {"code": {"enum": words}}}]});
+    json!({
+        "description": lines.join("\n\n"),
+        "headers": references(headers),
+        "content": {"application/problem+json": {"schema": schema}},
+    })
+}

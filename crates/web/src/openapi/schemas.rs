@@ -1,0 +1,176 @@
+//! The schemas that operations share, each once by its name.
+//!
+//! A type that is read and written may look different both ways: what may be left out of a request is there in every
+//! answer. Then the way in has the name with `Input` behind it.
+
+use std::collections::BTreeSet;
+
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value};
+
+use super::inputs::SchemaOf;
+
+/// How schemas refer to each other, until requests and answers are put together.
+const OF_REQUESTS: &str = "#/requests/";
+const PREFIX: &str = "#/components/schemas/";
+
+/// Schemas of requests and answers, as they come together.
+pub(super) struct Schemas {
+    requests: SchemaGenerator,
+    answers: SchemaGenerator,
+}
+
+/// All of them, and which names of requests are other ones now.
+pub(super) struct Renamed {
+    pub(super) schemas: Map<String, Value>,
+    names: BTreeSet<String>,
+}
+
+impl Default for Schemas {
+    fn default() -> Self {
+        let settings = |path: &'static str| {
+            SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = path.into();
+                settings.meta_schema = None;
+            })
+        };
+        Self {
+            requests: settings("/requests").for_deserialize().into_generator(),
+            answers: settings("/components/schemas").for_serialize().into_generator(),
+        }
+    }
+}
+
+impl Schemas {
+    pub(super) fn of_request(&mut self, schema: SchemaOf) -> Value {
+        schema(&mut self.requests).to_value()
+    }
+
+    pub(super) fn of_answer(&mut self, schema: SchemaOf) -> Value {
+        schema(&mut self.answers).to_value()
+    }
+
+    /// Puts both together.
+    pub(super) fn finish(mut self) -> Renamed {
+        let requests = self.requests.take_definitions(true);
+        let mut schemas = self.answers.take_definitions(true);
+        schemas.values_mut().for_each(open);
+        let alike = Renamed { schemas: Map::new(), names: BTreeSet::new() };
+        let differs = |name: &String| {
+            let mut request = requests[name].clone();
+            alike.apply(&mut request);
+            schemas.get(name).is_some_and(|answer| *answer != request)
+        };
+        let mut names: BTreeSet<String> = requests.keys().filter(|name| differs(name)).cloned().collect();
+        // What holds one that differs differs too.
+        loop {
+            let holds = |name: &&String| !names.contains(*name) && references(&requests[*name], &names);
+            let more: Vec<String> = requests.keys().filter(holds).cloned().collect();
+            let more: Vec<String> = more.into_iter().filter(|name| schemas.contains_key(name)).collect();
+            if more.is_empty() {
+                break;
+            }
+            names.extend(more);
+        }
+        let mut renamed = Renamed { schemas: Map::new(), names };
+        for (name, mut schema) in requests {
+            renamed.apply(&mut schema);
+            let name = if renamed.names.contains(&name) { format!("{name}Input") } else { name };
+            schemas.entry(name).or_insert(schema);
+        }
+        renamed.schemas = schemas;
+        renamed
+    }
+}
+
+impl Renamed {
+    /// Lets what refers to a schema of a request refer to it by its name in the document.
+    pub(super) fn apply(&self, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                if let Some(Value::String(reference)) = map.get_mut("$ref")
+                    && let Some(name) = reference.strip_prefix(OF_REQUESTS)
+                {
+                    let ending = if self.names.contains(name) { "Input" } else { "" };
+                    *reference = format!("{PREFIX}{name}{ending}");
+                }
+                map.values_mut().for_each(|value| self.apply(value));
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.apply(item)),
+            _ => {}
+        }
+    }
+}
+
+/// Answers may have more fields one day, so nobody is told that they have none beside these.
+fn open(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            if map.get("additionalProperties") == Some(&Value::Bool(false)) {
+                map.remove("additionalProperties");
+            }
+            map.values_mut().for_each(open);
+        }
+        Value::Array(items) => items.iter_mut().for_each(open),
+        _ => {}
+    }
+}
+
+/// Whether a schema of a request refers to one of these.
+fn references(value: &Value, names: &BTreeSet<String>) -> bool {
+    match value {
+        Value::Object(map) => {
+            let here =
+                map.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix(OF_REQUESTS));
+            here.is_some_and(|name| names.contains(name)) || map.values().any(|value| references(value, names))
+        }
+        Value::Array(items) => items.iter().any(|item| references(item, names)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
+    use serde_json::json;
+
+    use super::*;
+    use crate::openapi::schema_of;
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    struct Same {
+        a: String,
+    }
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        #[serde(default)]
+        b: u32,
+    }
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    struct Outer {
+        same: Same,
+        inner: Inner,
+    }
+
+    #[test]
+    fn what_differs_both_ways_has_two_names() {
+        let mut schemas = Schemas::default();
+        let (mut request, answer) = (schemas.of_request(schema_of::<Outer>()), schemas.of_answer(schema_of::<Outer>()));
+        let renamed = schemas.finish();
+        renamed.apply(&mut request);
+        assert_eq!(request, json!({"$ref": "#/components/schemas/OuterInput"}));
+        assert_eq!(answer, json!({"$ref": "#/components/schemas/Outer"}));
+        let names: Vec<&String> = renamed.schemas.keys().collect();
+        assert_eq!(names, ["Inner", "InnerInput", "Outer", "OuterInput", "Same"]);
+        let closed = |name: &str| renamed.schemas[name].get("additionalProperties").is_some();
+        assert_eq!((closed("Inner"), closed("InnerInput")), (false, true));
+        let inner = |name: &str| renamed.schemas[name]["properties"]["inner"]["$ref"].clone();
+        assert_eq!(inner("Outer"), "#/components/schemas/Inner");
+        assert_eq!(inner("OuterInput"), "#/components/schemas/InnerInput");
+    }
+}

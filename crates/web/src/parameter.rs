@@ -1,0 +1,133 @@
+//! Parameters of requests as the API's document tells them: in the path, in the query, in the headers.
+
+use std::ops::RangeInclusive;
+
+use rondel_core::schema::{ID_PATTERN, NAME_PATTERN};
+use serde_json::{Value, json};
+
+/// What a parameter can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Pattern(&'static str),
+    Instant,
+    Flag,
+    Number { from: u32, to: u32, or: Option<u32> },
+    Word(&'static [&'static str]),
+    Words(&'static [&'static str]),
+    Cursor,
+}
+
+/// A parameter with a name, and a sentence about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) is_required: bool,
+    kind: Kind,
+}
+
+impl From<&'static str> for Parameter {
+    /// One that no document tells: of a page.
+    fn from(name: &'static str) -> Self {
+        Self::text(name)
+    }
+}
+
+impl Parameter {
+    const fn new(name: &'static str, kind: Kind) -> Self {
+        Self { name, about: "", is_required: false, kind }
+    }
+
+    /// Any text.
+    pub(crate) const fn text(name: &'static str) -> Self {
+        Self::new(name, Kind::Text)
+    }
+
+    /// A text of this form.
+    pub(crate) const fn pattern(name: &'static str, pattern: &'static str) -> Self {
+        Self::new(name, Kind::Pattern(pattern))
+    }
+
+    /// The name of a namespace, a job or the like.
+    pub(crate) const fn name(name: &'static str) -> Self {
+        Self::new(name, Kind::Pattern(NAME_PATTERN))
+    }
+
+    /// The id of something.
+    pub(crate) const fn id(name: &'static str) -> Self {
+        Self::new(name, Kind::Pattern(ID_PATTERN))
+    }
+
+    /// An instant.
+    pub(crate) const fn instant(name: &'static str) -> Self {
+        Self::new(name, Kind::Instant)
+    }
+
+    /// `true` or `false`, the latter if it is left out.
+    pub(crate) const fn flag(name: &'static str) -> Self {
+        Self::new(name, Kind::Flag)
+    }
+
+    /// A whole number.
+    pub(crate) const fn number(name: &'static str, range: RangeInclusive<u32>) -> Self {
+        Self::new(name, Kind::Number { from: *range.start(), to: *range.end(), or: None })
+    }
+
+    /// One of these words.
+    pub(crate) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
+        Self::new(name, Kind::Word(words))
+    }
+
+    /// Some of these words, repeated or with commas between them.
+    pub(crate) const fn words(name: &'static str, words: &'static [&'static str]) -> Self {
+        Self::new(name, Kind::Words(words))
+    }
+
+    /// Where a list goes on.
+    pub(crate) const fn cursor() -> Self {
+        Self::new("cursor", Kind::Cursor).about("`next_cursor` of the page before, with the same filters.")
+    }
+
+    /// The same for a list whose parameter has another name.
+    pub(crate) const fn cursor_in(name: &'static str) -> Self {
+        Self::new(name, Kind::Cursor)
+    }
+
+    pub(crate) const fn about(self, about: &'static str) -> Self {
+        Self { about, ..self }
+    }
+
+    pub(crate) const fn required(self) -> Self {
+        Self { is_required: true, ..self }
+    }
+
+    /// What holds if a number is left out.
+    pub(crate) const fn or(self, default: u32) -> Self {
+        match self.kind {
+            Kind::Number { from, to, .. } => Self { kind: Kind::Number { from, to, or: Some(default) }, ..self },
+            _ => self,
+        }
+    }
+
+    pub(crate) const fn is_cursor(&self) -> bool {
+        matches!(self.kind, Kind::Cursor)
+    }
+
+    /// The schema of its value.
+    pub(crate) fn schema(&self) -> Value {
+        match self.kind {
+            Kind::Text => json!({"type": "string"}),
+            Kind::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
+            Kind::Instant => json!({"type": "string", "format": "date-time"}),
+            Kind::Flag => json!({"type": "boolean", "default": false}),
+            Kind::Number { from, to, or: None } => json!({"type": "integer", "minimum": from, "maximum": to}),
+            Kind::Number { from, to, or: Some(default) } => {
+                json!({"type": "integer", "minimum": from, "maximum": to, "default": default})
+            }
+            Kind::Word(words) => json!({"type": "string", "enum": words}),
+            Kind::Words(words) => json!({"type": "array", "items": {"type": "string", "enum": words}}),
+            Kind::Cursor => json!({"type": "string", "maxLength": 1024}),
+        }
+    }
+}
