@@ -16,6 +16,7 @@ mod fires;
 mod harness;
 mod journal;
 mod misfire;
+mod odd_texts;
 mod overlap;
 mod params;
 mod parents;
