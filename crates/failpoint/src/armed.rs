@@ -100,12 +100,19 @@ fn act(name: &str, action: Action) -> Result<(), Injected> {
             let id = std::process::id().to_string();
             let kill = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
             debug_assert!(kill.is_ok(), "kill is not installed");
+            // The signal may reach another thread first; this one must not get past the place meanwhile. Asleep, it does not
+            // notice the length of the stop.
+            hold(Duration::from_secs(1));
         }
-        #[expect(clippy::disallowed_methods, reason = "the thread itself is to be held up")]
-        Action::Pause(length) => std::thread::sleep(length),
+        Action::Pause(length) => hold(length),
         Action::Error => return Err(Injected),
     }
     Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the thread itself is to be held up")]
+fn hold(length: Duration) {
+    std::thread::sleep(length);
 }
 
 #[cfg(test)]

@@ -45,7 +45,9 @@ async fn one_of_two_dies(backend: Backend) {
             witness.0.p99, witness.1.p99
         ));
         report.assert_clean();
-        let limit = i64::try_from((LEASE + TAKE_OVER).as_millis()).expect("short") + witness.1.p99 + MACHINE_MS;
+        // What the machine makes everyone late by is not the dead server's doing.
+        let machine = MACHINE_MS + witness.1.p99.max(took.before.p99);
+        let limit = i64::try_from((LEASE + TAKE_OVER).as_millis()).expect("short") + machine;
         assert!(
             took.share == 0 || took.first_ms <= limit,
             "{took}: the first fire of the dead server's share came late"
