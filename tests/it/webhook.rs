@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use rondel_tests::{Agent, ScratchDb, Server, wait_until};
+use rondel_tests::{Agent, Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -109,7 +109,7 @@ fn data(call: &Call) -> Value {
 
 async fn each_failed_run_is_told_once(db: ScratchDb) {
     let receiver = Receiver::start().await;
-    let server = Server::start(&db).await;
+    let server = Server::start_with(&db, &["--outgoing-allow", "127.0.0.1"]).await;
     let api = server.api();
     let hook = "/api/v1/namespaces/default/failure-webhook";
     let made = api.put(hook, json!({"url": receiver.url})).await.expect(201);
@@ -166,3 +166,27 @@ async fn each_failed_run_is_told_once(db: ScratchDb) {
     assert!(api.get(hook).await.expect(200).get("secret").is_none());
 }
 on_each_database!(each_failed_run_is_told_once);
+
+/// A name that leads inside is found out when it is resolved; an address at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_leads_inside_is_refused_by_name() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let receiver = Receiver::start().await;
+    let mut server = Server::start(&db).await;
+    let api = server.api();
+    let hook = "/api/v1/namespaces/default/failure-webhook";
+    let refused = api.put(hook, json!({"url": receiver.url})).await.expect(422);
+    let sentence = "127.0.0.1 is a loopback address, which the setting outgoing_allow does not name";
+    assert_eq!(
+        (&refused["errors"][0]["pointer"], &refused["errors"][0]["message"]),
+        (&json!("/url"), &json!(sentence))
+    );
+    let named = receiver.url.replace("127.0.0.1", "localhost");
+    api.put(hook, json!({"url": named})).await.expect(201);
+    let job = json!({"name": "fails", "app": "files", "handler": "shell", "params": {"argv": ["false"]}});
+    api.post("/api/v1/jobs", job).await.expect(201);
+    let _agent = Agent::start(&server, "files").await;
+    api.post("/api/v1/jobs/fails/runs", json!({})).await.expect(201);
+    let line = server.process().wait_for_line(Duration::from_secs(30), "a loopback address").await;
+    assert!(line.contains("outgoing_allow") && receiver.calls().is_empty(), "{line}");
+}

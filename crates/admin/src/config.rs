@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::homes::ClaimStrategy;
+use rondel_core::outgoing::AllowedAddresses;
 
 use crate::clock::Boot;
 use crate::gateway::Certificates;
@@ -52,6 +53,10 @@ pub struct EngineConfig {
     pub log_size_max: u64,
     /// What is asked of executors beside a token.
     pub executor_certificates: Certificates,
+    /// How often the tokens of executors that are connected are looked at again.
+    pub token_recheck: Duration,
+    /// Where webhooks may be beside the public internet.
+    pub outgoing_allow: AllowedAddresses,
     /// Version that is shown and stored.
     pub server_version: String,
     /// The clock that the node's lease is judged by.
@@ -82,6 +87,8 @@ impl Default for EngineConfig {
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,
             executor_certificates: Certificates::default(),
+            token_recheck: Duration::from_secs(60),
+            outgoing_allow: AllowedAddresses::default(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot: Boot::Host,
         }

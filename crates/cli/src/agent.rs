@@ -105,6 +105,7 @@ fn handlers(config: &AgentConfig) -> agent::AgentConfig {
         secrets_dir: config.secrets_dir.clone(),
         work_dir: config.work_dir.clone().or(in_data_dir),
         without_languages: config.without_languages.clone(),
+        outgoing_allow: config.outgoing_allow.clone(),
         watcher: std::env::current_exe().ok().map(watcher),
     }
 }

@@ -5,7 +5,8 @@
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] says things to people,
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
-//! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what;
+//! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what,
+//!   [`outgoing`] where requests of ours may go;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
@@ -27,6 +28,7 @@ pub mod job;
 mod local;
 pub mod name;
 pub mod outcome;
+pub mod outgoing;
 pub mod plan;
 pub mod preview;
 pub mod route;

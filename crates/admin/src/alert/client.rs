@@ -1,17 +1,16 @@
-//! The HTTP client that messages are sent with: no redirects, no proxy, a time limit, and nothing of the answer but its
+//! What messages are sent with: no redirects, a time limit, allowed addresses alone, and nothing of the answer but its
 //! status.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::CONTENT_TYPE;
-use reqwest::{Client, StatusCode, redirect};
 use rondel_core::Timestamp;
+use rondel_core::outgoing::AllowedAddresses;
+use rondel_outgoing::header::CONTENT_TYPE;
+use rondel_outgoing::{Method, Options, Outgoing, StatusCode, refusal};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
-use rustls::{ClientConfig, RootCertStore};
 
 use super::sign::signature;
-use super::webhook::check_url;
+use super::webhook::read_url;
 use crate::engine::chain;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,44 +33,37 @@ impl Refusal {
 }
 
 /// Made when the first message is sent: reading the host's certificates takes time and memory.
-pub(super) fn build() -> Result<Client, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| chain(&error))?
-        .with_root_certificates(roots())
-        .with_no_client_auth();
-    Client::builder()
-        .tls_backend_preconfigured(tls)
-        .redirect(redirect::Policy::none())
-        .no_proxy()
-        .timeout(TIMEOUT)
-        .user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| chain(&error))
+pub(super) fn build(allowed: &AllowedAddresses) -> Result<Outgoing, String> {
+    let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
+    let options = Options { allowed: allowed.clone(), redirect_count_max: 0, user_agent };
+    Outgoing::new(options).map_err(|error| chain(&error))
 }
 
 /// Sends a message once.
 pub(super) async fn send(
-    client: &Client,
+    client: &Outgoing,
     webhook: &FailureWebhook,
     item: &OutboxItem,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let url = check_url(&webhook.url).map_err(Refusal::Message)?;
+    let url = read_url(&webhook.url).map_err(Refusal::Message)?;
     let id = format!("msg_{}", item.id);
     let timestamp = now.second();
     let signature = signature(&webhook.secret, &id, timestamp, &item.payload)
         .ok_or_else(|| Refusal::Message("the secret of the webhook cannot be read".to_owned()))?;
-    let request = client
-        .post(url)
+    let request = client.request(Method::POST, url).map_err(|refused| Refusal::Message(refused.to_string()))?;
+    let request = request
+        .timeout(TIMEOUT)
         .header(CONTENT_TYPE, "application/json")
         .header("webhook-id", id)
         .header("webhook-timestamp", timestamp)
         .header("webhook-signature", signature)
         .body(item.payload.clone());
     // The URL may hold a secret of the receiver's: it is not logged.
-    let response = request.send().await.map_err(|error| Refusal::Receiver(chain(&error.without_url())))?;
+    let response = request.send().await.map_err(|error| match refusal(&error) {
+        Some(refused) => Refusal::Message(refused.to_string()),
+        None => Refusal::Receiver(chain(&error.without_url())),
+    })?;
     judge(response.status())
 }
 
@@ -85,23 +77,13 @@ fn judge(status: StatusCode) -> Result<(), Refusal> {
     }
 }
 
-/// Trusts what the host trusts; where the host has no certificates (a bare container), the well-known ones.
-fn roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if added == 0 {
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    }
-    roots
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_client_can_be_made() {
-        build().unwrap();
+        build(&AllowedAddresses::default()).unwrap();
     }
 
     #[test]

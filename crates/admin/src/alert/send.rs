@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use reqwest::Client;
 use rondel_core::NamespaceId;
+use rondel_outgoing::Outgoing;
 use rondel_store::StoreError;
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -31,7 +31,7 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) struct AlertLoop {
     shared: Arc<Shared>,
-    client: Option<Client>,
+    client: Option<Outgoing>,
 }
 
 impl AlertLoop {
@@ -71,7 +71,7 @@ impl AlertLoop {
         }
         let client = match self.client.take() {
             Some(client) => client,
-            None => client::build()?,
+            None => client::build(&self.shared.config.outgoing_allow)?,
         };
         let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
         for item in taken {
@@ -90,7 +90,7 @@ impl AlertLoop {
 
 struct Sender<'a> {
     shared: &'a Shared,
-    client: &'a Client,
+    client: &'a Outgoing,
     stop: &'a CancellationToken,
 }
 

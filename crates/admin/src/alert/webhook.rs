@@ -1,7 +1,8 @@
 //! Where failed runs of a namespace are told: set, changed, taken away.
 
-use reqwest::Url;
 use rondel_core::NamespaceId;
+use rondel_core::outgoing::AllowedAddresses;
+use rondel_outgoing::{Url, check_host};
 use rondel_store::StoreError;
 use rondel_store::outbox::FailureWebhook;
 
@@ -36,7 +37,7 @@ impl Engine {
     /// # Errors
     /// [`WebhookError`].
     pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<PutWebhook, WebhookError> {
-        check_url(url).map_err(WebhookError::Url)?;
+        check_url(url, &self.shared().config.outgoing_allow).map_err(WebhookError::Url)?;
         let now = self.now();
         let secret = generate_secret();
         let webhook = FailureWebhook { url: url.to_owned(), secret, created_at: now, updated_at: now };
@@ -45,8 +46,13 @@ impl Engine {
     }
 }
 
-/// The URL, if messages can be sent there.
-pub(super) fn check_url(text: &str) -> Result<Url, String> {
+/// Whether messages can be sent there, as far as the URL says; where its name leads is judged at each sending.
+fn check_url(text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
+    check_host(&read_url(text)?, allowed).map_err(|refused| refused.to_string())
+}
+
+/// The URL, if it is one that messages can be sent to.
+pub(super) fn read_url(text: &str) -> Result<Url, String> {
     if text.len() > URL_LEN_MAX {
         return Err(format!("a URL has at most {URL_LEN_MAX} characters"));
     }
@@ -69,8 +75,9 @@ mod tests {
 
     #[test]
     fn only_plain_web_addresses_are_taken() {
+        let allowed = AllowedAddresses::loopback();
         for good in ["http://127.0.0.1:9/hook", "https://example.com/a?b=c", "HTTPS://[::1]/"] {
-            assert!(check_url(good).is_ok(), "{good}");
+            assert!(check_url(good, &allowed).is_ok(), "{good}");
         }
         let long = format!("https://example.com/{}", "x".repeat(URL_LEN_MAX));
         for bad in [
@@ -82,9 +89,11 @@ mod tests {
             "http://",
             "https://user:password@example.com/",
             "https://user@example.com/",
+            "http://10.0.0.1/",
+            "http://0xa9fea9fe/latest/meta-data",
             &long,
         ] {
-            assert!(check_url(bad).is_err(), "{bad}");
+            assert!(check_url(bad, &allowed).is_err(), "{bad}");
         }
     }
 }

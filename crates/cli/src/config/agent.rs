@@ -6,9 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use rondel::{LogLimit, agent};
 use rondel_core::name;
+use rondel_core::outgoing::AllowedAddresses;
 use serde::{Deserialize, Serialize};
 
-use super::{Length, LogFormat, Size, check_url, wrong};
+use super::{Length, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
 
 const SECTION: &str = "agent";
@@ -89,6 +90,16 @@ pub(crate) struct AgentSettings {
     )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) without_languages: Option<Vec<String>>,
+    #[arg(
+        long,
+        global = true,
+        value_name = "NETWORK",
+        env = "RONDEL_AGENT_OUTGOING_ALLOW",
+        value_delimiter = ',',
+        help = "A network that the handler http may go to beside the public internet, such as 10.1.0.0/16; once per network"
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outgoing_allow: Option<Vec<String>>,
     /// How many bytes of what one attempt logs are kept; of what is more, the beginning and the end
     #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_AGENT_LOG_SIZE_MAX")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,6 +131,7 @@ impl AgentSettings {
             weight: Some(1),
             allow_scripts: Some(false),
             without_languages: Some(Vec::new()),
+            outgoing_allow: Some(Vec::new()),
             log_size_max: Some(Size(LogLimit::default().bytes as u64)),
             log_lines_max: u32::try_from(LogLimit::default().lines).ok(),
             drain_grace: Some(Length(Duration::from_secs(60))),
@@ -148,6 +160,7 @@ impl AgentSettings {
             secrets_dir: self.secrets_dir.or(lower.secrets_dir),
             work_dir: self.work_dir.or(lower.work_dir),
             without_languages: self.without_languages.or(lower.without_languages),
+            outgoing_allow: self.outgoing_allow.or(lower.outgoing_allow),
             log_size_max: self.log_size_max.or(lower.log_size_max),
             log_lines_max: self.log_lines_max.or(lower.log_lines_max),
             drain_grace: self.drain_grace.or(lower.drain_grace),
@@ -175,6 +188,7 @@ pub(crate) struct AgentConfig {
     pub(crate) secrets_dir: Option<PathBuf>,
     pub(crate) work_dir: Option<PathBuf>,
     pub(crate) without_languages: Vec<String>,
+    pub(crate) outgoing_allow: AllowedAddresses,
     pub(crate) log_limit: LogLimit,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
@@ -213,6 +227,7 @@ impl TryFrom<AgentSettings> for AgentConfig {
             secrets_dir: settings.secrets_dir,
             work_dir: settings.work_dir,
             without_languages: settings.without_languages.unwrap_or_default(),
+            outgoing_allow: outgoing_allow(SECTION, settings.outgoing_allow)?,
             log_limit: LogLimit {
                 bytes: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.as_usize(),
                 lines: settings.log_lines_max.ok_or_else(|| missing("log_lines_max"))? as usize,
@@ -277,6 +292,7 @@ mod tests {
             (&format!("{GOOD}labels = [\"zone\"]"), "labels"),
             (&format!("{GOOD}slots = 0"), "slots"),
             (&format!("{GOOD}without_languages = [\"perl\"]"), "without_languages"),
+            (&format!("{GOOD}outgoing_allow = [\"10.0.0.0/8\", \"inside\"]"), "outgoing_allow"),
             (&format!("{GOOD}log_size_max = \"1KiB\""), "log_size_max"),
             (&format!("{GOOD}secrets_dir = \"/nowhere\""), "secrets_dir"),
         ] {

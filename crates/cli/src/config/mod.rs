@@ -12,6 +12,7 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rondel_core::outgoing::{self, AllowedAddresses};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use agent::{AgentConfig, AgentSettings};
@@ -106,6 +107,12 @@ fn check_url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
         Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
         _ => Err(wrong(section, key, format!("{url:?} is not a URL such as http://rondel.example.com:8080"))),
     }
+}
+
+/// Where requests may go, from how it is written.
+fn outgoing_allow(section: &str, networks: Option<Vec<String>>) -> Result<AllowedAddresses, Failure> {
+    AllowedAddresses::parse(networks.unwrap_or_default())
+        .map_err(|sentence| wrong(section, outgoing::SETTING, sentence))
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@ use rondel_admin::EngineConfig;
 use rondel_admin::gateway::Certificates;
 use rondel_core::homes::ClaimStrategy;
 use rondel_core::name;
+use rondel_core::outgoing::AllowedAddresses;
 use rondel_store::DatabaseUrl;
 use rondel_web::{Rate, TlsFiles};
 use serde::{Deserialize, Serialize};
 
 use super::values::{Database, ExecutorCertificates};
-use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, wrong};
+use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
 
 const SECTION: &str = "server";
@@ -133,6 +134,16 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_API_RATE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) api_rate: Option<u32>,
+    #[arg(
+        long,
+        global = true,
+        value_name = "NETWORK",
+        env = "RONDEL_SERVER_OUTGOING_ALLOW",
+        value_delimiter = ',',
+        help = "A network that webhooks may be in beside the public internet, such as 10.1.0.0/16; once per network"
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outgoing_allow: Option<Vec<String>>,
     /// How long a stopping server waits for what is under way
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,6 +176,7 @@ impl ServerSettings {
             log_retention: Some(Length(engine.log_retention)),
             log_size_max: Some(Size(engine.log_size_max)),
             api_rate: Some(API_RATE),
+            outgoing_allow: Some(Vec::new()),
             drain_grace: Some(Length(Duration::from_secs(30))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
@@ -198,6 +210,7 @@ impl ServerSettings {
             log_retention: self.log_retention.or(lower.log_retention),
             log_size_max: self.log_size_max.or(lower.log_size_max),
             api_rate: self.api_rate.or(lower.api_rate),
+            outgoing_allow: self.outgoing_allow.or(lower.outgoing_allow),
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
@@ -228,6 +241,7 @@ pub(crate) struct ServerConfig {
     pub(crate) log_retention: Duration,
     pub(crate) log_size_max: u64,
     pub(crate) api_rate: Option<Rate>,
+    pub(crate) outgoing_allow: AllowedAddresses,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
@@ -276,6 +290,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             log_retention: settings.log_retention.ok_or_else(|| missing("log_retention"))?.0,
             log_size_max: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.0,
             api_rate: rate(settings.api_rate.ok_or_else(|| missing("api_rate"))?),
+            outgoing_allow: outgoing_allow(SECTION, settings.outgoing_allow)?,
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
@@ -295,7 +310,9 @@ impl ServerConfig {
             data_dir: Some(data_dir.to_owned()),
             ..ServerSettings::default()
         };
-        settings.try_into()
+        // Who tries things out has the receivers on this machine, as the demo job has.
+        let config = Self::try_from(settings)?;
+        Ok(Self { outgoing_allow: AllowedAddresses::loopback(), ..config })
     }
 
     /// What strangers can read on the way is no way in: plain HTTP is for this machine, unless somebody says otherwise.
@@ -419,6 +436,7 @@ mod tests {
             (&format!("{DB}retention = \"10ms\""), "retention"),
             (&format!("{DB}log_retention = \"10ms\""), "log_retention"),
             (&format!("{DB}log_size_max = \"10 apples\""), "log_size_max"),
+            (&format!("{DB}outgoing_allow = [\"10.1.2.3/16\"]"), "the network is 10.1.0.0/16"),
         ] {
             let refused = check(text).unwrap_err();
             assert!(refused.contains(key), "{text}: {refused}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rondel::Executor;
-use rondel::agent::{AgentConfig, add_handlers};
+use rondel::agent::{AgentConfig, AllowedAddresses, add_handlers};
 use tokio_util::sync::CancellationToken;
 
 use crate::births::Births;
@@ -101,6 +101,7 @@ impl DevArgs {
         let handlers = AgentConfig {
             allow_scripts: self.allow_scripts,
             work_dir: Some(self.data_dir.join("work")),
+            outgoing_allow: AllowedAddresses::loopback(),
             ..AgentConfig::default()
         };
         Ok(add_handlers(builder, &handlers)?.build()?)

@@ -60,6 +60,7 @@ impl Node {
             log_retention: config.log_retention,
             log_size_max: config.log_size_max,
             executor_certificates: config.executor_certificates,
+            outgoing_allow: config.outgoing_allow.clone(),
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;

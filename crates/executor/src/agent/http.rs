@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method, RequestBuilder, Response, Url, redirect};
+use rondel_core::outgoing::AllowedAddresses;
 use rondel_core::time::{format_duration, parse_duration};
+use rondel_outgoing::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use rondel_outgoing::{Method, Options, Outgoing, RequestBuilder, RequestError, Response, Url, refusal};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::tls;
 use crate::error::ExecutorError;
 use crate::extract::{Cancel, Log};
 use crate::job_error::{JobError, error_line};
@@ -49,24 +49,26 @@ enum Expected {
     Class(u16),
 }
 
-pub(super) fn client() -> Result<Client, ExecutorError> {
-    let tls = tls::client_config().map_err(|error| ExecutorError::HttpClient(error.into()))?;
-    Client::builder()
-        .tls_backend_preconfigured(tls)
-        .redirect(redirect::Policy::limited(REDIRECTS_MAX))
-        .user_agent(concat!("rondel-agent/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| ExecutorError::HttpClient(error.into()))
+/// The client goes where the params say, as far as this list lets it.
+pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
+    let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
+    let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent };
+    Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
-pub(super) async fn run(client: Client, params: HttpParams, cancel: Cancel, log: Log) -> Result<HttpResult, JobError> {
+pub(super) async fn run(
+    client: Outgoing,
+    params: HttpParams,
+    cancel: Cancel,
+    log: Log,
+) -> Result<HttpResult, JobError> {
     tokio::select! {
         done = request(&client, &params, &log) => done,
         () = cancel.cancelled() => Err(JobError::failed("stopped")),
     }
 }
 
-async fn request(client: &Client, params: &HttpParams, log: &Log) -> Result<HttpResult, JobError> {
+async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<HttpResult, JobError> {
     let timeout = match &params.timeout {
         Some(text) => parse_duration(text).map_err(|error| bad("timeout", error))?,
         None => TIMEOUT,
@@ -79,7 +81,10 @@ async fn request(client: &Client, params: &HttpParams, log: &Log) -> Result<Http
     let began = Instant::now();
     log.info(format!("{} {}", method(params)?, params.url));
     // The URL is in the log as it was given; the error's own copy of it might show a secret in another spelling.
-    let failed = |error: reqwest::Error| {
+    let failed = |error: RequestError| {
+        if let Some(refused) = refusal(&error) {
+            return bad("url", refused);
+        }
         if error.is_timeout() {
             return JobError::failed(format_args!("no answer within {}", format_duration(timeout)));
         }
@@ -98,7 +103,7 @@ async fn request(client: &Client, params: &HttpParams, log: &Log) -> Result<Http
     Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), wanted.join(" or "))))
 }
 
-fn build(client: &Client, params: &HttpParams) -> Result<RequestBuilder, JobError> {
+fn build(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobError> {
     let url = Url::parse(&params.url).map_err(|error| bad("url", error))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(bad("url", "neither http nor https"));
@@ -117,7 +122,7 @@ fn build(client: &Client, params: &HttpParams) -> Result<RequestBuilder, JobErro
             Some(json.to_string())
         }
     };
-    let request = client.request(method(params)?, url).headers(headers);
+    let request = client.request(method(params)?, url).map_err(|refused| bad("url", refused))?.headers(headers);
     Ok(body.into_iter().fold(request, RequestBuilder::body))
 }
 
@@ -133,11 +138,11 @@ fn bad(field: &str, reason: impl std::fmt::Display) -> JobError {
 /// What went wrong with a body: too much of it, or (to be said by the caller) the connection.
 enum BodyError {
     TooLarge(usize),
-    Read(reqwest::Error),
+    Read(RequestError),
 }
 
 impl BodyError {
-    fn unwrap_or_else(self, read: impl FnOnce(reqwest::Error) -> JobError) -> JobError {
+    fn unwrap_or_else(self, read: impl FnOnce(RequestError) -> JobError) -> JobError {
         match self {
             Self::TooLarge(max) => {
                 JobError::failed(format_args!("the answer is larger than {max} bytes (max_body_bytes)"))

@@ -11,7 +11,6 @@ mod output;
 mod program;
 mod script;
 mod shell;
-mod tls;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use crate::secrets::Secrets;
 use folder::Folders;
 pub use folder::clean_up_after;
 use program::ProgramResult;
+pub use rondel_core::outgoing::AllowedAddresses;
 use script::Interpreter;
 
 /// What an agent may do.
@@ -46,6 +46,8 @@ pub struct AgentConfig {
     /// A program and its first arguments, to be started beside the agent with one more argument: the folder that it is to
     /// give to [`clean_up_after`]. With it, a killed agent's processes end at once; without, when the next agent starts.
     pub watcher: Option<Vec<PathBuf>>,
+    /// Where the handler `http` may go beside the public internet: this host and its networks are closed to it.
+    pub outgoing_allow: AllowedAddresses,
 }
 
 /// Adds the handlers `shell` and `http`, those of the script languages whose interpreter this host has, and the secrets
@@ -61,7 +63,8 @@ pub struct AgentConfig {
 /// processes that it started when the run is to stop.
 ///
 /// `http` takes `{"url": "…"}` and beside it `method`, `headers`, `body` (a text, or JSON), `expect_status` (`200`,
-/// `"2xx"`, or a list), `timeout` and `max_body_bytes`.
+/// `"2xx"`, or a list), `timeout` and `max_body_bytes`. Requests go to the public internet, and where
+/// [`AgentConfig::outgoing_allow`] says.
 ///
 /// ```no_run
 /// use rondel::{Executor, agent};
@@ -85,7 +88,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     };
     let folders = open_folders(config)?;
     let allow_scripts = config.allow_scripts;
-    let client = http::client()?;
+    let client = http::client(config.outgoing_allow.clone())?;
     let http = move |Params(params): Params<http::HttpParams>, cancel: Cancel, log: Log| {
         http::run(client.clone(), params, cancel, log)
     };

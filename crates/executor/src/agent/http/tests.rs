@@ -29,7 +29,11 @@ async fn serve(answer: &'static str) -> String {
 }
 
 async fn http(params: Value) -> TestOutcome {
-    let client = client().unwrap();
+    http_to(AllowedAddresses::loopback(), params).await
+}
+
+async fn http_to(allowed: AllowedAddresses, params: Value) -> TestOutcome {
+    let client = client(allowed).unwrap();
     let handler =
         move |Params(params): Params<HttpParams>, cancel: Cancel, log: Log| run(client.clone(), params, cancel, log);
     TestRun::of(handler).params(params).timeout(Duration::from_secs(20)).run().await
@@ -112,4 +116,20 @@ async fn nobody_there_is_a_failure_that_says_so() {
     let outcome = http(json!({"url": "http://127.0.0.1:1/"})).await;
     assert!(outcome.message().contains("Connection refused"), "{outcome:?}");
     assert!(outcome.is_retryable());
+}
+
+/// XXL-JOB CVE-2025-7787, `PowerJob` CVE-2025-11580: a job makes the agent ask what only the agent can reach.
+#[tokio::test]
+async fn inner_addresses_are_refused_by_name_and_for_good() {
+    let url = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nsecret").await;
+    let port = url.rsplit_once(':').unwrap().1.to_owned();
+    for inner in [url, format!("http://localhost:{port}/"), format!("http://2130706433:{port}/")] {
+        let outcome = http_to(AllowedAddresses::default(), json!({"url": inner})).await;
+        let message = outcome.message();
+        assert!(message.starts_with("params: url: ") && message.contains("outgoing_allow"), "{inner}: {message}");
+        assert!(!outcome.is_retryable() && !outcome.log().contains("secret"), "{outcome:?}");
+    }
+    let redirect = serve("HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\nconnection: close\r\n\r\n").await;
+    let outcome = http(json!({"url": redirect})).await;
+    assert!(outcome.message().contains("169.254.169.254 is a cloud's metadata address"), "{outcome:?}");
 }

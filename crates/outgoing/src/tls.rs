@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustls::{ClientConfig, RootCertStore};
 
 /// Trusts what the host trusts; where the host has no certificates (a bare container), the well-known ones.
-pub(super) fn client_config() -> Result<ClientConfig, rustls::Error> {
+pub(crate) fn client_config() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder.with_root_certificates(roots()).with_no_client_auth())

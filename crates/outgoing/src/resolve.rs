@@ -1,0 +1,52 @@
+//! From a name to addresses that are allowed.
+
+use std::sync::Arc;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use rondel_core::outgoing::AllowedAddresses;
+
+/// The host's own: its files, its name servers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SystemResolver;
+
+impl Resolve for SystemResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            // The client puts the port in.
+            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// A resolver of whose answers the allowed ones are left. The client connects to what it is given here.
+pub(crate) struct Guarded {
+    resolver: Arc<dyn Resolve>,
+    allowed: Arc<AllowedAddresses>,
+}
+
+impl Guarded {
+    pub(crate) fn new(resolver: Arc<dyn Resolve>, allowed: AllowedAddresses) -> Self {
+        Self { resolver, allowed: Arc::new(allowed) }
+    }
+}
+
+impl Resolve for Guarded {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (resolving, allowed) = (self.resolver.resolve(name), Arc::clone(&self.allowed));
+        Box::pin(async move {
+            let mut refused = None;
+            let mut left = Vec::new();
+            for address in resolving.await? {
+                match allowed.check(address.ip()) {
+                    Ok(()) => left.push(address),
+                    Err(refusal) => refused = Some(refusal),
+                }
+            }
+            match refused {
+                Some(refusal) if left.is_empty() => Err(refusal.into()),
+                _ => Ok(Box::new(left.into_iter()) as Addrs),
+            }
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Against servers that are there: nothing is connected to that is not allowed, whoever says so.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by its panic")]
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rondel_core::outgoing::{AddressKind, AllowedAddresses, kind};
+use rondel_outgoing::{
+    Addrs, Method, Name, Options, Outgoing, RequestError, Resolve, Resolving, Response, Url, check_host, refusal,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+const HERE: &str = "127.0.0.2";
+const ELSEWHERE: &str = "127.0.0.1";
+
+/// A server that counts who connects, and gives everybody the same answer.
+struct Receiver {
+    address: SocketAddr,
+    count: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Receiver {
+    async fn start(address: &str, answer: String) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        #[expect(clippy::disallowed_methods, reason = "the test ends it")]
+        let task = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                if matches!(stream.read(&mut [0; 4096]).await, Ok(1..)) {
+                    stream.write_all(answer.as_bytes()).await.ok();
+                }
+            }
+        });
+        Self { address, count, task }
+    }
+
+    fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+fn ok() -> String {
+    "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok".to_owned()
+}
+
+fn redirect(to: &str) -> String {
+    format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+/// Answers each question with the next list of addresses, the last one for ever.
+struct Scripted {
+    answers: Vec<Vec<&'static str>>,
+    asked: Mutex<usize>,
+}
+
+impl Scripted {
+    fn new(answers: Vec<Vec<&'static str>>) -> Arc<Self> {
+        Arc::new(Self { answers, asked: Mutex::new(0) })
+    }
+
+    fn asked(&self) -> usize {
+        *self.asked.lock().unwrap()
+    }
+}
+
+impl Resolve for Scripted {
+    fn resolve(&self, _: Name) -> Resolving {
+        let mut asked = self.asked.lock().unwrap();
+        let answer = self.answers[(*asked).min(self.answers.len() - 1)].clone();
+        *asked += 1;
+        let addresses: Vec<SocketAddr> =
+            answer.into_iter().map(|text| SocketAddr::new(text.parse().unwrap(), 0)).collect();
+        Box::pin(async move { Ok(Box::new(addresses.into_iter()) as Addrs) })
+    }
+}
+
+fn options(allowed: &[&str]) -> Options {
+    Options { allowed: AllowedAddresses::parse(allowed).unwrap(), redirect_count_max: 3, user_agent: "test" }
+}
+
+async fn get(client: &Outgoing, url: &str) -> Result<Response, RequestError> {
+    let request = client.request(Method::GET, url.parse().unwrap()).unwrap();
+    request.timeout(Duration::from_secs(10)).send().await
+}
+
+fn refused(answer: Result<Response, RequestError>) -> String {
+    let error = answer.unwrap_err();
+    refusal(&error).unwrap_or_else(|| panic!("another failure: {error:?}")).to_string()
+}
+
+#[tokio::test]
+async fn a_name_that_leads_inside_is_refused_with_address_and_setting() {
+    let inside = Receiver::start("127.0.0.1:0", ok()).await;
+    let url = format!("http://localhost:{}/", inside.address.port());
+    let client = Outgoing::new(options(&[])).unwrap();
+    let text = refused(get(&client, &url).await);
+    assert!(text.contains("a loopback address, which the setting outgoing_allow does not name"), "{text}");
+    assert_eq!(inside.count(), 0);
+    let client = Outgoing::new(options(&["127.0.0.1", "::1"])).unwrap();
+    assert_eq!(get(&client, &url).await.unwrap().status(), 200);
+}
+
+/// The answer of the name server changes between the check and the connection: there is no second question.
+#[tokio::test]
+async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
+    let here = Receiver::start(&format!("{HERE}:0"), ok()).await;
+    let inside = Receiver::start(&format!("{ELSEWHERE}:{}", here.address.port()), ok()).await;
+    let resolver = Scripted::new(vec![vec![HERE], vec![ELSEWHERE]]);
+    let client = Outgoing::with_resolver(options(&[HERE]), Arc::clone(&resolver) as Arc<dyn Resolve>).unwrap();
+    let url = format!("http://rebound.example:{}/", here.address.port());
+    assert_eq!(get(&client, &url).await.unwrap().status(), 200);
+    assert_eq!((resolver.asked(), here.count(), inside.count()), (1, 1, 0));
+    // The next connection asks anew, and what comes of that is judged anew.
+    let text = refused(get(&client, &url).await);
+    assert!(text.starts_with("127.0.0.1 is a loopback address"), "{text}");
+    assert_eq!((resolver.asked(), here.count(), inside.count()), (2, 1, 0));
+}
+
+/// One good address among bad ones lets nobody through to the bad ones, not even where the good one does not answer.
+#[tokio::test]
+async fn of_many_addresses_only_the_allowed_ones_are_tried() {
+    let inside = Receiver::start(&format!("{ELSEWHERE}:0"), ok()).await;
+    let resolver = Scripted::new(vec![vec![ELSEWHERE, HERE, "10.0.0.1"]]);
+    let client = Outgoing::with_resolver(options(&[HERE]), resolver).unwrap();
+    let answer = get(&client, &format!("http://many.example:{}/", inside.address.port())).await;
+    assert!(answer.unwrap_err().is_connect());
+    assert_eq!(inside.count(), 0);
+}
+
+#[tokio::test]
+async fn a_redirect_inside_is_refused() {
+    let inside = Receiver::start(&format!("{ELSEWHERE}:0"), ok()).await;
+    let port = inside.address.port();
+    for (location, address) in [
+        (format!("http://127.0.0.1:{port}/"), "127.0.0.1"),
+        (format!("http://2130706433:{port}/"), "127.0.0.1"),
+        (format!("http://0x7f.0.1:{port}/"), "127.0.0.1"),
+        (format!("http://[::ffff:127.0.0.1]:{port}/"), "127.0.0.1"),
+        (format!("//0177.1:{port}/"), "127.0.0.1"),
+        (format!("http://localhost:{port}/"), ""),
+        ("http://169.254.169.254/latest/meta-data/".to_owned(), "169.254.169.254"),
+    ] {
+        let here = Receiver::start(&format!("{HERE}:0"), redirect(&location)).await;
+        let client = Outgoing::new(options(&[HERE])).unwrap();
+        let text = refused(get(&client, &format!("http://{}/", here.address)).await);
+        assert!(text.starts_with(address) && text.contains("outgoing_allow"), "{location}: {text}");
+        assert_eq!((here.count(), inside.count()), (1, 0), "{location}");
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_followed_so_often_and_not_at_all_where_they_are_not_wanted() {
+    let here = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
+    let client = Outgoing::new(options(&[HERE])).unwrap();
+    let error = get(&client, &format!("http://{}/", here.address)).await.unwrap_err();
+    let cause = error.source().map(ToString::to_string);
+    assert_eq!((cause.as_deref(), here.count()), (Some("more than 3 redirects"), 4), "{error:?}");
+    let client = Outgoing::new(Options { redirect_count_max: 0, ..options(&[HERE]) }).unwrap();
+    assert_eq!(get(&client, &format!("http://{}/", here.address)).await.unwrap().status(), 302);
+    assert_eq!(here.count(), 5);
+}
+
+/// Ways to write an IPv4 address that parsers have taken for something else.
+fn spellings(address: u32) -> Vec<String> {
+    let [a, b, c, d] = address.to_be_bytes();
+    let fullwidth = |c: char| c.to_digit(10).and_then(|digit| char::from_u32(0xff10 + digit)).unwrap_or(c);
+    let wide: String = format!("{a}.{b}.{c}.{d}").chars().map(fullwidth).collect();
+    let percent: String = format!("{a}.{b}.{c}.{d}").bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let low = u32::from(c) << 8 | u32::from(d);
+    vec![
+        format!("{a}.{b}.{c}.{d}"),
+        format!("{a}.{b}.{c}.{d}."),
+        format!("{address}"),
+        format!("0{address:o}"),
+        format!("0x{address:x}"),
+        format!("0X{address:X}"),
+        format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"),
+        format!("0x{a:x}.0x{b:x}.0x{c:x}.0x{d:x}"),
+        format!("000000{a:o}.{b}.0x{low:x}"),
+        format!("{a}.{}", address & 0xff_ffff),
+        format!("{a}.{b}.{low}"),
+        wide,
+        percent,
+        format!("{a}\u{3002}{b}\u{ff0e}{c}\u{ff61}{d}"),
+        format!("user@{a}.{b}.{c}.{d}"),
+        format!("example.com@{a}.{b}.{c}.{d}"),
+        format!("[::ffff:{a}.{b}.{c}.{d}]"),
+        format!("[::ffff:{:x}:{:x}]", address >> 16, address & 0xffff),
+        format!("[0:0:0:0:0:FFFF:{a}.{b}.{c}.{d}]"),
+        format!("[::{a}.{b}.{c}.{d}]"),
+        format!("[64:ff9b::{a}.{b}.{c}.{d}]"),
+        format!("[2002:{:x}:{:x}::]", address >> 16, address & 0xffff),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// However an inner address is written, it is refused, is no URL, or is a name, whose addresses are judged later.
+    #[test]
+    fn an_inner_address_gets_through_in_no_spelling(place in 0_usize..8, bits in any::<u32>()) {
+        let inside = [0x7f00_0000, 0x0a00_0000, 0xc0a8_0000, 0xa9fe_a9fe, 0xac10_0000, 0x6440_0000, 0, 0xe000_0000][place];
+        let address = inside | (bits & 0xffff);
+        prop_assert!(kind(std::net::Ipv4Addr::from(address).into()) != AddressKind::Public);
+        for spelling in spellings(address) {
+            let Ok(url) = Url::parse(&format!("http://{spelling}:80/")) else { continue };
+            let refused = check_host(&url, &AllowedAddresses::default()).is_err();
+            prop_assert!(refused, "{} is {:?}", spelling, url.host_str());
+        }
+    }
+}
