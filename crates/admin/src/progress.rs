@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use rondel_core::{Run, RunId};
+use rondel_core::{AppId, Run, RunId};
 
 /// Runs in the young half; the whole holds up to twice as many, and the oldest go first.
 const YOUNG_MAX: usize = 10_000;
@@ -20,28 +20,31 @@ pub struct Progress {
 #[derive(Debug, Default)]
 pub(crate) struct ProgressBoard(Mutex<Halves>);
 
+/// A run, and the app of whoever told of it: what another app's executors say of it is kept apart, and never shown.
+type Told = (AppId, RunId);
+
 #[derive(Debug, Default)]
 struct Halves {
-    young: HashMap<RunId, (i32, Progress)>,
-    old: HashMap<RunId, (i32, Progress)>,
+    young: HashMap<Told, (i32, Progress)>,
+    old: HashMap<Told, (i32, Progress)>,
 }
 
 impl ProgressBoard {
-    /// The newest word of an attempt.
-    pub(crate) fn tell(&self, run: RunId, attempt: i32, progress: Progress) {
+    /// The newest word of an attempt, by an executor of this app.
+    pub(crate) fn tell(&self, app: AppId, run: RunId, attempt: i32, progress: Progress) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if halves.young.len() >= YOUNG_MAX {
             halves.old = std::mem::take(&mut halves.young);
         }
-        halves.old.remove(&run);
-        halves.young.insert(run, (attempt, progress));
+        halves.old.remove(&(app, run));
+        halves.young.insert((app, run), (attempt, progress));
     }
 
-    /// The run is over.
-    pub(crate) fn forget(&self, run: RunId) {
+    /// The run is over, says an executor of this app.
+    pub(crate) fn forget(&self, app: AppId, run: RunId) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.remove(&run).is_none() && !halves.old.is_empty() {
-            halves.old.remove(&run);
+        if halves.young.remove(&(app, run)).is_none() && !halves.old.is_empty() {
+            halves.old.remove(&(app, run));
         }
     }
 
@@ -51,7 +54,7 @@ impl ProgressBoard {
             return None;
         }
         let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = halves.young.get(&run.id).or_else(|| halves.old.get(&run.id));
+        let told = halves.young.get(&(run.app, run.id)).or_else(|| halves.old.get(&(run.app, run.id)));
         told.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
     }
 }
@@ -72,18 +75,22 @@ mod tests {
         let board = ProgressBoard::default();
         let progress = Progress { done: 1, total: 4 };
         let mut first = run(1);
-        board.tell(first.id, 1, progress);
+        let app = first.app;
+        let stranger = AppId::new(app.get() + 1);
+        board.tell(app, first.id, 1, progress);
+        board.tell(stranger, first.id, 1, Progress { done: 4, total: 4 });
+        board.forget(stranger, first.id);
         assert_eq!(board.of(&first), Some(progress));
         first.attempt = 2;
         assert_eq!(board.of(&first), None);
-        board.tell(first.id, 2, progress);
+        board.tell(app, first.id, 2, progress);
         first.status = RunStatus::Succeeded;
         assert_eq!(board.of(&first), None);
         let many = i64::try_from(2 * YOUNG_MAX).unwrap();
-        (2..many + 2).for_each(|id| board.tell(RunId::new(id), 1, progress));
+        (2..many + 2).for_each(|id| board.tell(app, RunId::new(id), 1, progress));
         assert_eq!(board.of(&Run { attempt: 2, ..run(1) }), None);
         assert_eq!(board.of(&run(many + 1)), Some(progress));
-        board.forget(RunId::new(many + 1));
+        board.forget(app, RunId::new(many + 1));
         assert_eq!(board.of(&run(many + 1)), None);
     }
 }

@@ -228,8 +228,9 @@ pub trait Cluster {
     /// id stays, so that none is ever given twice. Answers how many went.
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64>;
 
-    /// Remembers an executor and that it has a stream to this node; both may exist already. `last_seen_at` is now.
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()>;
+    /// Remembers an executor and that it has a stream to this node; both may exist already. `last_seen_at` is now. False, and
+    /// nothing, where the id is that of an executor of another app.
+    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool>;
 
     /// Says in one statement that the node hears these executors.
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()>;

@@ -97,6 +97,7 @@ macro_rules! pass_on {
             } also {});
             $crate::pass_on!(@$wrapper, AuditLog {
                 fn add_audit(entry: &AuditEntry) -> ();
+                fn answer_audit(entry: &AuditEntry) -> bool;
                 fn audit(query: &AuditQuery) -> Vec<AuditEntry>;
             } also {});
             $crate::pass_on!(@$wrapper, Ledger {
@@ -138,7 +139,7 @@ macro_rules! pass_on {
                 fn set_app_switch(app: AppId, switch: Switch) -> bool;
                 fn app_switches() -> Vec<(AppId, Switch)>;
                 fn forget_nodes(dead_since: Timestamp, limit: u32) -> u64;
-                fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> ();
+                fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> bool;
                 fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
                 fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
                 fn sessions(since: Timestamp) -> Vec<Session>;

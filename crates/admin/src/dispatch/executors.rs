@@ -158,9 +158,9 @@ impl Executors {
         self.online.values()
     }
 
-    /// The living incarnation that proved `id` to be its predecessor.
-    pub(crate) fn successor(&self, id: ExecutorId) -> Option<&Online> {
-        self.online.values().find(|online| online.report.predecessor == Some(id))
+    /// The living incarnation of the app that proved `id` to be its predecessor.
+    pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&Online> {
+        self.in_app(app).find(|online| online.report.predecessor == Some(id))
     }
 
     /// An executor that was connected to some node, which heard it at `at`: watched here until it comes or is lost.

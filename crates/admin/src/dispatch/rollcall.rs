@@ -80,7 +80,7 @@ impl RollCall {
     /// Who has still to answer what.
     pub(crate) fn unanswered(&self, executors: &Executors) -> Unanswered {
         let mut unanswered = Unanswered::new();
-        for (witnesses, _) in self.groups() {
+        for (_, witnesses, _) in self.groups() {
             for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
                 let missing: Vec<LeaseToken> = self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
                 if !missing.is_empty() {
@@ -123,13 +123,15 @@ impl RollCall {
             let mut its: Vec<_> = held.chain(journaled).copied().collect();
             its.sort_unstable();
             for (run, attempt) in its {
-                if self.get(run).is_some_and(|ready| ready.run.attempt == attempt) {
+                // What somebody says of another app's runs is not heard.
+                let is_its = |ready: &Ready| ready.run.attempt == attempt && ready.run.app == online.app;
+                if self.get(run).is_some_and(is_its) {
                     found.extend(self.remove(run).map(|ready| Found::Held(ready, id)));
                 }
             }
         }
         let ended: BTreeMap<*const ExecutorId, Reason> =
-            self.groups().filter_map(|(witnesses, group)| Some((group, self.nobody(witnesses, executors)?))).collect();
+            self.groups().filter_map(|(app, list, group)| Some((group, self.nobody(app, list, executors)?))).collect();
         if !ended.is_empty() {
             let is_ended = |called: &Called| ended.get(&called.witnesses.as_ptr()).copied();
             for (_, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
@@ -148,22 +150,25 @@ impl RollCall {
         self.leases().all(|lease| online.has_fenced(lease))
     }
 
-    /// Each list of witnesses once.
-    fn groups(&self) -> impl Iterator<Item = (&Arc<[ExecutorId]>, *const ExecutorId)> {
+    /// Each list of witnesses once, with the app of its runs.
+    fn groups(&self) -> impl Iterator<Item = (AppId, &Arc<[ExecutorId]>, *const ExecutorId)> {
         let mut seen = BTreeSet::new();
-        let groups = self.runs.values().map(|called| (&called.witnesses, called.witnesses.as_ptr()));
-        groups.filter(move |(_, group)| seen.insert(*group))
+        let group = |called: &'_ Called| called.witnesses.as_ptr();
+        let first = self.runs.values().filter(move |called| seen.insert(group(called)));
+        first.map(move |called| (called.ready.run.app, &called.witnesses, group(called)))
     }
 
     /// Why a run that none of these has was not received; `None` while somebody has not answered.
-    fn nobody(&self, witnesses: &[ExecutorId], executors: &Executors) -> Option<Reason> {
+    fn nobody(&self, app: AppId, witnesses: &[ExecutorId], executors: &Executors) -> Option<Reason> {
         let mut reason = Reason::NotReceived;
         for id in witnesses {
             match executors.get(*id) {
                 _ if mutant::on(Mutant::NotReportedIsNotHeld) => {}
                 Some(online) if self.has_answered(online) => {}
                 Some(_) => return None,
-                None if executors.successor(*id).is_some() || executors.is_lost(*id) => reason = Reason::ExecutorLost,
+                None if executors.successor(app, *id).is_some() || executors.is_lost(*id) => {
+                    reason = Reason::ExecutorLost;
+                }
                 None => return None,
             }
         }

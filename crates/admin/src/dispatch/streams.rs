@@ -26,7 +26,7 @@ impl DispatchLoop {
         let executor = OnlineExecutor { name, ..executor };
         let id = executor.id;
         if let Some(predecessor) = report.predecessor {
-            self.succeed(predecessor, id, &report, now);
+            self.succeed(predecessor, &executor, &report, now);
         }
         self.reconcile(id, &report, now);
         // The end of its stream before may have taken it off the list after the hello put it there.
@@ -57,12 +57,13 @@ impl DispatchLoop {
         }
     }
 
-    /// A restarted executor proved its predecessor: the journal's results follow, the remainder died with it.
-    pub(super) fn succeed(&mut self, predecessor: ExecutorId, id: ExecutorId, report: &Report, now: Timestamp) {
-        for run in self.sent_to(predecessor, |_| true) {
+    /// A restarted executor proved its predecessor: the journal's results follow, the remainder died with it. The proof is its
+    /// word, so it holds for runs of its own app alone.
+    fn succeed(&mut self, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report, now: Timestamp) {
+        for run in self.sent_to(predecessor, |active| active.ready.run.app == executor.app) {
             let Some(active) = self.active.get_mut(&run) else { continue };
             if report.finished.contains(&(run, active.ready.run.attempt)) {
-                active.executor = id;
+                active.executor = executor.id;
             } else {
                 self.lose(run, Reason::ExecutorLost, now);
             }

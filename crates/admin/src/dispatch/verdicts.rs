@@ -65,8 +65,9 @@ impl DispatchLoop {
         }
         let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
         let Some(active) = self.active.get_mut(&run).filter(is_this) else { return Some(result) };
-        if !reporter.is(active.executor, Some(&active.executor_name)) {
-            // Nobody but the home knows yet who has it.
+        let is_its_app = reporter.app == active.ready.run.app;
+        if !is_its_app || !reporter.is(active.executor, Some(&active.executor_name)) {
+            // Nobody but the home knows yet who has it. Names are chosen by executors: only those of one app tell who it is.
             self.refuse_result(reporter, &result);
             return None;
         }

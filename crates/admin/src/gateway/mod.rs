@@ -103,12 +103,19 @@ pub(crate) struct Pass {
     declares: bool,
     /// One of these the executor must be; any where there are none.
     names: Option<Vec<String>>,
+    /// What it authenticated with, to be asked about again while the stream is open; `None` where nobody has to.
+    authorization: Option<String>,
 }
 
 impl Pass {
     /// For any executor: whoever gives it has asked who that is.
     pub(crate) fn everywhere() -> Self {
-        Self { rights: Rights::new(vec![Grant::everywhere(Role::Executor)]), declares: true, names: None }
+        Self {
+            rights: Rights::new(vec![Grant::everywhere(Role::Executor)]),
+            declares: true,
+            names: None,
+            authorization: None,
+        }
     }
 }
 
@@ -119,7 +126,8 @@ impl Pass {
             return Err(Status::unauthenticated("executors need a client certificate here"));
         }
         let names = found.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
-        Ok(Self { rights: principal.rights.clone(), declares: principal.token.declares, names })
+        let (rights, declares) = (principal.rights.clone(), principal.token.declares);
+        Ok(Self { rights, declares, names, authorization: None })
     }
 }
 
@@ -140,7 +148,7 @@ impl GatewayService {
         let who = format!("{}/{}/{} at {peer}", hello.namespace, hello.app, hello.name);
         let greeted = hello::check(&inner.shared, hello, pass).await.map_err(|status| inner.refuse(&who, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
-        let session = session::Session::open(inner, greeted, sender, number).await?;
+        let session = session::Session::open(inner, greeted, sender, (number, pass)).await?;
         inner.lifecycle.spawn("session", Until::Done, session.run(messages, inner.lifecycle.hard.clone()));
         Ok(outgoing)
     }
@@ -182,6 +190,7 @@ impl Gateway for GatewayService {
         let found = request.extensions().get::<PeerNames>();
         let pass = Pass::new(&principal, inner.shared.config.executor_certificates, found);
         let pass = pass.map_err(|status| inner.refuse(&peer, status))?;
+        let pass = Pass { authorization: header.map(str::to_owned), ..pass };
         let outgoing = self.open(request.into_inner(), &peer, &pass).await?;
         Ok(Response::new(Box::pin(tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), Ok))))
     }

@@ -10,12 +10,14 @@ use rondel_proto::{PROTOCOL, v1};
 use rondel_store::LeaseToken;
 use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::hello::Greeted;
-use super::{Inner, LogItem};
+use super::{Inner, LogItem, Pass};
+use crate::auth;
 use crate::declared::Declaring;
 use crate::dispatch::{Event, FenceAnswer, Reply, SessionHandle, fence, incoming};
 use crate::engine::{Shared, chain};
@@ -30,7 +32,10 @@ pub(super) struct Session {
     shared: Arc<Shared>,
     inner: Arc<Inner>,
     handle: SessionHandle,
+    namespace: rondel_core::NamespaceId,
     app: rondel_core::AppId,
+    /// What it authenticated with.
+    authorization: Option<String>,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
 }
@@ -42,14 +47,17 @@ impl Session {
         inner: &Arc<Inner>,
         greeted: Greeted,
         sender: mpsc::Sender<v1::ServerMessage>,
-        number: u64,
+        (number, pass): (u64, &Pass),
     ) -> Result<Self, Status> {
         let shared = &inner.shared;
         let token = shared.membership.token();
-        shared.store.open_session(token, &greeted.record).await.map_err(|error| {
+        let is_own = shared.store.open_session(token, &greeted.record).await.map_err(|error| {
             tracing::warn!(error = %chain(&error), "cannot note an executor's session");
             Status::unavailable("the server cannot reach its database now")
         })?;
+        if !is_own {
+            return Err(Status::already_exists("an executor of another app has this incarnation"));
+        }
         let handle = SessionHandle { executor: greeted.online.id, number, sender };
         handle.send(server_message::Body::Welcome(welcome(shared)));
         tracing::info!(
@@ -59,7 +67,7 @@ impl Session {
             slots = greeted.online.slots,
             "an executor came online"
         );
-        let app = greeted.online.app;
+        let (namespace, app) = (greeted.online.namespace, greeted.online.app);
         shared.registry.insert(greeted.online.clone());
         shared.declared.join(Declaring {
             session: handle.clone(),
@@ -73,7 +81,9 @@ impl Session {
             shared: Arc::clone(shared),
             inner: Arc::clone(inner),
             handle,
+            namespace,
             app,
+            authorization: pass.authorization.clone(),
             pending_logs: super::logs::Pending::default(),
         })
     }
@@ -84,11 +94,21 @@ impl Session {
         stop: CancellationToken,
     ) {
         let silence = self.shared.config.heartbeat.saturating_mul(SILENT_HEARTBEATS);
+        let mut recheck =
+            interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
+        recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let next = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.handle.sender.closed() => break,
+                _ = recheck.tick() => {
+                    if self.is_still_let_in().await {
+                        continue;
+                    }
+                    tracing::warn!(executor_id = %self.handle.executor, "the token of an executor is over; ending its stream");
+                    break;
+                }
                 next = tokio::time::timeout(silence, messages.next()) => next,
             };
             match next {
@@ -115,6 +135,16 @@ impl Session {
             }
         }
         self.close().await;
+    }
+
+    /// Whether its token would let it in again. A database that does not answer is no reason to send it away.
+    async fn is_still_let_in(&self) -> bool {
+        let Some(authorization) = self.authorization.as_deref() else { return true };
+        let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());
+        match auth::authenticate(store, Some(authorization), now).await {
+            Ok(found) => found.is_some_and(|found| found.rights.allow_executor(self.namespace, Some(self.app))),
+            Err(_) => true,
+        }
     }
 
     async fn close(self) {
@@ -148,7 +178,10 @@ impl Session {
             }
             Body::Results(results) => {
                 self.shared.registry.heard(id, now, None);
-                results.results.iter().for_each(|result| self.shared.progress.forget(RunId::new(result.run_id)));
+                results
+                    .results
+                    .iter()
+                    .for_each(|result| self.shared.progress.forget(self.app, RunId::new(result.run_id)));
                 self.pending_logs.wait(LOG_BARRIER).await;
                 let results = results.results.into_iter().map(|result| incoming(result, now));
                 self.tell(Event::Results(self.handle.clone(), results.collect())).await;
@@ -180,7 +213,7 @@ impl Session {
     fn note_progress(&self, reply: &v1::Reply) {
         if reply.kind() == v1::reply::Kind::Progress {
             let progress = Progress { done: reply.done, total: reply.total };
-            self.shared.progress.tell(RunId::new(reply.run_id), reply.attempt, progress);
+            self.shared.progress.tell(self.app, RunId::new(reply.run_id), reply.attempt, progress);
         }
     }
 

@@ -5,4 +5,6 @@
 mod cluster;
 mod door;
 mod pass;
+mod permissions;
+mod tenants;
 mod world;

@@ -96,7 +96,7 @@ async fn certificates_that_are_asked_for_must_be_there() {
 
 /// Temporal CVE-2026-89140: whoever knows the number of a run says how it ended.
 #[tokio::test]
-async fn results_of_another_apps_runs_are_not_taken() {
+async fn temporal_cve_2026_89140_results_of_another_apps_runs_are_not_taken() {
     let world = World::start().await;
     let now = world.engine.now();
     let billing = world.store.ensure_app(AppId::new(9), HERE, "billing", now).await.unwrap();

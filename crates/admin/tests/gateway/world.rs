@@ -100,6 +100,17 @@ impl Line {
         self.up.send(v1::ExecutorMessage { body: Some(body) }).await.unwrap();
     }
 
+    /// Ends the executor's side: it says nothing more.
+    pub(crate) fn hang_up(&mut self) {
+        self.up = mpsc::channel(1).0;
+    }
+
+    /// Waits until the server has ended it.
+    pub(crate) async fn ends(&mut self) {
+        let gone = async { while matches!(self.down.message().await, Ok(Some(_))) {} };
+        tokio::time::timeout(LIMIT, gone).await.unwrap();
+    }
+
     /// Says that it is there, again and again.
     pub(crate) fn beat(mut self) -> Self {
         let up = self.up.downgrade();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, Timestamp};
+use rondel_core::{AppId, ExecutorId, Timestamp};
 
 use super::{DEFAULT, LEASE, app, join, name, next_id};
 use crate::cluster::{ExecutorRecord, Join, JoinRequest};
@@ -95,9 +95,12 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
         first_seen_at: start,
         last_seen_at: start,
     };
-    store.open_session(a, &record).await.unwrap();
-    store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap();
-    store.open_session(b, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap();
+    assert!(store.open_session(a, &record).await.unwrap());
+    assert!(store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap());
+    assert!(store.open_session(b, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap());
+    // Nobody takes the id of an executor of another app.
+    let stranger = store.ensure_app(AppId::new(next_id()), DEFAULT, "stranger", start).await.unwrap();
+    assert!(!store.open_session(b, &ExecutorRecord { app: stranger.id, ..record.clone() }).await.unwrap());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     store.beat_sessions(b, &[record.id]).await.unwrap();

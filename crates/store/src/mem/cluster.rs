@@ -122,18 +122,21 @@ impl Cluster for MemStore {
         Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
     }
 
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()> {
+    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool> {
         let now = self.now();
         let mut state = self.state();
         let mut record = executor.clone();
         record.name = clean_name(&executor.name).into_owned();
         if let Some(known) = state.executors.get(&executor.id) {
+            if known.app != executor.app {
+                return Ok(false);
+            }
             record.first_seen_at = known.first_seen_at;
         }
         state.executors.insert(executor.id, record);
         let session = Session { token, executor: executor.id, app: executor.app, last_seen_at: now, open: true };
         state.sessions.insert((token.node, executor.id), session);
-        Ok(())
+        Ok(true)
     }
 
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()> {

@@ -51,8 +51,8 @@ const INSERT_EXECUTOR: Statement = Statement {
 };
 const UPDATE_EXECUTOR: Statement = Statement {
     name: "update_executor",
-    text: "UPDATE executor SET namespace_id = ?, app_id = ?, name = ?, predecessor_id = ?, sdk_version = ?, labels = ?, \
-           weight = ?, slots = ?, handlers = ? WHERE id = ?",
+    text: "UPDATE executor SET name = ?, predecessor_id = ?, sdk_version = ?, labels = ?, weight = ?, slots = ?, \
+           handlers = ? WHERE id = ? AND app_id = ?",
 };
 const INSERT_SESSION: Statement = Statement {
     name: "insert_session",
@@ -144,11 +144,11 @@ impl Cluster for SqlStore {
         self.remove_nodes(dead_since, limit).await
     }
 
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<()> {
+    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool> {
         transact!(self, "open_session", |tx| {
             let now = tx.now().await?;
-            if tx.execute(insert_executor(executor)).await? == 0 {
-                tx.execute(update_executor(executor)).await?;
+            if tx.execute(insert_executor(executor)).await? == 0 && tx.execute(update_executor(executor)).await? == 0 {
+                return Ok(false);
             }
             let insert = Query::new(&INSERT_SESSION)
                 .int(token.node.get())
@@ -167,7 +167,7 @@ impl Cluster for SqlStore {
                     .int(executor.id.get());
                 tx.execute_all(reopen, 1).await?;
             }
-            Ok(())
+            Ok(true)
         })
     }
 
@@ -302,8 +302,6 @@ fn insert_executor(executor: &ExecutorRecord) -> Query {
 
 fn update_executor(executor: &ExecutorRecord) -> Query {
     Query::new(&UPDATE_EXECUTOR)
-        .int(executor.namespace.get())
-        .int(executor.app.get())
         .text(&clean_name(&executor.name))
         .opt_int(executor.predecessor.map(ExecutorId::get))
         .text(&clean_name(&executor.sdk_version))
@@ -312,6 +310,7 @@ fn update_executor(executor: &ExecutorRecord) -> Query {
         .int(executor.slots.into())
         .text(&executor.handlers)
         .int(executor.id.get())
+        .int(executor.app.get())
 }
 
 fn node(row: &AnyRow) -> Result<Node> {
