@@ -1,7 +1,8 @@
 //! Passwords: what is taken for one, how it is kept, and the slow question whether one is right.
 
-use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _, phc};
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::password_hash::phc;
+use argon2::{Algorithm, Argon2, Block, Params, Version};
+use rand::RngExt as _;
 use rondel_store::access::PasswordHash;
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -13,6 +14,10 @@ pub const PASSWORD_LEN_MAX: usize = 256;
 /// How much memory one question takes, in KiB, and how often it is gone over: 20 to 60 ms of one core of today.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
+/// What is allocated at least for a question, in KiB, though less is touched: allocators give memory back at its end only where
+/// it was asked for in a large piece (glibc from 32 MiB on), and would else keep 19 MiB for each thread that ever worked on one.
+const ALLOCATED_KIB: usize = 33 * 1024;
+const SALT_BYTES: usize = 16;
 /// How many questions are worked on at the same time: they take memory, and the cores belong to the jobs.
 const COUNT_MAX: usize = 2;
 
@@ -84,15 +89,40 @@ impl Passwords {
 }
 
 fn hash(password: &str) -> Result<PasswordHash, PasswordError> {
-    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(|error| PasswordError(error.to_string()))?;
-    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-    let hashed = argon2.hash_password(password.as_bytes()).map_err(|error| PasswordError(error.to_string()))?;
+    let salt: [u8; SALT_BYTES] = rand::rng().random();
+    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(failed)?;
+    let hashed = derive(password, phc::Salt::new(&salt).map_err(failed)?, params)?;
     Ok(PasswordHash::new(hashed.to_string()))
 }
 
 fn verify(password: &str, kept: &PasswordHash) -> bool {
     let Ok(kept) = phc::PasswordHash::new(kept.reveal()) else { return false };
-    Argon2::default().verify_password(password.as_bytes(), &kept).is_ok()
+    let (Some(salt), Ok(params)) = (kept.salt, Params::try_from(&kept)) else { return false };
+    let Ok(found) = derive(password, salt, params) else { return false };
+    let is_same_way = (found.algorithm, found.version) == (kept.algorithm, kept.version);
+    // Outputs are compared in constant time.
+    is_same_way && found.hash.is_some() && found.hash == kept.hash
+}
+
+fn derive(password: &str, salt: phc::Salt, params: Params) -> Result<phc::PasswordHash, PasswordError> {
+    let mut memory: Vec<Block> = Vec::with_capacity(params.block_count().max(ALLOCATED_KIB * 1024 / Block::SIZE));
+    memory.resize(params.block_count(), Block::new());
+    let mut output = [0; Params::DEFAULT_OUTPUT_LEN];
+    let shown = phc::ParamsString::try_from(&params).map_err(failed)?;
+    let (algorithm, version) = (Algorithm::Argon2id, Version::V0x13);
+    let argon2 = Argon2::new(algorithm, version, params);
+    argon2.hash_password_into_with_memory(password.as_bytes(), &salt, &mut output, &mut memory).map_err(failed)?;
+    Ok(phc::PasswordHash {
+        algorithm: algorithm.ident(),
+        version: Some(version.into()),
+        params: shown,
+        salt: Some(salt),
+        hash: Some(phc::Output::new(&output).map_err(failed)?),
+    })
+}
+
+fn failed(error: impl std::fmt::Display) -> PasswordError {
+    PasswordError(error.to_string())
 }
 
 #[cfg(test)]
@@ -110,9 +140,23 @@ mod tests {
             assert!(!passwords.verify(wrong, Some(&kept)).await.unwrap());
         }
         assert!(!passwords.verify("the password of nobody at all", None).await.unwrap());
+        // As others write it, and as this server may once have.
+        let reference = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
+        let reference = PasswordHash::new(reference.to_owned());
+        assert!(passwords.verify("password", Some(&reference)).await.unwrap());
         let broken = PasswordHash::new("plain text".to_owned());
         assert!(!passwords.verify("plain text", Some(&broken)).await.unwrap());
         assert_eq!(format!("{kept:?}"), "PasswordHash(…)");
+    }
+
+    /// XXL-JOB keeps them unsalted: equal ones look equal, and those that are common can be looked up.
+    #[tokio::test]
+    async fn xxl_job_unsalted_hashes_equal_passwords_are_kept_as_different_texts() {
+        let passwords = Passwords::default();
+        let (first, second) =
+            (passwords.hash("correct horse").await.unwrap(), passwords.hash("correct horse").await.unwrap());
+        assert_ne!(first.reveal(), second.reveal());
+        assert!(first.reveal().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", first.reveal());
     }
 
     #[test]
