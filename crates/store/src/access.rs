@@ -9,7 +9,7 @@ use rondel_core::access::Grant;
 use rondel_core::{AccountId, SessionId, Timestamp};
 
 pub(crate) use self::audit::kept;
-pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, Verdict};
+pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, UNANSWERED, Verdict};
 pub use self::sessions::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
 pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, Tokens};
 use crate::Result;

@@ -17,7 +17,7 @@ use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
 use rondel_store::access::{Means, TokenKind};
 
 use crate::app::Web;
-use crate::note::{self, Asker, Deed, Note};
+use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
 use crate::{cookies, origin};
@@ -114,24 +114,18 @@ pub(crate) struct Gate {
     pub(crate) path: &'static str,
 }
 
-/// What is known of a request before it is handled.
-struct Arrival {
-    action: String,
-    object: String,
-    changes: bool,
-    address: Option<IpAddr>,
-    request_id: Option<String>,
+/// Whether a request is for a change.
+fn is_change(gate: &Gate, request: &Request) -> bool {
+    !request.method().is_safe() && !is_question(gate.path)
 }
 
-impl Arrival {
-    fn new(gate: &Gate, request: &Request) -> Self {
-        Self {
-            action: note::action(request.method(), gate.path),
-            object: note::object(gate.path, request.uri().path()),
-            changes: !request.method().is_safe() && !is_question(gate.path),
-            address: address(request),
-            request_id: request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone()),
-        }
+/// What is known of a request before it is handled.
+fn asked(gate: &Gate, request: &Request) -> Asked {
+    Asked {
+        action: note::action(request.method(), gate.path),
+        object: note::object(gate.path, request.uri().path()),
+        address: address(request),
+        request_id: request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone()),
     }
 }
 
@@ -172,21 +166,34 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
     pass(&gate, caller, request, next).await
 }
 
-/// Handles what may be done, and writes down what was.
+/// Handles what may be done, and writes down what was: a change before it is made.
 async fn pass(gate: &Gate, caller: Caller, mut request: Request, next: Next) -> Response {
-    let arrival = Arrival::new(gate, &request);
-    let note = Note::default();
-    let mut response = if caller.may(gate.permission) {
+    let (web, note) = (&gate.web, Note::default());
+    let asked = asked(gate, &request);
+    let mut response = if !caller.may(gate.permission) {
+        asked.refused(web, &caller, &note).await;
+        forbidden(&caller).into_response()
+    } else {
+        let is_change = is_change(gate, &request);
         let admitted = Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() };
         request.extensions_mut().insert(admitted);
-        next.run(request).await
-    } else {
-        forbidden(&caller).into_response()
+        if is_change {
+            match asked.begin(web, &caller).await {
+                Err(problem) => problem.into_response(),
+                Ok(begun) => {
+                    let response = next.run(request).await;
+                    begun.end(web, response.status(), &note).await;
+                    response
+                }
+            }
+        } else {
+            let response = next.run(request).await;
+            if note::is_refusal(response.status(), &note) {
+                asked.refused(web, &caller, &note).await;
+            }
+            response
+        }
     };
-    let Arrival { action, object, changes, address, request_id } = arrival;
-    let asker = Asker { caller: &caller, address, request_id };
-    let deed = Deed { action: &action, object, changes, status: response.status() };
-    note::write(&gate.web, asker, deed, &note).await;
     response.extensions_mut().insert(CalledBy(caller.name));
     response
 }

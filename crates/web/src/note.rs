@@ -1,7 +1,8 @@
 //! What is remembered of a request for the audit log while it is handled, and the writing of it.
 //!
-//! The gate writes the entry, whatever the handler does; a handler adds what only it knows. Documents are kept without
-//! secrets.
+//! The gate writes the entry of a change before the handler runs: what cannot be written down is not done. When the request is
+//! answered the entry is, with what the handler alone knows; should the server die in between, the entry says that nobody
+//! knows. So there may be an entry without a change, and never a change without an entry. Documents are kept without secrets.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +10,15 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use rondel_core::AuditId;
-use rondel_store::access::{AuditEntry, Verdict};
+use rondel_store::StoreError;
+use rondel_store::access::{AuditEntry, UNANSWERED, Verdict};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::access::Caller;
 use crate::app::Web;
-use crate::problem::chain;
+use crate::problem::{Problem, chain};
 
 /// Keys whose values are secrets, wherever they stand, by a part of their name.
 const SECRET_WORDS: [&str; 8] =
@@ -71,61 +73,95 @@ impl Note {
     }
 }
 
-/// Who asked, and from where.
-pub(crate) struct Asker<'a> {
-    pub(crate) caller: &'a Caller,
+/// Who asked, from where, and for what.
+pub(crate) struct Asked {
     pub(crate) address: Option<IpAddr>,
     pub(crate) request_id: Option<String>,
-}
-
-/// What was asked for.
-pub(crate) struct Deed<'a> {
-    pub(crate) action: &'a str,
+    pub(crate) action: String,
     pub(crate) object: String,
-    pub(crate) changes: bool,
-    pub(crate) status: StatusCode,
 }
 
-/// Writes what was done, or refused. What could not be written is an error in the log of the server, with all of it.
-pub(crate) async fn write(web: &Web, asker: Asker<'_>, deed: Deed<'_>, note: &Note) {
-    let is_denied = deed.status == StatusCode::FORBIDDEN || note.told().is_denied;
-    if !(deed.changes || is_denied) || (is_denied && !web.denials.take()) {
-        return;
-    }
-    let verdict = match deed.status {
-        _ if is_denied => Verdict::Denied,
-        status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
-        _ => Verdict::Allowed,
-    };
-    let now = web.engine.now();
-    let entry = {
-        let mut told = note.told();
-        // What was not done has no after.
-        let after = told.after.take().filter(|_| verdict == Verdict::Allowed);
+/// An entry of the log in which nobody has said yet what became of it.
+pub(crate) struct Begun(AuditEntry);
+
+impl Asked {
+    fn entry(self, web: &Web, caller: &Caller, verdict: Verdict) -> AuditEntry {
         AuditEntry {
             id: AuditId::new(web.engine.new_id()),
-            at: now,
-            actor: asker.caller.name().to_owned(),
-            means: asker.caller.means(),
-            address: asker.address.map(|address| address.to_string()),
-            request_id: asker.request_id,
-            action: deed.action.to_owned(),
-            object: told.object.take().unwrap_or(deed.object),
-            namespace: told.namespace.take(),
+            at: web.engine.now(),
+            actor: caller.name().to_owned(),
+            means: caller.means(),
+            address: self.address.map(|address| address.to_string()),
+            request_id: self.request_id,
+            action: self.action,
+            object: self.object,
+            namespace: None,
             verdict,
-            before: told.before.take().map(|document| masked(document).to_string()),
-            after: after.map(|document| masked(document).to_string()),
+            before: None,
+            after: None,
         }
-    };
-    add(web, &entry).await;
+    }
+
+    /// Writes that a change is about to be made.
+    pub(crate) async fn begin(self, web: &Web, caller: &Caller) -> Result<Begun, Problem> {
+        let entry = self.entry(web, caller, Verdict::Allowed);
+        web.engine.store().add_audit(&AuditEntry { after: Some(UNANSWERED.to_owned()), ..entry.clone() }).await?;
+        Ok(Begun(entry))
+    }
+
+    /// Writes that somebody was refused, unless very many were.
+    pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &Note) {
+        if web.denials.take() {
+            let entry =
+                AuditEntry { namespace: note.told().namespace.take(), ..self.entry(web, caller, Verdict::Denied) };
+            add(web, &entry).await;
+        }
+    }
 }
 
+impl Begun {
+    /// Writes what became of it.
+    pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &Note) {
+        let entry = {
+            let mut told = note.told();
+            let verdict = match status {
+                _ if told.is_denied || status == StatusCode::FORBIDDEN => Verdict::Denied,
+                status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
+                _ => Verdict::Allowed,
+            };
+            // What was not done has no after.
+            let after = told.after.take().filter(|_| verdict == Verdict::Allowed);
+            AuditEntry {
+                object: told.object.take().unwrap_or(self.0.object),
+                namespace: told.namespace.take(),
+                verdict,
+                before: told.before.take().map(|document| masked(document).to_string()),
+                after: after.map(|document| masked(document).to_string()),
+                ..self.0
+            }
+        };
+        if let Err(error) = web.engine.store().answer_audit(&entry).await {
+            complain(&entry, &error);
+        }
+    }
+}
+
+/// Whether a refusal is to be written although nothing was to be changed.
+pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
+    status == StatusCode::FORBIDDEN || note.told().is_denied
+}
+
+/// Writes a whole entry of what was not done. What could not be written is an error in the log of the server.
 pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().add_audit(entry).await {
-        let (actor, action, object) = (&entry.actor, &entry.action, &entry.object);
-        let error = chain(&error);
-        tracing::error!(target: "audit", actor, action, object, error, "an entry of the audit log could not be written");
+        complain(entry, &error);
     }
+}
+
+fn complain(entry: &AuditEntry, error: &StoreError) {
+    let (actor, action, object, verdict) = (&entry.actor, &entry.action, &entry.object, entry.verdict.as_str());
+    let error = chain(error);
+    tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
 }
 
 /// The same without the values of what is called a secret.

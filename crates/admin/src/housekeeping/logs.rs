@@ -1,8 +1,10 @@
 //! Logs that are too old, or more than a namespace may have: the oldest ones of ended runs go, their runs stay.
 
+use rondel_core::time::format_duration;
 use rondel_core::{IdGen, NamespaceId, RunId};
 use rondel_store::StoreError;
 use rondel_store::logs::LogRange;
+use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +28,10 @@ pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: 
         let removed = remove_up_to(shared, namespace.id, up_to, (stop, end)).await?;
         if removed > 0 {
             tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
+            let retention = format_duration(shared.config.log_retention);
+            let size_max = shared.config.log_size_max;
+            let up_to = json!({"run": up_to, "log_retention": retention, "log_size_max": size_max});
+            super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed).await?;
         }
     }
     Ok(())

@@ -3,13 +3,17 @@
 //! One node per period does it, without a lock: a row says when the last pass began, and who finds it young stays away.
 //! Two passes at once would do no harm. Batches are small and have pauses between them, so that firing is not disturbed.
 
+mod audit;
 mod logs;
 mod stats;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_core::Timestamp;
+use rondel_core::time::format_duration;
 use rondel_store::StoreError;
+use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
@@ -102,9 +106,25 @@ impl HousekeepingLoop {
 
     /// Removes batch after batch until nothing old is left, or the pass is over.
     async fn purge(&mut self, stop: &CancellationToken) -> Result<(), StoreError> {
-        let before = self.shared.clock.now() - self.shared.config.retention;
-        let end = Instant::now() + self.period;
+        let retention = self.shared.config.retention;
+        let before = self.shared.clock.now() - retention;
         let mut removed = 0;
+        let done = self.purge_before(before, &mut removed, stop).await;
+        if removed > 0 {
+            tracing::debug!(count = removed, "removed runs that are older than the retention");
+            let up_to = json!({"finished_before": before, "retention": format_duration(retention)});
+            audit::write(&self.shared, "run.purge", None, &up_to, removed).await?;
+        }
+        done
+    }
+
+    async fn purge_before(
+        &mut self,
+        before: Timestamp,
+        removed: &mut u64,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        let end = Instant::now() + self.period;
         while !stop.is_cancelled() && Instant::now() < end {
             let began = Instant::now();
             let count = match self.shared.store.purge(before, self.batch).await {
@@ -118,11 +138,8 @@ impl HousekeepingLoop {
             if count == 0 {
                 break;
             }
-            removed += count;
+            *removed += count;
             pause(began.elapsed(), stop).await;
-        }
-        if removed > 0 {
-            tracing::debug!(count = removed, "removed runs that are older than the retention");
         }
         Ok(())
     }

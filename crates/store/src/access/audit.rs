@@ -1,4 +1,5 @@
-//! The log of what was done, by whom and from where: written, read, never changed.
+//! The log of what was done, by whom and from where. A change is written down before it is made, and once more when it is
+//! known what became of it; then an entry never changes again.
 
 use async_trait::async_trait;
 use rondel_core::{AuditId, Timestamp};
@@ -62,6 +63,10 @@ words! {
     }
 }
 
+/// What an entry says in the place of what was afterwards while nobody knows what became of it: its server still works on
+/// it, or died over it.
+pub const UNANSWERED: &str = r#"{"unanswered":true}"#;
+
 /// One thing that was done, or tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
@@ -119,6 +124,10 @@ pub struct AuditQuery {
 pub trait AuditLog {
     /// Writes an entry.
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()>;
+
+    /// Says what became of an entry that is [`UNANSWERED`]: its object, namespace, verdict, before and after. False where there
+    /// is none, or another word was first.
+    async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool>;
 
     /// A page of entries.
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>>;

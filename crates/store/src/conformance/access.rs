@@ -9,7 +9,7 @@ use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
     Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, LinkPurpose, Means, PasswordHash,
-    SignInLink, TokenKind, TokenQuery, TokenRecord, Verdict, WebSession,
+    SignInLink, TokenKind, TokenQuery, TokenRecord, UNANSWERED, Verdict, WebSession,
 };
 use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
 use crate::ledger::RunQuery;
@@ -342,4 +342,37 @@ pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
     let by_object =
         AuditQuery { object: Some(object.clone()), verdict: Some(Verdict::Failed), limit: 9, ..AuditQuery::default() };
     assert_eq!(read(by_object).await[0].after.as_deref(), Some("{\"left_out_bytes\":70000}"));
+}
+
+/// An entry is answered once, and nothing of who, when and what is touched by it.
+pub async fn an_audit_entry_is_answered_once(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let open = AuditEntry {
+        id: AuditId::new(IdGen::new(9).next(now)),
+        at: now,
+        actor: name("actor"),
+        means: Means::Session,
+        address: Some("192.0.2.1".to_owned()),
+        request_id: None,
+        action: "job.create".to_owned(),
+        object: String::new(),
+        namespace: None,
+        verdict: Verdict::Allowed,
+        before: None,
+        after: Some(UNANSWERED.to_owned()),
+    };
+    store.add_audit(&open).await.unwrap();
+    let answered = AuditEntry {
+        object: name("job"),
+        namespace: Some("default".to_owned()),
+        verdict: Verdict::Failed,
+        before: Some("{}".to_owned()),
+        after: None,
+        ..open.clone()
+    };
+    let forged = AuditEntry { actor: "nobody".to_owned(), action: "job.delete".to_owned(), ..answered.clone() };
+    assert!(store.answer_audit(&forged).await.unwrap());
+    assert!(!store.answer_audit(&open).await.unwrap(), "another word was first");
+    let query = AuditQuery { actor: Some(open.actor.clone()), limit: 9, ..AuditQuery::default() };
+    assert_eq!(store.audit(&query).await.unwrap(), [answered]);
 }

@@ -86,6 +86,7 @@ macro_rules! for_each_conformance_check {
             tokens_are_found_by_their_hash,
             a_token_is_replaced_with_an_overlap,
             the_audit_log_is_read_by_what_is_asked,
+            an_audit_entry_is_answered_once,
             calendars_are_read_as_they_were_written,
             calendars_saved_at_once_get_a_version_each,
             a_used_calendar_is_not_deleted,

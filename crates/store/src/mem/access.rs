@@ -11,7 +11,7 @@ use super::{MemStore, State, size};
 use crate::Result;
 use crate::access::{
     Account, AccountChange, AccountChanged, Accounts, Attempt, AuditEntry, AuditLog, AuditQuery, PasswordHash,
-    SignInLink, SignIns, TokenQuery, TokenRecord, Tokens, WebSession, kept,
+    SignInLink, SignIns, TokenQuery, TokenRecord, Tokens, UNANSWERED, WebSession, kept,
 };
 
 /// What the access tables hold.
@@ -306,6 +306,17 @@ impl AuditLog for MemStore {
         entry.after = entry.after.as_deref().map(kept);
         self.state().access.audit.insert(entry.id, entry);
         Ok(())
+    }
+
+    async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool> {
+        let mut state = self.state();
+        let open = state.access.audit.get_mut(&entry.id);
+        let Some(open) = open.filter(|open| open.after.as_deref() == Some(UNANSWERED)) else { return Ok(false) };
+        let AuditEntry { object, namespace, verdict, before, after, .. } = entry.clone();
+        open.before = before.as_deref().map(kept);
+        open.after = after.as_deref().map(kept);
+        (open.object, open.namespace, open.verdict) = (object, namespace, verdict);
+        Ok(true)
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>> {

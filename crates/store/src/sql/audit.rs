@@ -8,13 +8,19 @@ use super::SqlStore;
 use super::query::{Query, Reader, Statement};
 use crate::Result;
 use crate::access::kept;
-use crate::access::{AuditEntry, AuditLog, AuditQuery, Verdict};
+use crate::access::{AuditEntry, AuditLog, AuditQuery, UNANSWERED, Verdict};
 use crate::settle::clean_name;
 
 const INSERT_AUDIT: Statement = Statement {
     name: "insert_audit",
     text: "INSERT INTO audit (id, at_ms, actor, means, address, request_id, action, object, namespace, verdict, \
            before_document, after_document) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+};
+
+const ANSWER_AUDIT: Statement = Statement {
+    name: "answer_audit",
+    text: "UPDATE audit SET object = ?, namespace = ?, verdict = ?, before_document = ?, after_document = ? \
+           WHERE id = ? AND after_document = ?",
 };
 
 /// What the index does not answer is looked at row by row; an empty text stands for all.
@@ -57,6 +63,18 @@ impl AuditLog for SqlStore {
             .opt_text(entry.after.as_deref().map(kept).as_deref());
         self.execute(insert).await?;
         Ok(())
+    }
+
+    async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool> {
+        let answer = Query::new(&ANSWER_AUDIT)
+            .text(&clean_name(&entry.object))
+            .opt_text(entry.namespace.as_deref().map(|text| clean_name(text).into_owned()).as_deref())
+            .text(entry.verdict.as_str())
+            .opt_text(entry.before.as_deref().map(kept).as_deref())
+            .opt_text(entry.after.as_deref().map(kept).as_deref())
+            .int(entry.id.get())
+            .text(UNANSWERED);
+        Ok(self.execute(answer).await? == 1)
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>> {

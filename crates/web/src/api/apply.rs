@@ -187,9 +187,7 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, body: Docum
     if call.query.is_dry_run {
         return json(StatusCode::OK, &of_plan(&plan));
     }
-    // For the audit log: what is about to be done. The definitions themselves are in the versions of the jobs.
-    let deeds = plan.jobs().filter(|job| job.action != Action::Keep).take(NOTED_MAX);
-    call.note.after(&deeds.map(|job| (job.name.as_str(), word(job.action))).collect::<BTreeMap<_, _>>());
+    note_plan(&call, &plan);
     let saving = plan.save(call.engine().clone(), call.caller.name());
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
         let mut response = Response::new(Body::from_stream(lines(saving)));
@@ -197,6 +195,21 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, body: Docum
         return Ok(response);
     }
     json(StatusCode::OK, &of_saving(saving).await)
+}
+
+/// For the audit log: what is about to be done, field by field. Whole definitions are in the versions of the jobs.
+fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
+    let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
+    for job in plan.jobs().filter(|job| job.action != Action::Keep).take(NOTED_MAX) {
+        let from: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
+        let to: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
+        if let Some(version) = job.version {
+            before.insert(&job.name, serde_json::json!({"version": version, "fields": from}));
+        }
+        after.insert(&job.name, serde_json::json!({"action": word(job.action), "fields": to}));
+    }
+    call.note.before(&before);
+    call.note.after(&after);
 }
 
 /// Whether the apps of all definitions are within the caller's reach, and the jobs that they follow from, unless these

@@ -104,11 +104,13 @@ pub(super) async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Respons
     let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
     call.check_app_name(&new.name).await?;
+    call.note.object(&new.name);
     let engine = call.engine();
     let id = AppId::new(engine.new_id());
     let app = engine.store().ensure_app(id, call.namespace.id, &new.name, engine.now()).await?;
     let status = if app.id == id { StatusCode::CREATED } else { StatusCode::OK };
     let (state, count) = (state_of(&call, app.id).await?, executor_count(&call, app.id));
+    call.note.after(&serde_json::json!({"name": app.name, "is_new": status == StatusCode::CREATED}));
     json(status, &show(&call, app, state, count))
 }
 
@@ -120,6 +122,8 @@ pub(super) async fn set_state(
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
     let id = jobs::find_app(&call, &name).await?;
+    call.note.before(&serde_json::json!({"state": state_of(&call, id).await?.as_str()}));
+    call.note.after(&serde_json::json!({"state": switch.as_str()}));
     call.engine().store().set_app_switch(id, switch).await?;
     call.engine().poke_beat();
     let app = App { id, namespace: call.namespace.id, name };

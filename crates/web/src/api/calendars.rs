@@ -279,6 +279,9 @@ async fn save<Q>(
     if_match: &IfMatch,
     spec: &CalendarSpec,
 ) -> Result<Response, Problem> {
+    if let Some(record) = existing {
+        call.note.before(&record.spec);
+    }
     let expected = match existing {
         Some(record) => if_match.against(record.version)?,
         None if if_match.is_given() => return Err(mismatch(0)),

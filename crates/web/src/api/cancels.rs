@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_core::{RunStatus, Timestamp};
+use rondel_core::{Run, RunStatus, Timestamp};
 use rondel_store::ledger::CancelAsked;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,7 @@ pub(super) async fn run(call: Call, path: RunPath, body: OptionalJsonBody<Cancel
     let body = body.read()?;
     let by = asked_by(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
+    note_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
         CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, *run).await?),
         // To ask twice is no fault.
@@ -78,7 +79,15 @@ pub(super) async fn job(
     let fire_at = body.fire_at.as_ref().map(instant).transpose()?;
     let record = jobs::find(&call, &name).await?;
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by).await?;
-    json(StatusCode::ACCEPTED, &CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more })
+    let told = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
+    call.note.after(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": told}));
+    json(StatusCode::ACCEPTED, &told)
+}
+
+/// For the audit log: what the run was when its cancel was asked for, and why it was.
+pub(crate) fn note_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
+    call.note.before(&serde_json::json!({"job": run.job, "status": run.status, "attempt": run.attempt}));
+    call.note.after(&serde_json::json!({"cancel_asked": true, "reason": reason}));
 }
 
 /// Who asks, and why: what the verdict's message says.

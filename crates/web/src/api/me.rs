@@ -4,7 +4,7 @@ use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::request::Parts;
-use rondel_core::{SessionId, Timestamp};
+use rondel_core::{AccountId, SessionId, Timestamp};
 use rondel_store::access::WebSession;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -61,7 +61,12 @@ pub(super) async fn sessions(person: Person) -> Result<Response, Problem> {
         Some(account) => person.engine().store().sign_ins(account).await?,
         None => Vec::new(),
     };
-    let show = |session: WebSession| SessionJson {
+    let show = |session: WebSession| show(&person, session);
+    json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
+}
+
+fn show<Q>(person: &Person<Q>, session: WebSession) -> SessionJson {
+    SessionJson {
         id: session.id,
         created_at: session.created_at,
         last_seen_at: session.last_seen_at,
@@ -69,8 +74,16 @@ pub(super) async fn sessions(person: Person) -> Result<Response, Problem> {
         address: session.address,
         user_agent: session.user_agent,
         is_this: Some(session.id) == person.caller.session,
-    };
-    json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
+    }
+}
+
+/// For the audit log: the sign-in of one's own that is about to be ended.
+pub(crate) async fn note_session<Q>(person: &Person<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
+    let own = person.engine().store().sign_ins(account).await?;
+    if let Some(session) = own.into_iter().find(|session| session.id == id) {
+        person.note.before(&show(person, session));
+    }
+    Ok(())
 }
 
 /// The `{id}` of a path.
@@ -96,6 +109,7 @@ pub(super) async fn end_session(person: Person, SessionPath(id): SessionPath) ->
     let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted(&id)));
     let wanted = id.parse::<SessionId>().ok();
     let (Some(account), Some(wanted)) = (person.caller.account, wanted) else { return Err(missing()) };
+    note_session(&person, account, wanted).await?;
     if person.engine().store().end_sign_in(wanted, Some(account)).await? {
         Ok(StatusCode::NO_CONTENT.into_response())
     } else {

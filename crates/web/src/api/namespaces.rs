@@ -49,7 +49,9 @@ pub(super) async fn create(person: Person, body: JsonBody<NewNamespace>) -> Resu
     if !engine.store().create_namespace(&made, engine.now()).await? {
         return Err(Problem::new(Code::NamespaceExists, format!("namespace {} exists", made.name)));
     }
-    json(StatusCode::CREATED, &NamespaceJson { id: made.id, name: made.name })
+    let made = NamespaceJson { id: made.id, name: made.name };
+    person.note.after(&made);
+    json(StatusCode::CREATED, &made)
 }
 
 pub(super) async fn delete(person: Person, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
@@ -58,6 +60,7 @@ pub(super) async fn delete(person: Person, NamespacePath(name): NamespacePath) -
     if found.name == "default" {
         return used("the namespace default is always there");
     }
+    person.note.before(&NamespaceJson { id: found.id, name: found.name });
     match person.engine().store().delete_namespace(found.id).await? {
         NamespaceDeleted::Done => Ok(StatusCode::NO_CONTENT.into_response()),
         NamespaceDeleted::NotFound => Err(Problem::new(Code::NamespaceNotFound, "it was removed meanwhile")),

@@ -100,6 +100,9 @@ pub(super) async fn set_state(
     // No text of the caller's reaches the database unchecked.
     name::check(&name).map_err(|_| missing())?;
     let store = call.engine().store();
+    let before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
+    call.note.before(&serde_json::json!({"state": before.map(Switch::as_str)}));
+    call.note.after(&serde_json::json!({"state": switch.as_str()}));
     let is_known = store.set_node_switch(&name, switch).await?;
     let node = store.nodes().await?.into_iter().find(|node| is_known && node.name == name);
     let node = node.ok_or_else(missing)?;

@@ -25,6 +25,7 @@ pub(super) async fn create(person: Person) -> Result<Response, Problem> {
     let token = person.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
     let now = person.engine().now();
     let secret = sign_in::link(person.engine().store(), Whose::Token(token), now).await?;
+    person.note.after(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let path = format!("/sign-in?token={}", secret.reveal());
     json(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })
 }

@@ -360,6 +360,7 @@ pub(super) async fn revoke(person: Person, TokenPath(id): TokenPath) -> Result<R
 pub(crate) async fn revoke_one<Q>(person: &Person<Q>, id: &str) -> Result<(), Problem> {
     let found = find(person, id).await?;
     let now = person.engine().now();
+    person.note.after(&serde_json::json!({"revoked_at": now}));
     person.engine().store().revoke_token(found.id, now).await?;
     Ok(())
 }

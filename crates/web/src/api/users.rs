@@ -151,9 +151,7 @@ pub(crate) async fn page<Q>(person: &Person<Q>, after: Option<&str>, limit: u32)
 
 pub(super) async fn create(person: Person, body: JsonBody<NewUser>) -> Result<Response, Problem> {
     let account = make(&person, body.read()?).await?;
-    let shown = show(&person, &account).await?;
-    person.note.after(&shown);
-    json(StatusCode::CREATED, &shown)
+    json(StatusCode::CREATED, &show(&person, &account).await?)
 }
 
 /// Makes a user.
@@ -179,6 +177,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account,
         grants,
     };
     if engine.store().create_account(&account).await? {
+        person.note.after(&show(person, &account).await?);
         Ok(account)
     } else {
         Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))
@@ -251,11 +250,19 @@ pub(super) async fn set_password(
     let new = body.read()?;
     let hash = hashed(&person.web, &new.password, &name).await?;
     let now = person.engine().now();
+    note_password(&person, &account, now);
     if person.engine().store().set_password(account.id, &hash, None, now).await? {
         Ok(StatusCode::NO_CONTENT.into_response())
     } else {
         Err(missing(&name))
     }
+}
+
+/// For the audit log: that there is another password from now on.
+pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, now: Timestamp) {
+    person.note.object(&account.name);
+    person.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
+    person.note.after(&serde_json::json!({"changed_at": now}));
 }
 
 /// A link by which somebody comes in, once: to set a password, or because it was forgotten.
@@ -268,6 +275,7 @@ pub(super) async fn link(person: Person, UserName(name): UserName) -> Result<Res
 pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
     let account = find(person, name).await?;
     let now = person.engine().now();
+    person.note.after(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let secret = sign_in::link(person.engine().store(), Whose::Account(account.id), now).await?;
     Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))
 }

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::request::Parts;
 use rondel_admin::alert::{PutWebhook, WebhookError};
-use rondel_core::Timestamp;
+use rondel_core::{NamespaceId, Timestamp};
 use rondel_store::catalog::Namespace;
 use rondel_store::outbox::FailureWebhook;
 use schemars::JsonSchema;
@@ -76,7 +76,7 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     let namespace = guarded(&call, &name).await?;
     let new = body.read()?;
-    call.note.namespace(&name);
+    note_before(&call, namespace.id, &name).await?;
     call.note.after(&serde_json::json!({"url": new.url}));
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
         Ok(PutWebhook::Created(webhook)) => {
@@ -94,10 +94,20 @@ pub(super) async fn put(
 
 pub(super) async fn delete(call: Call, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
     let namespace = guarded(&call, &name).await?;
+    note_before(&call, namespace.id, &name).await?;
     match call.engine().store().delete_failure_webhook(namespace.id).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(missing(&name)),
     }
+}
+
+/// For the audit log: in which namespace, and where messages were sent until now.
+async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<(), Problem> {
+    call.note.namespace(name);
+    if let Some(webhook) = call.engine().store().failure_webhook(namespace).await? {
+        call.note.before(&serde_json::json!({"url": webhook.url}));
+    }
+    Ok(())
 }
 
 /// The namespace in the path, which need not be the one of the query: the right to guard it is asked for there.

@@ -15,9 +15,9 @@ use super::prefs::Prefs;
 use super::shell::{Asked, Nav, Plain, Shell, html};
 use super::sign_in::add_cookie;
 use super::texts::Texts;
-use crate::api::me::SessionPath;
+use crate::api::me::{SessionPath, note_session};
 use crate::api::tokens::{self, NewToken, TokenJson, TokenPath};
-use crate::api::users::hashed;
+use crate::api::users::{self, hashed};
 use crate::body::{read_value, refuse_value};
 use crate::call::Person;
 use crate::cookies;
@@ -186,6 +186,7 @@ pub(super) async fn password(
             return show(&visitor, prefs, StatusCode::UNPROCESSABLE_ENTITY, Shown { error, ..Shown::default() }).await;
         }
     };
+    users::note_password(&visitor, &account, now);
     store.set_password(account.id, &hash, None, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = Place { address: None, user_agent: agent.to_owned() };
@@ -199,6 +200,7 @@ pub(super) async fn end_session(visitor: Visitor, SessionPath(id): SessionPath) 
     let account = own(&visitor).await?;
     // One that is over already is what was wanted.
     if let Ok(id) = id.parse::<SessionId>() {
+        note_session(&visitor, account.id, id).await?;
         visitor.engine().store().end_sign_in(id, Some(account.id)).await?;
     }
     Ok(to("/account"))

@@ -91,7 +91,8 @@ async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> R
         return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
     }
     let author = page.call.caller.name();
-    page.engine().save_calendar(record.namespace, &spec, Some(record.version), author).await?;
+    let saved = page.engine().save_calendar(record.namespace, &spec, Some(record.version), author).await?;
+    page.call.note.after(&saved.record.spec);
     Ok(None)
 }
 

@@ -76,7 +76,9 @@ async fn made(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem
     if page.engine().find_calendar(namespace, &spec.name).await?.is_some() {
         return Err(Problem::new(Code::EditConflict, page.t.calendar_exists));
     }
-    page.engine().save_calendar(namespace, &spec, None, page.call.caller.name()).await?;
+    page.call.note.object(&spec.name);
+    let saved = page.engine().save_calendar(namespace, &spec, None, page.call.caller.name()).await?;
+    page.call.note.after(&saved.record.spec);
     Ok(None)
 }
 

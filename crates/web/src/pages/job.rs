@@ -192,7 +192,10 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(&page.call, name).await?;
         match page.engine().set_enabled(&record, enabled, page.call.caller.name()).await {
-            Ok(_) => return Ok(()),
+            Ok(changed) => {
+                page.call.note.after(&changed.spec);
+                return Ok(());
+            }
             Err(JobError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -203,7 +206,8 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
 /// Puts back what code declares.
 pub(super) async fn reset(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    page.engine().reset_job(&record, None, page.call.caller.name()).await?;
+    let reset = page.engine().reset_job(&record, None, page.call.caller.name()).await?;
+    page.call.note.after(&reset.spec);
     Ok(to(&format!("/jobs/{name}")))
 }
 
@@ -226,6 +230,7 @@ pub(super) async fn trigger(page: Page, JobName(name): JobName, fields: Fields) 
     };
     let request = RunRequest { params, trigger: Trigger::Manual, parent: None };
     let run = page.engine().request_run(&record, request).await?;
+    page.call.note.after(&serde_json::json!({"run": run.id}));
     Ok(own_path(fields.get("back")).map_or_else(|| to(&format!("/runs/{}", run.id)), to))
 }
 

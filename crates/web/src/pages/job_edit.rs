@@ -122,7 +122,10 @@ pub(super) async fn save(page: Page, JobName(name): JobName, fields: Fields) -> 
     }
     page.call.check_definition(&spec).await?;
     match page.engine().change_job(&record, spec, seen, page.call.caller.name()).await {
-        Ok(saved) => return Ok(to(&format!("/jobs/{}", saved.spec.name))),
+        Ok(saved) => {
+            page.call.note.after(&saved.spec);
+            return Ok(to(&format!("/jobs/{}", saved.spec.name)));
+        }
         Err(JobError::Store(error)) => return Err(error.into()),
         Err(JobError::Conflict { version }) => typed.conflict = Some(version),
         Err(refused) => typed.refused(&refused.into(), page.t),

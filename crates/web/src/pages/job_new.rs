@@ -89,8 +89,12 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         }
     };
     page.call.check_definition(&spec).await?;
+    page.call.note.object(&spec.name);
     match page.engine().create_job(page.call.namespace.id, spec, page.call.caller.name()).await {
-        Ok(record) => Ok(to(&format!("/jobs/{}", record.spec.name))),
+        Ok(record) => {
+            page.call.note.after(&record.spec);
+            Ok(to(&format!("/jobs/{}", record.spec.name)))
+        }
         Err(JobError::Store(error)) => Err(error.into()),
         Err(refused) => {
             let mut errors = Errors::default();

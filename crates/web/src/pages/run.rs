@@ -20,7 +20,7 @@ use super::run_tree::RunTree;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status};
-use crate::api::cancels::{REASON_LEN_MAX, asked_by};
+use crate::api::cancels::{REASON_LEN_MAX, asked_by, note_run};
 use crate::api::run_json::{names, params, shard_runs};
 use crate::api::runs::{RunPath, find, repetition};
 use crate::problem::{Code, Complaint, Problem};
@@ -214,6 +214,7 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
 
 pub(super) async fn cancel(page: Page, path: RunPath, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
+    note_run(&page.call, &run, Some(fields.get("reason")));
     let by = asked_by(page.call.caller.name(), Some(fields.get("reason")))?;
     match page.engine().cancel_run(run.id, &by).await? {
         CancelAsked::Noted(_) | CancelAsked::Over(RunStatus::Cancelled) => Ok(to(&format!("/runs/{}", run.id))),
@@ -226,5 +227,6 @@ pub(super) async fn retry(page: Page, path: RunPath) -> Result<Response, Problem
     let run = find(&page.call, &path).await?;
     let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
     let run = page.engine().request_run(&record, again).await?;
+    page.call.note.after(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
 }

@@ -131,11 +131,13 @@ pub(super) async fn enter(
     let next = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
         let link = by_link(&web, &stranger, fields.get("token")).await?;
-        let whose = match (link.account, link.token) {
-            (Some(account), _) => Whose::Account(account),
-            (None, Some(token)) => Whose::Token(token),
+        let store = web.engine.store();
+        let (whose, name) = match (link.account, link.token) {
+            (Some(id), _) => (Whose::Account(id), store.account(id).await?.map(|account| account.name)),
+            (None, Some(id)) => (Whose::Token(id), store.token_by_id(id).await?.map(|token| token.name)),
             (None, None) => return Err(spent()),
         };
+        comes_in(&web, &stranger, &name.ok_or_else(spent)?).await?;
         return begin(&web, &stranger, whose, next).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
@@ -143,11 +145,12 @@ pub(super) async fn enter(
     let outcome = sign_in::by_password(store, &web.passwords, (name, password), stranger.address(), now).await;
     match outcome.map_err(failed)? {
         SignIn::Welcome(account) => {
-            write(&web, &stranger, &account.name, Verdict::Allowed).await;
+            comes_in(&web, &stranger, &account.name).await?;
             begin(&web, &stranger, Whose::Account(account.id), next).await
         }
         SignIn::Wrong => {
-            write(&web, &stranger, name, Verdict::Denied).await;
+            let entry = entry(&web, &stranger, name, Means::Anonymous);
+            note::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
             let t = shell.t;
             let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
@@ -240,10 +243,13 @@ pub(super) async fn set_up_account(
     if sign_in::redeem(store, token, LinkPurpose::Setup, now).await?.is_none() {
         return Err(spent());
     }
+    let entry = entry(&web, &stranger, name, Means::Anonymous);
+    let entry = AuditEntry { action: "user.create".to_owned(), object: name.to_owned(), ..entry };
+    store.add_audit(&entry).await?;
     if !store.create_first_admin(&account).await? {
         return Err(refuse_value("/name", "there is an account with this name, or one that may do everything"));
     }
-    write(&web, &stranger, name, Verdict::Allowed).await;
+    comes_in(&web, &stranger, name).await?;
     begin(&web, &stranger, Whose::Account(account.id), "/").await
 }
 
@@ -262,24 +268,26 @@ pub(super) async fn prefer(stranger: Stranger, fields: Fields) -> Result<Respons
     Ok(response)
 }
 
-/// Writes who came in, or who did not.
-async fn write(web: &Web, stranger: &Stranger, actor: &str, verdict: Verdict) {
-    let is_known = verdict == Verdict::Allowed;
-    let entry = AuditEntry {
+/// Writes who comes in; without that nobody does.
+async fn comes_in(web: &Web, stranger: &Stranger, actor: &str) -> Result<(), Problem> {
+    Ok(web.engine.store().add_audit(&entry(web, stranger, actor, Means::Session)).await?)
+}
+
+fn entry(web: &Web, stranger: &Stranger, actor: &str, means: Means) -> AuditEntry {
+    AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(name::NAME_LEN_MAX).collect(),
-        means: if is_known { Means::Session } else { Means::Anonymous },
+        means,
         address: stranger.address().map(|address| address.to_string()),
         request_id: stranger.request_id.clone(),
         action: "session.create".to_owned(),
         object: String::new(),
         namespace: None,
-        verdict,
+        verdict: Verdict::Allowed,
         before: None,
         after: None,
-    };
-    note::add(web, &entry).await;
+    }
 }
 
 pub(super) fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {

@@ -22,7 +22,7 @@ use tower::ServiceExt as _;
 use crate::contract;
 
 /// What the store's clock counts from.
-const BEGINNING: Timestamp = Timestamp::from_secs(1_800_000_000);
+pub(crate) const BEGINNING: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// An app over an engine that runs.
 pub(crate) struct Server {
@@ -72,9 +72,12 @@ impl Server {
     }
 
     pub(crate) async fn start_with(config: WebConfig) -> Self {
+        let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
+        Self::start_on(Arc::new(MemStore::new(Arc::new(clock))), config).await
+    }
+
+    pub(crate) async fn start_on(store: Arc<dyn Store>, config: WebConfig) -> Self {
         let lifecycle = Lifecycle::new();
-        let store: Arc<dyn Store> =
-            Arc::new(MemStore::new(Arc::new(|| BEGINNING + Duration::from_micros(boot_micros().unsigned_abs()))));
         let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
         let (admin, executor) = (Token::generate(), Token::generate());
         add_admin_token(engine.store(), engine.new_id(), &admin, engine.now()).await.unwrap();

@@ -33,17 +33,17 @@ const CALLERS: [(&str, Option<Role>); 7] = [
     ("root", Some(Role::Admin)),
 ];
 /// Whose object is asked for: of the app that the roles are for, of another app, of another namespace.
-const OBJECTS: [(&str, &str, &str); 3] =
+pub(crate) const OBJECTS: [(&str, &str, &str); 3] =
     [("own", "default", "mine"), ("other app", "default", "theirs"), ("other namespace", "elsewhere", "mine")];
 
-struct World {
-    server: Server,
+pub(crate) struct World {
+    pub(crate) server: Server,
     /// By caller: what goes into the header.
     keys: BTreeMap<&'static str, String>,
 }
 
 /// The objects that a route may ask for, fresh for each call.
-struct Things {
+pub(crate) struct Things {
     namespace: &'static str,
     app: &'static str,
     run: String,
@@ -52,7 +52,7 @@ struct Things {
 }
 
 impl World {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let server = Server::start().await;
         let engine = &server.engine;
         let (store, now) = (engine.store(), engine.now());
@@ -105,7 +105,11 @@ impl World {
     }
 
     /// Puts back what the call before has taken away.
-    async fn things(&self, caller: &str, (object, namespace, app): (&str, &'static str, &'static str)) -> Things {
+    pub(crate) async fn things(
+        &self,
+        caller: &str,
+        (object, namespace, app): (&str, &'static str, &'static str),
+    ) -> Things {
         let engine = &self.server.engine;
         let (store, now) = (engine.store(), engine.now());
         let id = store.namespace(namespace).await.unwrap().unwrap().id;
@@ -151,7 +155,7 @@ impl World {
         Things { namespace, app, run, token: TokenId::to_string(&token.id), session }
     }
 
-    async fn call(&self, route: &RouteInfo, caller: &str, things: &Things) -> Answer {
+    pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, things: &Things) -> Answer {
         let job = format!("job-{}", things.app);
         let name = match route.path {
             path if path.contains("/namespaces/") => things.namespace,
@@ -198,7 +202,7 @@ fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String)
         ("POST", "/api/v1/apps") => json!({"name": things.app}),
         ("PUT", "/api/v1/calendars/{name}") => json!({"rule": {"weekdays": ["tue"]}}),
         ("POST", path) if path.ends_with("/import") => return ("text/plain", "2026-01-01\n".to_owned()),
-        ("PUT", path) if path.ends_with("/failure-webhook") => json!({"url": "http://192.0.2.1/x"}),
+        ("PUT", path) if path.ends_with("/failure-webhook") => json!({"url": "https://example.com/x"}),
         ("POST", "/api/v1/schedules/preview") => json!({"schedule": {"every": "1s"}}),
         ("POST", "/api/v1/tokens") => {
             let grant = json!({"role": "viewer", "namespace": things.namespace, "app": things.app});

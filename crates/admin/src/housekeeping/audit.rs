@@ -1,0 +1,34 @@
+//! What housekeeping removes, in the audit log: one entry for a pass that removed something.
+
+use rondel_core::AuditId;
+use rondel_store::StoreError;
+use rondel_store::access::{AuditEntry, Means, Verdict};
+use serde_json::{Value, json};
+
+use crate::engine::Shared;
+
+/// Writes that so many were removed, of what was there up to what `up_to` says.
+pub(super) async fn write(
+    shared: &Shared,
+    action: &str,
+    namespace: Option<&str>,
+    up_to: &Value,
+    removed: u64,
+) -> Result<(), StoreError> {
+    let now = shared.clock.now();
+    let entry = AuditEntry {
+        id: AuditId::new(shared.membership.latest().ids.next(now)),
+        at: now,
+        actor: shared.config.node_name.clone(),
+        means: Means::System,
+        address: None,
+        request_id: None,
+        action: action.to_owned(),
+        object: "retention".to_owned(),
+        namespace: namespace.map(str::to_owned),
+        verdict: Verdict::Allowed,
+        before: Some(up_to.to_string()),
+        after: Some(json!({"removed": removed}).to_string()),
+    };
+    shared.store.add_audit(&entry).await
+}

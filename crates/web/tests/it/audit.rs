@@ -1,0 +1,237 @@
+//! The audit log: every change is in it, with what was before and after, and none is made that cannot be written down.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rondel_admin::clock::boot_micros;
+use rondel_store::access::{AuditEntry, AuditQuery, UNANSWERED, Verdict};
+use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finisher, RunCheck};
+use rondel_store::{MemStore, Result, Store, StoreError};
+use rondel_web::{Access, WebConfig, route_table};
+use serde_json::{Value, json};
+
+use crate::harness::{BEGINNING, Server};
+use crate::matrix::{OBJECTS, World};
+use crate::visitor::Visitor;
+
+/// A store of which some calls fail.
+#[derive(Debug)]
+struct Failing {
+    inner: MemStore,
+    /// The calls that fail, by name.
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Failing {
+    fn new() -> Arc<Self> {
+        let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
+        Arc::new(Self { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() })
+    }
+
+    fn fail(&self, calls: &[&'static str]) {
+        *self.calls.lock().unwrap() = calls.to_vec();
+    }
+
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if self.calls.lock().unwrap().contains(&name) {
+            return Err(StoreError::no_answer(name));
+        }
+        effect.await
+    }
+}
+
+rondel_store::pass_on!(Failing {
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        self.call("claim", self.inner().claim(token, jobs)).await
+    }
+
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+        self.call("finish", self.inner().finish(finisher, batch)).await
+    }
+
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+        self.call("check_runs", self.inner().check_runs(ids)).await
+    }
+
+    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        self.call("note_running", self.inner().note_running(token, runs)).await
+    }
+});
+
+async fn server() -> (Arc<Failing>, Server) {
+    let store = Failing::new();
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
+    (store, server)
+}
+
+async fn newest(store: &dyn Store) -> AuditEntry {
+    store.audit(&AuditQuery { limit: 1, ..AuditQuery::default() }).await.unwrap().remove(0)
+}
+
+/// The other way round, a change without an entry would be what a thief does just before the log is full.
+#[tokio::test]
+async fn what_cannot_be_written_down_is_not_done() {
+    let (store, server) = server().await;
+    let visitor = Visitor::signed_in(&server).await;
+    store.fail(&["add_audit"]);
+    let job = json!({"name": "a", "app": "app", "handler": "handler"});
+    assert_eq!(server.with_body("POST", "/api/v1/jobs", &job).await.expect(503)["code"], "unavailable");
+    assert_eq!(visitor.post("/jobs", "name=b&app=app&handler=h&kind=none").await.status, 503);
+    let link = server.get("/api/v1/jobs").await.expect(200);
+    assert_eq!(link["items"], json!([]), "nothing was done");
+    // Nobody comes in unwritten either.
+    store.fail(&[]);
+    let link = server.bare("POST", "/api/v1/sign-in-links").await.expect(201);
+    store.fail(&["add_audit"]);
+    let token = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
+    assert_eq!(Visitor::new(&server).post("/sign-in", &format!("token={token}")).await.status, 503);
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_could_not_be_written_down_says_that_nobody_knows() {
+    let (store, server) = server().await;
+    store.fail(&["answer_audit"]);
+    server.job("a").await;
+    let entry = newest(store.as_ref()).await;
+    assert_eq!((entry.action.as_str(), entry.verdict), ("job.create", Verdict::Allowed));
+    assert_eq!(entry.after.as_deref(), Some(UNANSWERED));
+    let shown = server.get("/api/v1/audit?limit=1").await.expect(200);
+    assert_eq!(shown["items"][0]["after"], json!({"unanswered": true}));
+}
+
+/// The entry is there before the change: a server that dies between the two leaves it, and never the change alone.
+#[tokio::test]
+async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
+    let (store, server) = server().await;
+    store.fail(&["create_job"]);
+    let job = json!({"name": "a", "app": "app", "handler": "handler"});
+    server.with_body("POST", "/api/v1/jobs", &job).await.expect(503);
+    let entry = newest(store.as_ref()).await;
+    assert_eq!((entry.action.as_str(), entry.object.as_str(), entry.verdict), ("job.create", "a", Verdict::Failed));
+    assert_eq!(entry.after, None);
+}
+
+/// What each changing route leaves behind when it was done. "both": before and after. The others made something new, or
+/// took something away.
+fn wanted(method: &str, path: &str) -> &'static str {
+    match (method, path) {
+        ("DELETE", _) => "before",
+        (_, path) if path.ends_with("/delete") || path.ends_with("/end") => "before",
+        ("POST", "/api/v1/jobs" | "/api/v1/apps" | "/api/v1/tokens" | "/api/v1/users" | "/api/v1/namespaces") => {
+            "after"
+        }
+        ("POST", "/api/v1/sign-in-links" | "/jobs" | "/calendars" | "/users" | "/account/tokens") => "after",
+        // The job that is new with it; where it changes one, both.
+        ("POST", "/api/v1/jobs/apply") => "after or both",
+        ("POST", path) if path.ends_with("/link") || path.ends_with("/sign-in-link") => "after",
+        // A new run: the job is what it was.
+        ("POST", path) if path.starts_with("/api/v1/runs/") && path.ends_with("/retry") => "after",
+        ("POST", "/runs/{id}/retry") => "after",
+        ("PUT", path) if path.ends_with("/failure-webhook") => "after or both",
+        _ => "both",
+    }
+}
+
+/// Of the API with documents that do it; the forms of the console follow below.
+#[tokio::test]
+async fn every_change_says_what_was_before_and_after() {
+    let world = World::new().await;
+    let store = world.server.engine.store();
+    let mut not_done = Vec::new();
+    for route in route_table() {
+        let is_question = matches!(route.path, "/api/v1/schedules/preview" | "/job-params");
+        if route.method.is_safe() || route.access == Access::Open || is_question {
+            continue;
+        }
+        let things = world.things("root", OBJECTS[0]).await;
+        let answer = world.call(&route, "root", &things).await;
+        let what = format!("{} {}", route.method, route.path);
+        if !(answer.status.is_success() || answer.status.is_redirection()) {
+            not_done.push(what);
+            continue;
+        }
+        let entry = newest(store).await;
+        assert_eq!(entry.verdict, Verdict::Allowed, "{what}: {entry:?}");
+        assert!(entry.after.as_deref() != Some(UNANSWERED), "{what}: {entry:?}");
+        // A list has no name of its own, and one's own links and passwords belong to the actor.
+        let is_named = !matches!(route.path, "/api/v1/jobs/apply" | "/api/v1/sign-in-links");
+        assert_eq!(!entry.object.is_empty(), is_named, "{what}: {entry:?}");
+        let found = match (entry.before.is_some(), entry.after.is_some()) {
+            (true, true) => "both",
+            (true, false) => "before",
+            (false, true) => "after",
+            (false, false) => "nothing",
+        };
+        let wanted = wanted(route.method.as_str(), route.path);
+        assert!(
+            wanted.split(" or ").any(|one| one == found),
+            "{what} says {found}, and should say {wanted}: {entry:?}"
+        );
+    }
+    // Done by the tests of these routes; what they leave behind is looked at there, and below.
+    let expected = ["DELETE /api/v1/namespaces/{name}"];
+    assert_eq!(not_done, expected);
+}
+
+/// By the forms of the console: as by the API.
+#[tokio::test]
+async fn changes_by_the_console_say_what_was_before_and_after() {
+    let server = Server::start().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let store = server.engine.store();
+    let made = visitor
+        .post("/jobs", "name=a&app=app&handler=h&kind=every&every=1h&retry_max=0&retry_backoff=10s&enabled=yes")
+        .await;
+    assert_eq!(made.status, 303, "{}", made.text());
+    let entry = newest(store).await;
+    let read = |text: &Option<String>| -> Value { serde_json::from_str(text.as_deref().unwrap_or("null")).unwrap() };
+    assert_eq!(
+        (entry.action.as_str(), entry.object.as_str(), entry.namespace.as_deref()),
+        ("job.create", "a", Some("default"))
+    );
+    assert_eq!((read(&entry.before), &read(&entry.after)["handler"]), (Value::Null, &json!("h")));
+    let edited = visitor
+        .post(
+            "/jobs/a/edit",
+            "version=1&name=a&app=app&handler=other&kind=every&every=1h&retry_max=0&retry_backoff=10s&enabled=yes",
+        )
+        .await;
+    assert_eq!(edited.status, 303, "{}", edited.text());
+    let entry = newest(store).await;
+    assert_eq!((&read(&entry.before)["handler"], &read(&entry.after)["handler"]), (&json!("h"), &json!("other")));
+    visitor.post("/jobs/a/pause", "").await;
+    let entry = newest(store).await;
+    assert_eq!((&read(&entry.before)["enabled"], &read(&entry.after)["enabled"]), (&json!(true), &json!(false)));
+    visitor.post("/jobs/a/delete", "").await;
+    let entry = newest(store).await;
+    assert_eq!((&read(&entry.before)["handler"], read(&entry.after)), (&json!("other"), Value::Null));
+}
+
+/// In bulk: each job with its fields, the secrets among them left out.
+#[tokio::test]
+async fn changes_in_bulk_say_what_was_before_and_after() {
+    let server = Server::start().await;
+    let jobs = |token: &str, timeout: &str| {
+        json!([
+            {"name": "a", "app": "app", "handler": "h", "timeout": timeout},
+            {"name": "b", "app": "app", "handler": "h", "params": {"api_token": token}},
+        ])
+    };
+    server.with_body("POST", "/api/v1/jobs/apply", jobs("hunter2", "1m")).await.expect(200);
+    server.with_body("POST", "/api/v1/jobs/apply", jobs("hunter3", "2m")).await.expect(200);
+    let entry = newest(server.engine.store()).await;
+    let read =
+        |text: &Option<String>| -> BTreeMap<String, Value> { serde_json::from_str(text.as_deref().unwrap()).unwrap() };
+    let (before, after) = (read(&entry.before), read(&entry.after));
+    assert_eq!(before["a"], json!({"version": 1, "fields": {"/timeout": "1m"}}));
+    assert_eq!(after["a"], json!({"action": "changed", "fields": {"/timeout": "2m"}}));
+    assert!(before.contains_key("b") && after.contains_key("b"), "{entry:?}");
+    let text = format!("{entry:?}");
+    assert!(!text.contains("hunter"), "{text}");
+}
