@@ -1,6 +1,7 @@
 //! The whole-system tests: the real binary, real databases, real processes. One test program, so that it links once.
 
 mod agent;
+mod audit;
 mod bad_input;
 mod broadcast;
 mod calendars;
@@ -14,6 +15,8 @@ mod drain;
 mod edits;
 mod fires;
 mod harness;
+mod hostile;
+mod incidents;
 mod journal;
 mod misfire;
 mod odd_texts;

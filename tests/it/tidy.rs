@@ -6,6 +6,7 @@ mod compose;
 mod documents;
 mod failpoints;
 mod licences;
+mod security;
 mod sources;
 
 use std::path::{Path, PathBuf};
