@@ -97,6 +97,7 @@ fn read(text: &str, app: &str) -> Result<JobSpec, String> {
 }
 
 async fn register(engine: &Engine, app: &App, spec: JobSpec) -> Result<(), JobError> {
+    check_parents(engine, app, &spec).await?;
     let mut left = TRY_COUNT;
     loop {
         left -= 1;
@@ -111,6 +112,23 @@ async fn register(engine: &Engine, app: &App, spec: JobSpec) -> Result<(), JobEr
     }
 }
 
+/// A declared job follows jobs of its own app: its token may not reach any other, whose results it would get.
+async fn check_parents(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(), JobError> {
+    for parent in spec.parents() {
+        let known = match rondel_core::name::check(parent.name) {
+            Ok(()) => engine.store().job(app.namespace, parent.name).await?,
+            Err(_) => None,
+        };
+        if known.is_none_or(|known| known.app != app.id) {
+            // The same for what is not there and for what is somebody else's.
+            let message =
+                format!("there is no job {:?} in app {:?}; code follows jobs of its own app", parent.name, app.name);
+            return Err(JobError::Invalid(vec![FieldError::new(&parent.pointer, message)]));
+        }
+    }
+    Ok(())
+}
+
 async fn create(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     let record = engine.create_job(app.namespace, spec.clone(), &author(app)).await?;
     tracing::info!(job = spec.name, app = app.name, "created a job that code declares");
@@ -119,8 +137,9 @@ async fn create(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(), JobErr
 
 async fn meet(engine: &Engine, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let before = record.declared.as_ref();
-    if record.spec.app != app.name && before.is_none_or(|before| before.spec.app != app.name) {
-        let message = format!("a job with this name belongs to app {:?}", record.spec.app);
+    // Also where it was this app's: whoever moved a job has taken it out of this code's hands.
+    if record.app != app.id {
+        let message = "a job of another app has this name".to_owned();
         return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));
     }
     match step(&record.spec, before.map(|before| &before.spec), spec) {

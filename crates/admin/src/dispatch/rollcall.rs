@@ -194,6 +194,7 @@ mod tests {
     use super::*;
     use crate::dispatch::tests_support::{definition, executor, ready};
     use crate::dispatch::{FenceAnswer, Report};
+    use crate::registry::OnlineExecutor;
 
     const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 3 };
     const OTHER: LeaseToken = LeaseToken { node: NodeId::new(5), epoch: 1 };
@@ -310,6 +311,21 @@ mod tests {
         assert_eq!(resolve(&mut rollcall, &executors), "not yet");
         lose(&mut executors, 2);
         assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
+    }
+
+    /// What an executor says of runs, and of whom it succeeds, is its word alone.
+    #[test]
+    fn nobody_of_another_app_is_heard() {
+        let mut executors = Executors::default();
+        let mut rollcall = called(&mut executors);
+        for (id, predecessor) in [(7, 1), (8, 2)] {
+            let (session, online, _stream) = executor(id, 1);
+            let online = OnlineExecutor { app: AppId::new(2), ..online };
+            let (predecessor, finished) = (Some(ExecutorId::new(predecessor)), [(RunId::new(99), 1)].into());
+            executors.join(session, &online, Report { predecessor, finished, ..Report::default() });
+            fences(&mut executors, id, 1, DEAD, &[99]);
+        }
+        assert_eq!(resolve(&mut rollcall, &executors), "not yet");
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::time::Duration;
 use rondel_admin::EngineConfig;
 use rondel_admin::auth::Token;
 use rondel_core::access::{Grant, Role};
-use rondel_core::{AppId, ExecutorId, NamespaceId, Run};
+use rondel_core::{AppId, ExecutorId, JobSpec, NamespaceId, Run};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::access::{TokenKind, TokenRecord};
 use rondel_store::{Catalog as _, Tokens as _};
+use serde_json::json;
 use tonic::Code;
 
 use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succeeded};
@@ -37,7 +38,7 @@ impl Stage {
         let record = stranger.record(world.engine.new_id(), TokenKind::Executor, now);
         let grants = vec![Grant { role: Role::Executor, namespace: Some(HERE), app: Some(billing.id) }];
         world.store.add_token(&TokenRecord { name: "stranger".to_owned(), grants, ..record }).await.unwrap();
-        let job = create(&world, serde_json::json!({})).await;
+        let job = create(&world, json!({})).await;
         request(&world, &job).await;
         let mut victim = world.dial(Some(&world.token), hello("b", VICTIM)).await.unwrap();
         let trigger = victim.trigger().await;
@@ -142,7 +143,7 @@ async fn an_executor_of_app_a_cannot_take_runs_of_app_b() {
     // The victim's app has one more run, and nobody but the stranger has room.
     stage.victim.say(Up::Draining(v1::Draining::default())).await;
     round_trip(&mut stage.victim).await;
-    let job = create(&stage.world, serde_json::json!({"name": "k"})).await;
+    let job = create(&stage.world, json!({"name": "k"})).await;
     request(&stage.world, &job).await;
     let got = tokio::time::timeout(Duration::from_secs(2), line.trigger()).await;
     assert!(got.is_err(), "{got:?}");
@@ -159,6 +160,61 @@ async fn an_executor_of_app_a_cannot_inherit_runs_of_app_b_by_naming_a_predecess
         line.say(succeeded(&stage.trigger)).await;
         assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     }
+    stage.unharmed().await;
+}
+
+fn declaring(incarnation: i64, job: &serde_json::Value) -> v1::Hello {
+    let declared = vec![v1::DeclaredJob { spec_json: job.to_string() }];
+    v1::Hello { declared, ..hello("x", incarnation) }
+}
+
+/// What is wrong with what was declared, once the server has looked.
+async fn problem(line: &mut Line) -> String {
+    line.hear(|body| match body {
+        Down::DeclarationProblems(found) => found.problems.first().map(|problem| problem.message.clone()),
+        _ => None,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn code_of_app_a_cannot_change_a_job_that_was_moved_to_app_b() {
+    let stage = Stage::new().await;
+    let line = stage.dial(declaring(2, &json!({"name": "moved", "handler": "h"}))).await.unwrap();
+    let world = &stage.world;
+    let declared = async {
+        loop {
+            if let Some(record) =
+                world.store.job(HERE, "moved").await.unwrap().filter(|record| record.declared.is_some())
+            {
+                break record;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let record = tokio::time::timeout(LIMIT, declared).await.unwrap();
+    drop(line);
+    let spec = JobSpec { app: "files".to_owned(), ..record.spec.clone() };
+    world.engine.change_job(&record, spec, None, "somebody").await.unwrap();
+    let mut line = stage.dial(declaring(3, &json!({"name": "moved", "handler": "evil"}))).await.unwrap();
+    assert_eq!(problem(&mut line).await, "a job of another app has this name");
+    assert_eq!(world.store.job(HERE, "moved").await.unwrap().unwrap().spec.handler, "h");
+    stage.unharmed().await;
+}
+
+/// It would be given their results, and would learn when they run.
+#[tokio::test]
+async fn code_of_app_a_cannot_follow_jobs_of_app_b() {
+    let stage = Stage::new().await;
+    let mut messages = Vec::new();
+    for (incarnation, parent) in [(2, "j"), (3, "nosuch")] {
+        let spy = json!({"name": "spy", "handler": "h", "schedule": {"after": [parent]}});
+        let mut line = stage.dial(declaring(incarnation, &spy)).await.unwrap();
+        messages.push(problem(&mut line).await.replace(&format!("{parent:?}"), "\"#\""));
+    }
+    assert_eq!(messages[0], messages[1], "what is there and what is not sound the same");
+    assert!(messages[0].starts_with("there is no job \"#\" in app \"billing\""), "{}", messages[0]);
+    assert!(stage.world.store.job(HERE, "spy").await.unwrap().is_none());
     stage.unharmed().await;
 }
 
