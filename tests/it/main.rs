@@ -14,6 +14,7 @@ mod delays;
 mod drain;
 mod edits;
 mod fires;
+mod fuzz;
 mod harness;
 mod hostile;
 mod incidents;

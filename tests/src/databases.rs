@@ -148,6 +148,15 @@ pub(crate) fn uncovered() -> impl Iterator<Item = String> {
     })
 }
 
+/// Says that a test is left out because a program is not there; the caller returns.
+///
+/// # Panics
+/// When `RONDEL_TEST_REQUIRE` lists it.
+pub fn left_out_without(program: &str, reason: &str) {
+    assert!(!settings::requires(program), "RONDEL_TEST_REQUIRE lists {program}: {reason}");
+    skip(reason);
+}
+
 /// One line, past the capture of the test's output, with the test's name: `tests/run` counts these.
 fn skip(reason: &str) {
     let thread = std::thread::current();

@@ -39,7 +39,7 @@ mod wait;
 
 pub use api::{Answer, Api};
 pub use binary::{Finished, binary, example, rondel};
-pub use databases::{Backend, ScratchDb, scratch};
+pub use databases::{Backend, ScratchDb, left_out_without, scratch};
 pub use instants::{length_millis, millis, wall_clock_ms};
 pub use languages::has_interpreter;
 pub use process::{Process, Signal};

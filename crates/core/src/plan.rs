@@ -54,6 +54,7 @@ pub struct MissedSpan {
 impl MissedSpan {
     /// Its row of the ledger: skipped for this reason. `owner` is the node that writes it, and its epoch.
     #[must_use]
+    #[expect(clippy::too_many_arguments, reason = "a row is made of all of these")]
     pub fn row(self, id: RunId, of: RunOf, job: &Job, reason: Reason, owner: (NodeId, i64), now: Timestamp) -> Run {
         let run = Run {
             status: RunStatus::Skipped,

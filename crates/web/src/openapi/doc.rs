@@ -31,7 +31,7 @@ pub(super) struct Answer {
 pub(super) enum Form {
     /// JSON of a type.
     Json(SchemaOf),
-    /// JSON of a type as it could be sent: without what is the default anyway.
+    /// A document of a type as it could be sent: without what is the default anyway.
     Short(SchemaOf),
     /// Text, which no schema describes.
     Text,
@@ -59,6 +59,11 @@ impl Doc {
     /// Answers `T` as JSON that could be sent back.
     pub(crate) fn short<T: JsonSchema>(self, status: u16, about: &'static str) -> Self {
         self.answer(status, about, Some(("application/json", Form::Short(schema_of::<T>()))))
+    }
+
+    /// The same in YAML.
+    pub(crate) fn yaml<T: JsonSchema>(self) -> Self {
+        self.answer(200, "", Some(("application/yaml", Form::Short(schema_of::<T>()))))
     }
 
     /// Answers nothing but the status.

@@ -63,7 +63,7 @@ fn definitions() -> Routes {
             export::get,
             Doc::new("Export jobs", "As a list that `apply` takes unchanged, without what is the default anyway.")
                 .short::<Vec<JobSpec>>(200, "The jobs by name.")
-                .text("application/yaml")
+                .yaml::<Vec<JobSpec>>()
                 .refuses(&[Code::AppNotFound, Code::JobNotFound]),
         )
         .get(
