@@ -93,7 +93,8 @@ impl Session {
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin,
         stop: CancellationToken,
     ) {
-        let silence = self.shared.config.heartbeat.saturating_mul(SILENT_HEARTBEATS);
+        // Counted one by one: a server that was stopped itself has slept through one of them, and reads what came meanwhile.
+        let mut silent_heartbeats = 0;
         let mut recheck =
             interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -109,10 +110,11 @@ impl Session {
                     tracing::warn!(executor_id = %self.handle.executor, "the token of an executor is over; ending its stream");
                     break;
                 }
-                next = tokio::time::timeout(silence, messages.next()) => next,
+                next = tokio::time::timeout(self.shared.config.heartbeat, messages.next()) => next,
             };
             match next {
                 Ok(Some(Ok(message))) => {
+                    silent_heartbeats = 0;
                     let is_idle =
                         matches!(&message.body, Some(Body::Heartbeat(v1::Heartbeat { running: 0, queued: 0, .. })));
                     if let Some(body) = message.body {
@@ -128,6 +130,7 @@ impl Session {
                     tracing::debug!(executor_id = %self.handle.executor, %status, "an executor's stream broke");
                     break;
                 }
+                Err(_) if silent_heartbeats + 1 < SILENT_HEARTBEATS => silent_heartbeats += 1,
                 Err(_) => {
                     tracing::warn!(executor_id = %self.handle.executor, "nothing came on an executor's stream; ending it");
                     break;
