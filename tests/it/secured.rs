@@ -53,6 +53,41 @@ async fn plain_http_beyond_this_machine_needs_a_word() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was made");
 }
 
+/// What a server shows as its certificate.
+fn shown(folder: &Path, address: &str) -> String {
+    let command = format!("echo | openssl s_client -connect {address} 2>/dev/null | openssl x509 -noout -serial");
+    let done = Command::new("sh").args(["-c", &command]).current_dir(folder).output().expect("openssl is installed");
+    String::from_utf8_lossy(&done.stdout).trim().to_owned()
+}
+
+/// A certificate that is renewed is taken without a restart; files that are half written are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_certificate_is_taken_while_the_server_runs() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    certificates(at);
+    let mut command = Command::new(binary());
+    command.args(["server", "--database", db.url(), "--listen", "127.0.0.1:0", "--data-dir", "data"]);
+    command.args(["--tls-cert", "server.pem", "--tls-key", "server.key"]).current_dir(at);
+    let mut server = Process::start("the server", command);
+    let line = server.wait_for_line(LIMIT, "listening on https://").await;
+    let address = line.split_once("https://").expect("an address").1.trim().to_owned();
+    let first = shown(at, &address);
+    assert!(first.starts_with("serial="), "{first}");
+    std::fs::write(at.join("server.pem"), "-----BEGIN CERTIFICATE-----\nhalf").expect("a file");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(shown(at, &address), first, "half a file changes nothing");
+    // A signer, and certificates, of their own serial numbers.
+    certificates(at);
+    wait_until(LIMIT, "the new certificate is shown", async || {
+        let now = shown(at, &address);
+        if now.starts_with("serial=") && now != first { Ok(()) } else { Err(now) }
+    })
+    .await;
+    server.terminate(LIMIT).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn executors_come_in_by_token_and_certificate_over_tls() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");

@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use crate::access::Caller;
 use crate::app::Web;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
 use crate::call::{Person, quoted, visible_namespace};
@@ -33,6 +34,8 @@ const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 const OVERLAP: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 const NAME_LEN_MAX: usize = 100;
+/// Tokens that are read at a time while those within reach are looked for.
+const BATCH: u32 = 500;
 
 /// The `{id}` of a path, as text.
 pub(crate) struct TokenPath(pub(crate) String);
@@ -64,7 +67,10 @@ pub(crate) struct ListTokens {
 impl FromQuery for ListTokens {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            all: reader.flag("all", "Everybody's; for admins of everything."),
+            all: reader.flag(
+                "all",
+                "All that one has a say in: those of executors within reach, for admins of everything everybody's.",
+            ),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.one(Parameter::cursor()),
         }
@@ -153,12 +159,10 @@ impl TokenJson {
     }
 }
 
-/// One's own; all of them for whoever guards the cluster and asks so.
+/// One's own; if asked so, all that the caller has a say in: for whoever guards the cluster those of everybody, for admins of
+/// a namespace or an app those of its executors.
 pub(super) async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
     let caller = &person.caller;
-    if person.query.all && !caller.rights.allow_somewhere(Permission::Cluster) {
-        return Err(Problem::new(Code::Forbidden, "all tokens are shown to those alone who may do everything"));
-    }
     let listing = Listing::new("tokens", (person.query.all, caller.account));
     let after = person.query.cursor.as_deref().map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
@@ -172,9 +176,10 @@ pub(super) async fn list(person: Person<ListTokens>) -> Result<Response, Problem
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
+/// A page, and whether there is more. Of all tokens, those that the caller has a say in.
 async fn page(
     person: &Person<ListTokens>,
-    after: Option<TokenId>,
+    mut after: Option<TokenId>,
     limit: u32,
 ) -> Result<(Vec<TokenRecord>, bool), Problem> {
     let owner = if person.query.all { None } else { person.caller.account };
@@ -182,9 +187,28 @@ async fn page(
     if owner.is_none() && !person.query.all {
         return Ok((Vec::new(), false));
     }
-    let found = person.engine().store().tokens(&TokenQuery { owner, after, limit: limit + 1 }).await?;
-    let has_more = found.len() > usize::try_from(limit).unwrap_or(usize::MAX);
+    let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), person.engine().store());
+    let mut found = Vec::new();
+    while found.len() <= limit {
+        let batch = store.tokens(&TokenQuery { owner, after, limit: BATCH }).await?;
+        let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
+        after = batch.last().map(|last| last.id);
+        found.extend(batch.into_iter().filter(|token| has_a_say(&person.caller, token)));
+        if is_last {
+            break;
+        }
+    }
+    let has_more = found.len() > limit;
     Ok((found, has_more))
+}
+
+/// Whether a token is the caller's own, one for executors within their reach, or any for whoever may do everything.
+fn has_a_say(caller: &Caller, token: &TokenRecord) -> bool {
+    let is_own = token.owner.is_some() && token.owner == caller.account;
+    let is_within = token.kind == TokenKind::Executor
+        && !token.grants.is_empty()
+        && token.grants.iter().all(|grant| caller.rights.cover(grant));
+    is_own || is_within || caller.rights.allow_somewhere(Permission::Cluster)
 }
 
 /// Tokens in words.
@@ -365,23 +389,15 @@ pub(crate) async fn revoke_one<Q>(person: &Person<Q>, id: &str) -> Result<(), Pr
     Ok(())
 }
 
-/// A token that the caller has a say in: their own, one for executors within their reach, or any for whoever may do
-/// everything.
+/// A token that the caller has a say in.
 async fn find<Q>(person: &Person<Q>, id: &str) -> Result<TokenRecord, Problem> {
     let caller = &person.caller;
     let found = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
         Some(id) => person.engine().store().token_by_id(id).await?,
         None => None,
     };
-    let has_a_say = |token: &TokenRecord| {
-        let is_own = token.owner.is_some() && token.owner == caller.account;
-        let is_within = token.kind == TokenKind::Executor
-            && !token.grants.is_empty()
-            && token.grants.iter().all(|grant| caller.rights.cover(grant));
-        is_own || is_within || caller.rights.allow_somewhere(Permission::Cluster)
-    };
     let is_there = found.is_some();
-    let found = found.filter(has_a_say);
+    let found = found.filter(|found| has_a_say(caller, found));
     if is_there && found.is_none() {
         person.note.denied();
     }

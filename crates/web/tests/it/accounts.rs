@@ -185,6 +185,44 @@ async fn tokens_are_shown_once_replaced_and_revoked() {
 }
 
 #[tokio::test]
+async fn admins_of_a_namespace_see_the_tokens_of_its_executors_and_no_others() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/namespaces", json!({"name": "elsewhere"})).await.expect(201);
+    let make = async |name: &str, role: &str, namespace: &str| {
+        let kind = if role == "executor" { "executor" } else { "api" };
+        let grants = json!([{"role": role, "namespace": namespace}]);
+        let made =
+            server.with_body("POST", "/api/v1/tokens", json!({"kind": kind, "name": name, "grants": grants})).await;
+        made.expect(201)["token"].as_str().unwrap().to_owned()
+    };
+    make("here", "executor", "default").await;
+    make("there", "executor", "elsewhere").await;
+    for (role, namespace, expected) in [
+        ("admin", "default", vec!["here"]),
+        ("admin", "elsewhere", vec!["there"]),
+        ("editor", "default", vec![]),
+        ("viewer", "default", vec![]),
+    ] {
+        let bearer = format!("Bearer {}", make("somebody", role, namespace).await);
+        let request = http::Request::builder().uri("/api/v1/tokens?all=true").header("authorization", bearer);
+        let listed = server.send(request.body(axum::body::Body::empty()).unwrap()).await.expect(200);
+        let items = listed["items"].as_array().unwrap();
+        let names: Vec<&str> = items.iter().map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names, expected, "{role} of {namespace}");
+    }
+    let mut seen = 0;
+    let mut cursor = String::new();
+    loop {
+        let page = server.get(&format!("/api/v1/tokens?all=true&limit=2{cursor}")).await.expect(200);
+        seen += page["items"].as_array().unwrap().len();
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    // Two of executors, four of somebody, and the two that every server of these tests has.
+    assert_eq!(seen, 8);
+}
+
+#[tokio::test]
 async fn changes_are_audited_with_what_was_before_and_after() {
     let server = Server::start().await;
     let body = json!({"name": "a", "app": "app", "handler": "h", "params": {"db_password": "hunter2"}});
