@@ -28,6 +28,7 @@ mod proof;
 mod purge;
 mod routers;
 mod secured;
+mod telemetry;
 mod tidy;
 mod unruly;
 mod verdicts;

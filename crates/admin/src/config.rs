@@ -51,6 +51,10 @@ pub struct EngineConfig {
     pub log_retention: Duration,
     /// How many bytes the logs of a namespace may take, as they are stored; the oldest go first. 0 for no limit.
     pub log_size_max: u64,
+    /// Whether fires are spans of traces, which somebody exports.
+    pub traces: bool,
+    /// How many jobs have metrics of their own; 0 for none.
+    pub metrics_job_max: usize,
     /// What is asked of executors beside a token.
     pub executor_certificates: Certificates,
     /// How often the tokens of executors that are connected are looked at again.
@@ -86,6 +90,8 @@ impl Default for EngineConfig {
             retention: Duration::from_secs(30 * 24 * 3600),
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,
+            traces: false,
+            metrics_job_max: 0,
             executor_certificates: Certificates::default(),
             token_recheck: Duration::from_secs(60),
             outgoing_allow: AllowedAddresses::default(),

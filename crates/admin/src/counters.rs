@@ -36,7 +36,35 @@ impl Count {
         Self::RunsHandedOver,
     ];
 
-    /// Its name, without the prefix and suffix that a metric has: `rondel_triggers_fenced_total`.
+    /// Its name as a metric, without the suffix of a counter.
+    pub(crate) const fn metric(self) -> &'static str {
+        match self {
+            Self::TriggersFenced => "rondel_triggers_fenced",
+            Self::StatementsRefused => "rondel_statements_refused",
+            Self::ResultsSuperseded => "rondel_results_superseded",
+            Self::ResultsLate => "rondel_results_late",
+            Self::ResultsUnknown => "rondel_results_unknown",
+            Self::ResultsRefused => "rondel_results_refused",
+            Self::ExecutorsLost => "rondel_executors_lost",
+            Self::RunsHandedOver => "rondel_runs_handed_over",
+        }
+    }
+
+    /// What it counts, in a few words.
+    pub(crate) const fn help(self) -> &'static str {
+        match self {
+            Self::TriggersFenced => "Triggers that executors refused because this node had lost its lease",
+            Self::StatementsRefused => "Statements that the database refused because this node had lost its lease",
+            Self::ResultsSuperseded => "Results of attempts that a later one had followed",
+            Self::ResultsLate => "Results that came after the verdict unknown",
+            Self::ResultsUnknown => "Results of runs that do not exist",
+            Self::ResultsRefused => "Results of runs that are not the executor's",
+            Self::ExecutorsLost => "Executors that nobody heard for so long that their runs were given up",
+            Self::RunsHandedOver => "Runs that were given to another node",
+        }
+    }
+
+    /// Its name in the API: that of the metric without prefix and suffix.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,6 +111,7 @@ mod tests {
         let counters = Counters::default();
         for (index, what) in Count::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, index, "{what:?} stands elsewhere in the list");
+            assert_eq!(what.metric(), format!("rondel_{}", what.name()));
             counters.add(what, index);
         }
         let names: std::collections::BTreeSet<_> = counters.all().map(|(name, _)| name).collect();

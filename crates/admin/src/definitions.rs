@@ -10,6 +10,8 @@ use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Timestamp
 use rondel_store::catalog::Definition;
 use rondel_store::{Store, StoreError};
 
+use crate::metrics::{JobSeries, Jobs, NamespaceCounts, Namespaces};
+
 /// Entries in the young half; the whole cache holds up to twice as many.
 const YOUNG_MAX: usize = 50_000;
 
@@ -25,6 +27,10 @@ pub(crate) struct Compiled {
     pub(crate) app: AppId,
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
+    /// Where its fires and runs are counted.
+    pub(crate) counts: Arc<NamespaceCounts>,
+    /// The job's own series, if it has any.
+    pub(crate) series: Option<Arc<JobSeries>>,
 }
 
 impl Compiled {
@@ -39,6 +45,8 @@ impl Compiled {
 pub(crate) struct Definitions {
     halves: Mutex<Halves>,
     calendars: Mutex<HashMap<String, Vec<Weak<Calendar>>>>,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) jobs: Jobs,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +56,11 @@ struct Halves {
 }
 
 impl Definitions {
+    /// An empty cache; so many jobs get series of their own.
+    pub(crate) fn new(series_count_max: usize) -> Self {
+        Self { jobs: Jobs::new(series_count_max), ..Self::default() }
+    }
+
     /// The definitions with these keys; those that do not exist or cannot be read are left out.
     pub(crate) async fn load(
         &self,
@@ -99,15 +112,20 @@ impl Definitions {
 
     fn compile(&self, definition: Definition) -> Option<Arc<Compiled>> {
         match self.job(&definition.spec, definition.calendar.as_ref()) {
-            Ok(job) => Some(Arc::new(Compiled {
-                id: definition.job,
-                version: definition.version,
-                namespace: definition.namespace,
-                namespace_name: definition.namespace_name,
-                app: definition.app,
-                anchor: definition.anchor,
-                job,
-            })),
+            Ok(job) => {
+                let namespace = (definition.namespace, definition.namespace_name.as_str());
+                Some(Arc::new(Compiled {
+                    id: definition.job,
+                    version: definition.version,
+                    counts: self.namespaces.of(namespace.0, namespace.1),
+                    series: self.jobs.of(definition.job, namespace, &job.name),
+                    namespace: definition.namespace,
+                    namespace_name: definition.namespace_name,
+                    app: definition.app,
+                    anchor: definition.anchor,
+                    job,
+                }))
+            }
             Err(errors) => {
                 // Saved by a newer server, perhaps: this one cannot run it and must not pretend to.
                 let error = errors.first().map(ToString::to_string).unwrap_or_default();

@@ -31,6 +31,7 @@ use crate::dispatch::{self, DispatchLoop, Event};
 use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Pass, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
+use crate::metrics::{self, Metrics};
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, Registry};
 use crate::scheduler::heal::HealLoop;
@@ -72,6 +73,7 @@ pub(crate) struct Shared {
     pub(crate) progress: ProgressBoard,
     pub(crate) log_readers: LogReaders,
     pub(crate) counters: Counters,
+    pub(crate) metrics: Metrics,
     pub(crate) declared: Board,
     pub(crate) results: ResultLanes,
     pub(crate) scan_poke: Notify,
@@ -161,6 +163,8 @@ impl Shared {
 pub struct Readiness {
     /// Its lease holds.
     pub lease_held: bool,
+    /// What was open when it started is known to it.
+    pub knows_open_runs: bool,
     /// It is on its way out.
     pub draining: bool,
     /// What is wrong with the database, where the last beat was not answered.
@@ -194,18 +198,20 @@ impl Engine {
         let (logs, log_queue) = LogWriter::new();
         let lane_count = if store.is_single_server() { 1 } else { config.lanes };
         let (results, lanes) = ResultLanes::new(lane_count);
+        let definitions = Definitions::new(config.metrics_job_max);
         let shared = Arc::new(Shared {
             store,
             config,
             clock,
             membership,
-            definitions: Definitions::default(),
+            definitions,
             in_memory: InMemory::default(),
             awaiting: Awaiting::default(),
             registry: Registry::default(),
             progress: ProgressBoard::default(),
             log_readers: LogReaders::default(),
             counters: Counters::default(),
+            metrics: Metrics::default(),
             declared: Board::default(),
             results,
             scan_poke: Notify::new(),
@@ -333,11 +339,25 @@ impl Engine {
         &self.shared.counters
     }
 
+    /// The same with everything else that operators watch, in the text format of Prometheus ([`METRICS_MEDIA_TYPE`]).
+    ///
+    /// # Errors
+    /// Where the text cannot be put together.
+    pub async fn metrics(&self) -> Result<String, std::fmt::Error> {
+        metrics::gather(self).await
+    }
+
+    /// A request was answered.
+    pub fn note_request(&self, status: u16, took: Duration) {
+        self.shared.metrics.answered(status, took);
+    }
+
     /// Whether this node does its work.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness {
             lease_held: self.shared.membership.holds(),
+            knows_open_runs: self.shared.has_adopted(),
             draining: self.shared.is_leaving(),
             database: self.shared.database.trouble(),
             switch: self.shared.membership.switch(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
 use rondel_core::run::RunOf;
-use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp, Trigger};
+use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
 
@@ -59,6 +59,8 @@ pub struct RunRequest {
     pub trigger: Trigger,
     /// The run that this one repeats.
     pub parent: Option<RunId>,
+    /// The span of whoever asks: the run goes on in its trace.
+    pub trace: Option<TraceParent>,
 }
 
 impl Engine {
@@ -236,7 +238,10 @@ impl Engine {
         let before = self.compiled(record).await.ok();
         let deletion = JobDeletion { id: record.id, expected_version, before: before.as_ref(), spare, now };
         match self.store().delete_job(deletion).await? {
-            Deleted::Done => Ok(true),
+            Deleted::Done => {
+                self.shared().definitions.jobs.forget(record.id);
+                Ok(true)
+            }
             Deleted::NotFound => Ok(false),
             Deleted::Conflict(version) => Err(JobError::Conflict { version }),
             Deleted::IsParent(children) => Err(JobError::IsParent { children }),
@@ -260,6 +265,9 @@ impl Engine {
             ..Run::new(RunId::new(id), of, now, request.trigger, owner)
         };
         let run = if record.spec.is_sharded() { run.for_all_shards() } else { run };
+        if let Some(trace) = request.trace {
+            self.store().note_trace(run.id, trace).await?;
+        }
         let run = self.store().request_run(token, run).await?;
         self.inject(vec![run.clone()]);
         Ok(run)

@@ -6,7 +6,7 @@
 //!   them;
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
-//! - [`alert`] tells the world what failed; `housekeeping` removes what is old;
+//! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` is what operators watch;
 //! - `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
 //!   calendars'; [`auth`] the tokens, [`sign_in`] and [`passwords`] the people.
@@ -28,11 +28,13 @@ pub mod gateway;
 mod housekeeping;
 pub mod jobs;
 pub mod lifecycle;
+mod metrics;
 pub mod passwords;
 mod progress;
 mod registry;
 mod scheduler;
 pub mod sign_in;
+pub mod trace;
 
 pub use cluster::DatabaseTrouble;
 pub use config::EngineConfig;
@@ -40,5 +42,6 @@ pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;
 pub use engine::{Engine, Readiness, StartError};
 pub use lifecycle::{Lifecycle, Until};
+pub use metrics::METRICS_MEDIA_TYPE;
 pub use progress::Progress;
 pub use registry::{Handler, OnlineExecutor, ParamsSchema};

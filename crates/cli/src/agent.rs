@@ -52,8 +52,12 @@ impl AgentArgs {
             return config::print_agent(settings).map(|()| Exit::Success);
         }
         self.failpoints.arm()?;
-        telemetry::start_with_runs(&config.log_level, config.log_format)?;
-        runtime::serve(|stop| serve(config, stop))
+        runtime::serve(|stop| async move {
+            let telemetry = telemetry::start_with_runs(config.telling())?;
+            let served = serve(config, stop).await;
+            telemetry.end().await;
+            served
+        })
     }
 }
 

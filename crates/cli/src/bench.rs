@@ -7,6 +7,7 @@ use crate::config::{Database, Length, LogFormat};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::table::Table;
+use crate::telemetry::Telling;
 use crate::{output, runtime, telemetry};
 
 /// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
@@ -102,7 +103,7 @@ enum Mode {
 impl BenchArgs {
     /// Runs the measurement.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
-        telemetry::start_with_runs("warn", LogFormat::Text)?;
+        telemetry::start_with_runs(Telling::lines("warn", LogFormat::Text))?;
         let format = self.format;
         if let Some(BenchCommand::Executor(args)) = self.command {
             let plan = ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };

@@ -30,6 +30,8 @@ pub enum Permission {
     Own,
     /// To look.
     View,
+    /// To look everywhere: at what tells of all namespaces at once.
+    Watch,
     /// To start, cancel, pause and resume what others have defined.
     Operate,
     /// To define, change and delete.
@@ -41,12 +43,12 @@ pub enum Permission {
 }
 
 impl Role {
-    /// Whether the role permits this at its place. [`Permission::Cluster`] is decided by the place too.
+    /// Whether the role permits this at its place. [`Permission::Watch`] and [`Permission::Cluster`] are decided by the place too.
     #[must_use]
     pub const fn permits(self, permission: Permission) -> bool {
         match permission {
             Permission::Own => true,
-            Permission::View => !matches!(self, Self::Executor),
+            Permission::View | Permission::Watch => !matches!(self, Self::Executor),
             Permission::Operate => matches!(self, Self::Operator | Self::Editor | Self::Admin),
             Permission::Edit => matches!(self, Self::Editor | Self::Admin),
             Permission::Admin | Permission::Cluster => matches!(self, Self::Admin),
@@ -82,6 +84,10 @@ impl Grant {
     #[must_use]
     pub const fn everywhere(role: Role) -> Self {
         Self { role, namespace: None, app: None }
+    }
+
+    const fn is_everywhere(&self) -> bool {
+        self.namespace.is_none() && self.app.is_none()
     }
 
     fn holds_at(&self, namespace: NamespaceId, app: Option<AppId>) -> bool {
@@ -162,7 +168,7 @@ impl Rights {
     /// that may be looked at by whoever may look at any part of it.
     #[must_use]
     pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {
-        if matches!(permission, Permission::Own | Permission::Cluster) {
+        if matches!(permission, Permission::Own | Permission::Watch | Permission::Cluster) {
             return self.allow_somewhere(permission);
         }
         let looks_around = app.is_none() && permission == Permission::View;
@@ -179,6 +185,7 @@ impl Rights {
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
         self.every(|grants| match permission {
             Permission::Own => true,
+            Permission::Watch => grants.iter().any(|grant| grant.is_everywhere() && grant.role.permits(permission)),
             Permission::Cluster => grants.contains(&Grant::everywhere(Role::Admin)),
             _ => grants.iter().any(|grant| grant.role.permits(permission)),
         })
@@ -250,16 +257,16 @@ mod tests {
 
     #[test]
     fn roles_permit_more_and_more() {
-        use Permission::{Admin, Cluster, Edit, Operate, Own, View};
+        use Permission::{Admin, Cluster, Edit, Operate, Own, View, Watch};
         let table = [
-            (Role::Viewer, vec![Own, View]),
-            (Role::Operator, vec![Own, View, Operate]),
-            (Role::Editor, vec![Own, View, Operate, Edit]),
-            (Role::Admin, vec![Own, View, Operate, Edit, Admin, Cluster]),
+            (Role::Viewer, vec![Own, View, Watch]),
+            (Role::Operator, vec![Own, View, Watch, Operate]),
+            (Role::Editor, vec![Own, View, Watch, Operate, Edit]),
+            (Role::Admin, vec![Own, View, Watch, Operate, Edit, Admin, Cluster]),
             (Role::Executor, vec![Own]),
         ];
         for (role, permitted) in table {
-            for permission in [Own, View, Operate, Edit, Admin, Cluster] {
+            for permission in [Own, View, Watch, Operate, Edit, Admin, Cluster] {
                 let expected = permitted.contains(&permission);
                 assert_eq!(role.permits(permission), expected, "{role} {permission:?}");
                 assert_eq!(grant(role, None, None).allow_somewhere(permission), expected, "{role} {permission:?}");
@@ -280,6 +287,7 @@ mod tests {
         let whole = grant(Role::Admin, Some(HERE), None);
         assert!(whole.allow(Permission::Admin, HERE, None) && whole.allow(Permission::Edit, HERE, Some(OTHER)));
         assert!(!whole.allow(Permission::Cluster, HERE, None) && !whole.allow_somewhere(Permission::Cluster));
+        assert!(!whole.allow_somewhere(Permission::Watch), "what is told of all namespaces is for who may see all");
         assert_eq!(whole.reach(Permission::Edit, HERE), Reach::All);
     }
 

@@ -10,7 +10,7 @@
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
-//! - [`run`] is the row of the ledger; [`id`], [`name`] and [`time`] are the small words.
+//! - [`run`] is the row of the ledger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words.
 
 pub mod access;
 pub mod ahead;
@@ -40,6 +40,7 @@ pub mod spec;
 mod taken;
 pub mod time;
 pub mod timetable;
+pub mod trace_parent;
 pub mod tree;
 pub mod words;
 pub mod year;
@@ -52,3 +53,4 @@ pub use job::Job;
 pub use run::{Reason, Run, RunStatus, Trigger};
 pub use spec::{FieldError, JobSpec, Route};
 pub use time::{TimeError, Timestamp};
+pub use trace_parent::TraceParent;

@@ -65,6 +65,7 @@ pub mod signal;
 mod template;
 mod test_run;
 mod thread;
+mod trace;
 
 pub use builder::Builder;
 pub use declare::{Declaration, Job};
@@ -137,4 +138,4 @@ pub use rondel_macros::job;
 pub use schemars;
 
 /// Words of the domain that handlers meet.
-pub use rondel_core::{JobId, RunId, RunStatus, Timestamp};
+pub use rondel_core::{JobId, RunId, RunStatus, Timestamp, TraceParent};

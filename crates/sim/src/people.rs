@@ -55,7 +55,7 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
     let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
     match wish {
         Wish::Run => {
-            let request = RunRequest { params: None, trigger: Trigger::Api, parent: None };
+            let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
             if let Ok(run) = engine.request_run(&record, request).await {
                 world.say("requested", run.id.get(), || name.to_owned());
                 world.truth().requested.push(Requested { run: run.id, job: run.job });

@@ -185,6 +185,15 @@ pub struct Session {
     pub open: bool,
 }
 
+/// How many connections to the database are in use, and how many are open and wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// In use.
+    pub busy: u32,
+    /// Open and free.
+    pub idle: u32,
+}
+
 /// The clock, nodes, executors.
 #[async_trait]
 pub trait Cluster {
@@ -193,6 +202,11 @@ pub trait Cluster {
 
     /// Whether only one server can use this database at a time.
     fn is_single_server(&self) -> bool;
+
+    /// How its connections to the database are used now; `None` where it has none.
+    fn connections(&self) -> Option<Connections> {
+        None
+    }
 
     /// Takes the lease of the node with this name under the next epoch, if it is not held.
     async fn join(&self, request: &JoinRequest) -> Result<Join>;

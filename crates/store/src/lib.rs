@@ -31,6 +31,7 @@ mod pass_on;
 pub mod request_keys;
 mod settle;
 mod sql;
+pub mod traces;
 pub mod upkeep;
 
 pub use access::{Accounts, AuditLog, SignIns, Tokens};
@@ -47,6 +48,7 @@ pub use mem::MemStore;
 pub use outbox::Outbox;
 pub use request_keys::RequestKeys;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
+pub use traces::Traces;
 pub use upkeep::Upkeep;
 
 /// Everything that is remembered.
@@ -63,6 +65,7 @@ pub trait Store:
     + Logs
     + Outbox
     + RequestKeys
+    + Traces
     + Upkeep
     + std::fmt::Debug
     + Send
@@ -84,6 +87,7 @@ impl<
         + Logs
         + Outbox
         + RequestKeys
+        + Traces
         + Upkeep
         + std::fmt::Debug
         + Send

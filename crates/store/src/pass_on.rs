@@ -13,7 +13,7 @@ macro_rules! pass_on {
             use ::std::time::Duration;
             use ::rondel_core::{
                 AccountId, AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId,
-                SessionId, Timestamp, TokenId,
+                SessionId, Timestamp, TokenId, TraceParent,
             };
             use ::rondel_core::graph::Edge;
             use ::rondel_core::homes::Switch;
@@ -149,6 +149,10 @@ macro_rules! pass_on {
                     self.inner().is_single_server()
                 }
 
+                fn connections(&self) -> Option<$crate::cluster::Connections> {
+                    self.inner().connections()
+                }
+
                 async fn trouble(&self, error: &StoreError) -> Trouble {
                     self.inner().trouble(error).await
                 }
@@ -171,6 +175,11 @@ macro_rules! pass_on {
                 fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Begun;
                 fn end_call(call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> ();
                 fn forget_calls(before: Timestamp, limit: u32) -> u64;
+            } also {});
+            $crate::pass_on!(@$wrapper, Traces {
+                fn note_trace(run: RunId, parent: TraceParent) -> ();
+                fn traces(runs: &[RunId]) -> Vec<(RunId, TraceParent)>;
+                fn forget_traces(before: Timestamp, limit: u32) -> u64;
             } also {});
             $crate::pass_on!(@$wrapper, Declarations {
                 fn see_declared_set(app: AppId, hash: &str, specs: &str, now: Timestamp) -> ();

@@ -20,7 +20,7 @@ use crate::app::Web;
 use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
-use crate::{cookies, origin};
+use crate::{cookies, origin, trace};
 
 pub use rondel_core::access::Permission;
 
@@ -170,6 +170,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 async fn pass(gate: &Gate, caller: Caller, mut request: Request, next: Next) -> Response {
     let (web, note) = (&gate.web, Note::default());
     let asked = asked(gate, &request);
+    trace::routed(request.method(), gate.path);
     let mut response = if !caller.may(gate.permission) {
         asked.refused(web, &caller, &note).await;
         forbidden(&caller).into_response()

@@ -4,7 +4,7 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use rondel_admin::Engine;
 use rondel_core::access::Reach;
-use rondel_core::{AppId, JobSpec, name};
+use rondel_core::{AppId, JobSpec, TraceParent, name};
 use rondel_store::catalog::Namespace;
 
 use crate::access::{Admitted, Caller, Permission};
@@ -15,6 +15,7 @@ use crate::openapi::{Input, Taken};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::trace::Trace;
 
 const DEFAULT_NAMESPACE: &str = "default";
 const NAMESPACE: Parameter =
@@ -30,6 +31,8 @@ pub(crate) struct Call<Q = ()> {
     pub(crate) namespace: Namespace,
     pub(crate) query: Q,
     pub(crate) note: Note,
+    /// The span that whatever follows from it is a child of.
+    pub(crate) trace: Option<TraceParent>,
     /// What the route asks of its caller.
     needs: Permission,
     /// Whether the query named the namespace: then links back name it too.
@@ -189,7 +192,8 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
             None => namespace_of_caller(&web.engine, &caller).await?,
         };
         note.namespace(&namespace.name);
-        Ok(Self { web: web.clone(), caller, namespace, query, note, needs, is_explicit: named.is_some() })
+        let trace = parts.extensions.get::<Trace>().and_then(|Trace(trace)| *trace);
+        Ok(Self { web: web.clone(), caller, namespace, query, note, trace, needs, is_explicit: named.is_some() })
     }
 }
 

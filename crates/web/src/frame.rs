@@ -8,11 +8,13 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
 
 use crate::access::{CalledBy, RequestId};
 use crate::app::Web;
 use crate::pages;
 use crate::problem::{Code, Problem, render};
+use crate::trace::{self, Trace};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_LEN_MAX: usize = 64;
@@ -29,7 +31,13 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
     let page = pages::problem::wanted(&request);
     request.extensions_mut().insert(RequestId(request_id.clone()));
-    let mut response = next.run(request).await;
+    // Probes come all the time, and nothing follows from them.
+    let (span, trace) = match is_probe(&path) {
+        true => (Span::none(), Trace(None)),
+        false => trace::begin(&request_id, &method, request.headers()),
+    };
+    request.extensions_mut().insert(trace);
+    let mut response = next.run(request).instrument(span.clone()).await;
     let problem = response.extensions_mut().remove::<Problem>();
     match (&problem, &page) {
         (Some(problem), Some(page)) => page.render(&mut response, problem, &request_id),
@@ -40,15 +48,22 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let status = response.status().as_u16();
     let by = response.extensions_mut().remove::<CalledBy>().map(|CalledBy(name)| name).unwrap_or_default();
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
-    let elapsed_ms = began.elapsed().as_secs_f64() * 1000.0;
+    let took = began.elapsed();
+    if !is_probe(&path) {
+        web.engine.note_request(status, took);
+    }
+    trace::answered(&span, status);
+    let response = trace::inside(&span, response);
+    let _inside = span.enter();
+    let elapsed_ms = took.as_secs_f64() * 1000.0;
     match problem.as_ref().and_then(Problem::cause) {
         Some(cause) => {
-            tracing::error!(target: "http", request_id, %method, path, status, elapsed_ms, by, code, cause, "request");
+            tracing::error!(target: "http", %method, path, status, elapsed_ms, by, code, cause, "request");
         }
         None if is_probe(&path) => {
             tracing::debug!(target: "http", request_id, %method, path, status, elapsed_ms, "request");
         }
-        None => tracing::info!(target: "http", request_id, %method, path, status, elapsed_ms, by, code, "request"),
+        None => tracing::info!(target: "http", %method, path, status, elapsed_ms, by, code, "request"),
     }
     response
 }
@@ -98,7 +113,7 @@ fn harden(headers: &mut HeaderMap, request_id: &str) {
 }
 
 fn is_probe(path: &str) -> bool {
-    matches!(path, "/livez" | "/readyz")
+    matches!(path, "/livez" | "/readyz" | "/metrics")
 }
 
 /// A status with a JSON body.

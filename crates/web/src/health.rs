@@ -1,25 +1,43 @@
-//! `/livez` says that the process answers, `/readyz` that this node does its share of the work.
+//! `/livez` says that the process answers, `/readyz` that this node does its share of the work, `/metrics` how it fares.
 
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
+use http::header::CONTENT_TYPE;
 use http::{StatusCode, Uri};
+use rondel_admin::{METRICS_MEDIA_TYPE, Readiness};
 use rondel_core::Timestamp;
 use rondel_core::homes::Switch;
 use serde::Serialize;
 
+use crate::access::Permission;
 use crate::app::Web;
 use crate::frame::json;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::routes::{OpenPath, Routes};
 
 pub(crate) fn routes() -> Routes {
-    Routes::new().open(OpenPath::Livez, live).open(OpenPath::Readyz, ready)
+    Routes::new().open(OpenPath::Livez, live).open(OpenPath::Readyz, ready).get_beside(
+        "/metrics",
+        Permission::Watch,
+        metrics,
+    )
 }
 
 #[derive(Serialize)]
 struct Ready {
     status: &'static str,
     checks: Checks,
+    /// Each check by itself, told to whoever asks for `?verbose`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Vec<Detail>>,
+}
+
+#[derive(Serialize)]
+struct Detail {
+    check: &'static str,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -41,6 +59,14 @@ struct Trouble {
     since: Timestamp,
 }
 
+async fn metrics(State(web): State<Web>) -> Result<Response, Problem> {
+    let text = web.engine.metrics().await.map_err(|error| {
+        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+            .with_cause(format!("the metrics cannot be put into words: {error}"))
+    })?;
+    Ok(([(CONTENT_TYPE, METRICS_MEDIA_TYPE)], text).into_response())
+}
+
 async fn live() -> &'static str {
     "ok\n"
 }
@@ -60,5 +86,28 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     };
     let is_ready = checks.database && checks.lease_held && !checks.draining && state.switch == Switch::Active;
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    json(status, &Ready { status: if is_ready { "ready" } else { "not_ready" }, checks })
+    let details = is_verbose.then(|| details(&state));
+    json(status, &Ready { status: if is_ready { "ready" } else { "not_ready" }, checks, details })
+}
+
+/// What is looked at, with the words for what is not as it should be.
+fn details(state: &Readiness) -> Vec<Detail> {
+    let detail = |check, trouble: Option<String>| Detail { check, ok: trouble.is_none(), message: trouble };
+    let unless = |good: bool, words: &str| (!good).then(|| words.to_owned());
+    let database = state.database.as_ref();
+    let switch = format!("the switch of this node: {}", state.switch);
+    vec![
+        detail("database", database.map(|known| format!("{} since {}", known.trouble.as_str(), known.since))),
+        detail("lease", unless(state.lease_held, "this node's lease is over, and not renewed")),
+        detail(
+            "open_runs",
+            unless(state.knows_open_runs, "what was open before this node started is still looked for"),
+        ),
+        detail("switch", unless(state.switch == Switch::Active, &switch)),
+        detail("stopping", unless(!state.draining, "this node is on its way out")),
+        detail(
+            "clock",
+            state.quiet_until.map(|at| format!("the database's clock stepped back; jobs are quiet until {at}")),
+        ),
+    ]
 }

@@ -7,6 +7,7 @@
 //! - `rate` counts the requests of a token, `keyed` makes a call with a key once;
 //! - `note` is what the audit log hears of a request, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
+//! - `trace` is the span of a request;
 //! - `call`, `query`, `body`, `etag` and `cursor` read requests; `problem` is the one shape of every error;
 //! - `openapi` tells all of this to programs, `parameter` what a parameter can be;
 //! - [`yaml`] reads and writes definitions as people keep them in files;
@@ -40,6 +41,7 @@ mod redirect;
 mod routes;
 mod serve;
 mod tls;
+mod trace;
 pub mod yaml;
 
 pub use access::Permission;

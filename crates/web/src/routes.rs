@@ -3,6 +3,8 @@
 //!
 //! A route either asks for a [`Permission`], or is one of the few [`OpenPath`]s; there is no third way in.
 
+use std::collections::BTreeSet;
+
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::handler::Handler;
@@ -118,6 +120,16 @@ impl Routes {
 
     methods! { get = GET, post = POST, put = PUT, patch = PATCH, delete = DELETE }
 
+    /// A GET route for who has a token with this permission, outside of the API and its document.
+    pub(crate) fn get_beside<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
+    where
+        H: Handler<T, Web>,
+        T: 'static,
+    {
+        let info = RouteInfo { method: Method::GET, path, access: Access::Needs(permission) };
+        self.push(info, on(MethodFilter::GET, handler), None)
+    }
+
     /// A GET route for everybody.
     pub(crate) fn open<H, T>(self, path: OpenPath, handler: H) -> Self
     where
@@ -189,6 +201,9 @@ impl Routes {
 
     /// One method router for each path, with its gates in front and a 405 behind.
     fn by_path(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
+        let is_for_tokens = |route: &&Route| matches!(route.info.access, Access::Needs(_));
+        let for_tokens: BTreeSet<&str> =
+            self.routes.iter().filter(is_for_tokens).map(|route| route.info.path).collect();
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, .. } in self.routes {
             let handler = match info.access {
@@ -209,7 +224,7 @@ impl Routes {
         }
         for (path, methods) in &mut paths {
             let taken = std::mem::take(methods);
-            *methods = if path.starts_with("/api/") {
+            *methods = if for_tokens.contains(*path) {
                 let gate = Gate { web: web.clone(), permission: Permission::View, path };
                 taken.fallback(wrong_method.layer(from_fn_with_state(gate, guard)))
             } else {

@@ -54,6 +54,11 @@ const HOMES: &[(&str, &[&str])] = &[
     ("jsonschema", &["rondel-admin", "rondel-web"]),
     ("indicatif", &["rondel-cli"]),
     ("md-5", &["rondel-core"]),
+    // Traces are made where fires, requests and runs are, and sent by the program.
+    ("opentelemetry", &["rondel-admin", "rondel-cli", "rondel-executor", "rondel-web"]),
+    ("opentelemetry-otlp", &["rondel-cli"]),
+    ("opentelemetry_sdk", &["rondel-cli"]),
+    ("prometheus-client", &["rondel-admin"]),
     ("prost", &["rondel-proto"]),
     // Server and agent call URLs that somebody else chose, and have the guarded client for it.
     ("reqwest", &["rondel-bench", "rondel-cli", "rondel-outgoing", "rondel-tests"]),
@@ -61,8 +66,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("sqlx", &["rondel-store"]),
     ("strsim", &["rondel-cli"]),
     ("syn", &["rondel-macros"]),
-    // The simulation has the status of a stream that is refused.
-    ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim"]),
+    // The simulation has the status of a stream that is refused; the tests a collector of traces.
+    ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim", "rondel-tests"]),
     ("tonic-prost", &["rondel-proto"]),
     ("tower-http", &["rondel-web"]),
     // Its event parser knows lines and columns; in tests it reads the compose file.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::client::{self, Refusal};
 use super::retry::next_try;
 use crate::engine::{Shared, chain};
+use crate::metrics::add;
 
 const PERIOD: Duration = Duration::from_secs(1);
 const BATCH: u32 = 64;
@@ -122,6 +123,7 @@ impl Sender<'_> {
             }
             match self.send(&webhook, &item).await {
                 Sent::Well => {
+                    add(&self.shared.metrics.alerts_delivered, 1);
                     rondel_failpoint::pass("alert.sent");
                     store.drop_outbox(&[item.id]).await?;
                 }
@@ -157,15 +159,22 @@ impl Sender<'_> {
     async fn try_later(&self, item: &OutboxItem, refusal: &Refusal) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         let tried_count = item.attempt_count.saturating_add(1);
-        let run = item.run.map(|run| run.to_string()).unwrap_or_default();
+        let run_id = item.run.map(|run| run.to_string()).unwrap_or_default();
         let error = refusal.text();
         match next_try(tried_count, item.created_at, now, rand::random()) {
             Some(due_at) => {
-                tracing::warn!(run, tried_count, error, next = %due_at, "a webhook did not take a message");
+                add(&self.shared.metrics.alerts_refused, 1);
+                tracing::warn!(run_id, tried_count, error, next = %due_at, "a webhook did not take a message");
                 self.shared.store.postpone_outbox(item, tried_count, due_at).await
             }
             None => {
-                tracing::error!(run, tried_count, error, "a webhook did not take a message for a day; it is given up");
+                add(&self.shared.metrics.alerts_given_up, 1);
+                tracing::error!(
+                    run_id,
+                    tried_count,
+                    error,
+                    "a webhook did not take a message for a day; it is given up"
+                );
                 self.shared.store.drop_outbox(&[item.id]).await
             }
         }

@@ -116,6 +116,11 @@ impl Gate {
 }
 
 impl Gates {
+    /// How many runs wait for their turn.
+    pub(crate) fn queued_count(&self) -> usize {
+        self.gates.values().map(|gate| gate.queue.len()).sum()
+    }
+
     /// A run is due: through the gate of its job.
     pub(crate) fn enter(&mut self, ready: Ready) -> Entry {
         match before_routing(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {

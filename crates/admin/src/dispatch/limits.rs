@@ -92,6 +92,11 @@ impl Limits {
         Self { is_cluster, ..Self::default() }
     }
 
+    /// How many runs wait for a limit.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Limits whose home is to be asked for now.
     pub(crate) fn take_to_ask(&mut self) -> Vec<LimitName> {
         std::mem::take(&mut self.to_ask).into_iter().collect()

@@ -3,7 +3,7 @@
 use rondel_core::outcome::Outcome;
 use rondel_core::spec::{Delivery, OverlapPolicy};
 use rondel_core::time::millis;
-use rondel_core::{Reason, RunId, Timestamp};
+use rondel_core::{Reason, RunId, Timestamp, TraceParent};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::Finished;
@@ -24,7 +24,7 @@ fn fence_term(ready: &Ready) -> i64 {
 }
 
 /// A run as an executor gets it. `number` rises with each start of the job's runs within a term.
-pub(crate) fn trigger(ready: &Ready, number: i64) -> v1::Trigger {
+pub(crate) fn trigger(ready: &Ready, number: i64, parent: Option<TraceParent>) -> v1::Trigger {
     let (run, definition) = (&ready.run, &ready.definition);
     v1::Trigger {
         run_id: run.id.get(),
@@ -44,6 +44,7 @@ pub(crate) fn trigger(ready: &Ready, number: i64) -> v1::Trigger {
         at_most_once: definition.job.delivery == Delivery::AtMostOnce,
         serial: definition.job.overlap.policy != OverlapPolicy::Allow,
         trigger: run.trigger.as_str().to_owned(),
+        traceparent: parent.map(|parent| parent.to_string()).unwrap_or_default(),
     }
 }
 
@@ -122,7 +123,7 @@ mod tests {
         let token = |term, epoch, number| {
             let mut ready = Ready { term, ..ready(1, &Arc::clone(&definition)) };
             ready.run.node_epoch = epoch;
-            let trigger = trigger(&ready, number);
+            let trigger = trigger(&ready, number, None);
             (trigger.fence_term, trigger.fence_n)
         };
         let starts =

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::plan::{LateFire, runs_late};
-use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp, TraceParent};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
@@ -61,13 +61,17 @@ pub(crate) struct Ready {
     /// It came here late: until it is sent, the misfire policy holds for it. One that came in time waits as long as its
     /// job says.
     pub(crate) came_late: bool,
+    /// This attempt was put on a stream before.
+    pub(crate) was_sent: bool,
+    /// The span that asked for its fire, if somebody did in a trace.
+    pub(crate) trace: Option<TraceParent>,
     /// The term of the job's home, as it was when the run was last looked at.
     pub(crate) term: i64,
 }
 
 impl Ready {
     pub(crate) const fn new(run: Run, definition: Arc<Compiled>) -> Self {
-        Self { run, definition, tried_at: None, came_late: false, term: 0 }
+        Self { run, definition, tried_at: None, came_late: false, was_sent: false, trace: None, term: 0 }
     }
 
     /// The same as it comes from the ring at an instant.

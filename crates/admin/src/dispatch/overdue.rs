@@ -13,6 +13,7 @@ use rondel_store::ledger::Finish;
 use super::messages::cancel;
 use super::run_loop::{DispatchLoop, Phase};
 use super::{Ready, finish_unsent};
+use crate::metrics::Counted;
 
 /// Who asks.
 const WATCH: &str = "the server, for its timeout is over";
@@ -107,7 +108,7 @@ impl DispatchLoop {
             executor: Some((active.executor, active.executor_name.clone())),
             ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
         };
-        if self.shared.results.try_submit(finish, None) {
+        if self.shared.results.try_submit(finish, Counted::of_ready(&active.ready), None) {
             active.phase = Phase::Ending;
             let executor = active.executor;
             self.free_slot(executor);

@@ -122,6 +122,10 @@ impl Parked {
         self.runs.insert(run, (app, kind, turn, until));
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
     pub(crate) fn apps(&self) -> Vec<AppId> {
         let mut apps: Vec<_> = self.apps.keys().copied().collect();
         apps.sort_unstable();

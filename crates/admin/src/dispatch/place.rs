@@ -18,6 +18,7 @@ use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
 use super::steps::{Done, Step};
 use super::switches::Switched;
 use super::{Ready, finish_unsent};
+use crate::metrics::{Counted, FireOutcome};
 
 /// How long after its mark an at-most-once run may be sent.
 const MARK_HOLDS: Duration = Duration::from_secs(1);
@@ -36,6 +37,7 @@ impl DispatchLoop {
                 let at = next.ready.run.due_at;
                 self.upcoming.push(Reverse(Upcoming { at, ..next }));
             } else {
+                self.released(&next.ready, now);
                 self.start(next.ready, now);
             }
         }
@@ -44,6 +46,13 @@ impl DispatchLoop {
             if let Some(active) = self.active.get(&run) {
                 self.outgoing.entry(active.executor).or_default().push(run);
             }
+        }
+    }
+
+    /// Counts how late a fire of a schedule is when it is looked at for the first time.
+    fn released(&self, ready: &Ready, now: Timestamp) {
+        if ready.run.cause == 0 && ready.run.attempt == 1 {
+            self.shared.metrics.fire_lateness.observe(now.since(ready.run.due_at));
         }
     }
 
@@ -75,7 +84,8 @@ impl DispatchLoop {
         if ready.came_late && ready.is_missed(now) {
             let outcome = Outcome::Skipped(Reason::Misfire);
             let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
-            return (!self.shared.results.try_submit(finish, None)).then_some(ready);
+            let counted = Counted::of_ready(&ready);
+            return (!self.shared.results.try_submit(finish, counted, None)).then_some(ready);
         }
         let ready = match self.unless_switched_off(ready, now) {
             Switched::On(ready) => ready,
@@ -148,7 +158,15 @@ impl DispatchLoop {
                 let newest = self.terms.entry(active.ready.run.job).or_default();
                 *newest = active.ready.term.max(*newest);
                 active.ready.term = *newest;
-                batch.push(trigger(&active.ready, ids.next(now)));
+                let (parent, span) = self.tracer.send(&active.ready, &active.executor_name, now);
+                active.span = span;
+                tracing::debug!(
+                    run_id = %run, job_id = %active.ready.run.job, job = active.ready.definition.job.name,
+                    attempt = active.ready.run.attempt, executor = active.executor_name,
+                    trace_id = parent.map(|parent| format!("{:032x}", parent.trace_id())),
+                    "a run goes to an executor"
+                );
+                batch.push(trigger(&active.ready, ids.next(now), parent));
                 sent.push(*run);
             } else {
                 unsent.push(*run);
@@ -170,6 +188,8 @@ impl DispatchLoop {
     fn note_sent(&mut self, runs: &[RunId], now: Timestamp) {
         for run in runs {
             if let Some(active) = self.active.get_mut(run) {
+                self.shared.metrics.sent(&active.ready, now);
+                active.ready.was_sent = true;
                 (active.phase, active.sent_at) = (Phase::Sent, now);
             }
         }
@@ -261,14 +281,15 @@ impl DispatchLoop {
     }
 
     pub(super) fn end_unsent(&mut self, ready: &Ready, outcome: Outcome, message: Option<String>, now: Timestamp) {
-        self.submit(finish_unsent(&ready.run, &ready.definition, outcome, now, message));
+        let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, message);
+        self.submit(finish, Counted::of_ready(ready));
     }
 
     /// Gives an end that has no executor behind it to its lane. Where the lane has no room the run is forgotten: it is
     /// open in the store, where the standing queries find it, and it is judged anew.
-    pub(super) fn submit(&mut self, finish: Finish) {
+    pub(super) fn submit(&mut self, finish: Finish, counted: Counted) {
         let run = finish.run;
-        if !self.shared.results.try_submit(finish, None) {
+        if !self.shared.results.try_submit(finish, counted, None) {
             self.shared.in_memory.forget([run]);
         }
     }
@@ -310,10 +331,12 @@ impl DispatchLoop {
                 self.leave_gate(root.run.id, now);
             }
             Done::Now => {
+                root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
                 self.gates.expand(root.run.id, shards.iter().map(|shard| shard.id));
                 self.shared.in_memory.forget([root.run.id]);
                 for run in self.shared.in_memory.admit(shards) {
-                    let shard = Ready { term: root.term, ..Ready::new(run, Arc::clone(&root.definition)) };
+                    let shard =
+                        Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
                     self.start(shard, now);
                 }
             }

@@ -11,12 +11,14 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::ledger::{Ends, Finish, Finished, Finisher};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::messages::ack;
 use super::{Event, IncomingResult, SessionHandle, Settled, jitter};
 use crate::counters::Count;
 use crate::engine::{Shared, chain};
+use crate::metrics::Counted;
 
 /// Results in one transaction.
 const BATCH: usize = 500;
@@ -30,6 +32,7 @@ const LEASE_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Item {
     finish: Finish,
+    counted: Counted,
     reply_to: Option<SessionHandle>,
 }
 
@@ -66,19 +69,19 @@ impl ResultLanes {
     }
 
     /// Puts a result into its lane if there is room. One that finds none is not answered, so it will come again.
-    pub(crate) fn try_submit(&self, finish: Finish, reply_to: Option<SessionHandle>) -> bool {
-        self.lane(finish.job).try_send(Item { finish, reply_to }).is_ok()
+    pub(crate) fn try_submit(&self, finish: Finish, counted: Counted, reply_to: Option<SessionHandle>) -> bool {
+        self.lane(finish.job).try_send(Item { finish, counted, reply_to }).is_ok()
     }
 
     /// Waits for room. For callers that the lanes never wait for.
-    pub(crate) async fn submit(&self, finish: Finish, reply_to: Option<SessionHandle>) {
+    pub(crate) async fn submit(&self, finish: Finish, counted: Counted, reply_to: Option<SessionHandle>) {
         // A closed lane means that the process ends: the row is still open in the store, and found there.
-        drop(self.lane(finish.job).send(Item { finish, reply_to }).await);
+        drop(self.lane(finish.job).send(Item { finish, counted, reply_to }).await);
     }
 
-    pub(crate) async fn submit_unsent(&self, ended: Vec<Finish>) {
-        for finish in ended {
-            self.submit(finish, None).await;
+    pub(crate) async fn submit_unsent(&self, ended: Vec<(Finish, Counted)>) {
+        for (finish, counted) in ended {
+            self.submit(finish, counted, None).await;
         }
     }
 
@@ -127,14 +130,24 @@ impl ResultLoop {
     }
 
     async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
-        let (finishes, replies): (Vec<Finish>, Vec<Option<SessionHandle>>) =
-            batch.into_iter().map(|item| (item.finish, item.reply_to)).unzip();
+        let (mut finishes, mut counted, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+        for item in batch {
+            finishes.push(item.finish);
+            counted.push(item.counted);
+            replies.push(item.reply_to);
+        }
         if mutant::on(Mutant::AckBeforeCommit) {
             acknowledge_early(&finishes, &replies);
         }
+        let began = Instant::now();
         let Some(ends) = self.finish(&finishes, stop).await else { return };
+        self.shared.metrics.results_written.observe(began.elapsed());
         let Ends { answers: finished, released, is_due, awaiting, over } = ends;
         self.count(&finished);
+        Self::tell(&finishes, &finished);
+        for ((finish, counted), finished) in finishes.iter().zip(&counted).zip(&finished) {
+            self.shared.metrics.ended(finish, counted, finished);
+        }
         if is_due {
             self.shared.scan_poke.notify_one();
         }
@@ -159,6 +172,22 @@ impl ResultLoop {
         drop(self.events.send(Event::Settled(settled.collect())).await);
         if !over.is_empty() {
             drop(self.events.send(Event::Over(over)).await);
+        }
+    }
+
+    /// Says at the level of debugging what became of attempts.
+    fn tell(finishes: &[Finish], finished: &[Finished]) {
+        for (finish, finished) in finishes.iter().zip(finished) {
+            let Finished::Stored(after, _) = finished else { continue };
+            let (run_id, job_id, attempt) = (finish.run, finish.job, finish.attempt);
+            match after {
+                After::Verdict { status, .. } => {
+                    tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
+                }
+                After::Again { reason, .. } => {
+                    tracing::debug!(%run_id, %job_id, attempt, %reason, "a run is tried again");
+                }
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! What is looked at each second: long runs, waits that are over, lost executors, the roll call.
 
+use std::sync::atomic::Ordering;
+
 use rondel_core::outcome::Outcome;
 use rondel_core::{AppId, ExecutorId, Reason, RunStatus, Timestamp};
 use rondel_store::LeaseToken;
@@ -11,9 +13,11 @@ use super::rollcall::Found;
 use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand, lost_message};
 use super::steps::Step;
 use super::{CalledRun, Ready, finish_unsent};
+use crate::metrics::{Counted, size};
 
 impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
+        self.show();
         self.note_running(now);
         self.watch_deadlines(now);
         self.ask_covered();
@@ -43,6 +47,13 @@ impl DispatchLoop {
             self.unpark(app, now);
         }
         self.seek_elsewhere(now);
+    }
+
+    /// Tells operators how many runs are in executors' hands, and how many are due and wait.
+    fn show(&self) {
+        let waiting = self.parked.len() + self.gates.queued_count() + self.limits.waiting_count();
+        self.shared.metrics.runs_active.store(size(self.active.len()), Ordering::Relaxed);
+        self.shared.metrics.runs_queued.store(size(waiting), Ordering::Relaxed);
     }
 
     pub(super) fn note_running(&mut self, now: Timestamp) {
@@ -140,6 +151,6 @@ impl DispatchLoop {
     pub(super) fn end_lost(&mut self, ready: &Ready, reason: Reason, message: Option<String>, now: Timestamp) {
         let finish =
             Finish { message, ..finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None) };
-        self.submit(finish);
+        self.submit(finish, Counted::of_ready(ready));
     }
 }

@@ -25,6 +25,7 @@ use super::rollcall::RollCall;
 use super::steps::Step;
 use super::{Event, Ready};
 use crate::engine::Shared;
+use crate::trace::{DispatchSpan, FireTracer};
 
 /// How old a run in an executor's hands is when it is noted in the store.
 pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
@@ -45,11 +46,13 @@ pub(super) struct Active {
     /// When its row was looked at last.
     pub(super) looked_at: Timestamp,
     pub(super) phase: Phase,
+    /// The dispatch of the run, until the executor says something of it; where traces are exported.
+    pub(super) span: Option<DispatchSpan>,
 }
 
 impl Active {
     pub(super) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
-        Self { ready, executor, executor_name, sent_at: now, looked_at: now, phase }
+        Self { ready, executor, executor_name, sent_at: now, looked_at: now, phase, span: None }
     }
 }
 
@@ -129,6 +132,7 @@ pub(crate) struct DispatchLoop {
     /// Attempts that ended although a later one existed, until it is known what became of that.
     pub(super) superseded: BTreeMap<RunId, i32>,
     pub(super) executors: Executors,
+    pub(super) tracer: FireTracer,
     pub(super) memories: Memories,
     /// Runs that wait for answers of executors.
     pub(super) probes: Probes,
@@ -152,6 +156,7 @@ impl DispatchLoop {
     pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Receiver<Event>, steps: mpsc::Sender<Step>) -> Self {
         let next_round_at = shared.clock.now();
         let limits = Limits::new(!shared.store.is_single_server());
+        let tracer = FireTracer::new(shared.config.traces);
         Self {
             shared,
             events,
@@ -170,6 +175,7 @@ impl DispatchLoop {
             terms: HashMap::new(),
             superseded: BTreeMap::new(),
             executors: Executors::default(),
+            tracer,
             memories: Memories::default(),
             probes: Probes::default(),
             outgoing: BTreeMap::new(),

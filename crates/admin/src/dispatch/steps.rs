@@ -17,6 +17,7 @@ use super::seek::Elsewhere;
 use super::{Event, IncomingResult, Ready, SessionHandle, finish_unsent};
 use crate::counters::Count;
 use crate::engine::{Shared, chain};
+use crate::metrics::Counted;
 
 /// Steps that may wait; a step that finds no room is tried again by the dispatcher.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
@@ -258,7 +259,8 @@ impl StepLoop {
             match (run, definition) {
                 (Some(run), Some(definition)) => {
                     let finish = result.into_finish(run.job, definition.job.after, reporter.as_executor());
-                    self.shared.results.submit(finish, Some(reporter.session.clone())).await;
+                    let counted = Counted::of(run, definition);
+                    self.shared.results.submit(finish, counted, Some(reporter.session.clone())).await;
                 }
                 _ => {
                     let why = if known.is_some() { Count::ResultsRefused } else { Count::ResultsUnknown };
@@ -305,7 +307,7 @@ impl StepLoop {
             if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
                 let message = run.cancel_by.as_deref().map(cancelled_by);
                 let finish = finish_unsent(run, definition, Outcome::Cancelled, now, message);
-                self.shared.results.submit(finish, None).await;
+                self.shared.results.submit(finish, Counted::of(run, definition), None).await;
             }
         }
         Ok(())

@@ -11,6 +11,7 @@ use rondel_store::ledger::Finish;
 use super::run_loop::{Active, DispatchLoop, Phase, lost_message};
 use super::{Reply, Report, SessionHandle, finish_unsent};
 use crate::counters::Count;
+use crate::metrics::Counted;
 use crate::registry::OnlineExecutor;
 
 /// How long an executor that said it was full is left alone.
@@ -95,7 +96,7 @@ impl DispatchLoop {
             message: Some(lost_message(reason, &active.executor_name)),
             ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
         };
-        if self.shared.results.try_submit(finish, None) {
+        if self.shared.results.try_submit(finish, Counted::of_ready(&active.ready), None) {
             active.phase = Phase::Ending;
             let executor = active.executor;
             self.free_slot(executor);
@@ -111,10 +112,16 @@ impl DispatchLoop {
                 tracing::warn!(%run, executor_id = %executor, "an executor refused this node's epoch");
                 self.shared.counters.add(Count::TriggersFenced, 1);
             }
-            let is_its = |active: &&Active| active.executor == executor && active.ready.run.attempt == attempt;
-            let Some(active) = self.active.get(&run).filter(is_its) else { continue };
-            if matches!(reply, Reply::Started) {
-                self.deadlines.began(&active.ready, now);
+            let is_its = |active: &&mut Active| active.executor == executor && active.ready.run.attempt == attempt;
+            let Some(active) = self.active.get_mut(&run).filter(is_its) else { continue };
+            let waited = now.since(active.sent_at);
+            if let Some(span) = active.span.take() {
+                span.answered(matches!(reply, Reply::Refused(_)).then_some("the executor refused it"), now);
+            }
+            match reply {
+                Reply::Accepted => self.shared.metrics.accepted.observe(waited),
+                Reply::Refused(_) => self.shared.metrics.refused.observe(waited),
+                Reply::Started => self.deadlines.began(&active.ready, now),
             }
             if let Reply::Refused(why) = reply {
                 let handler = active.ready.definition.job.handler.clone();

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{Ready, SessionHandle};
 use crate::definitions::Compiled;
+use crate::metrics::NamespaceCounts;
 use crate::registry::OnlineExecutor;
 
 /// A pending run that is due then.
@@ -32,6 +33,8 @@ pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<Compiled> {
         namespace_name: "default".to_owned(),
         app: AppId::new(1),
         anchor: Timestamp::EPOCH,
+        counts: Arc::new(NamespaceCounts::new("default")),
+        series: None,
         job: spec.compile().expect("a valid definition"),
     })
 }

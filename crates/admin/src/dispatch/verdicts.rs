@@ -12,6 +12,7 @@ use super::run_loop::{Active, DispatchLoop, Phase, Upcoming};
 use super::steps::{Reporter, Step};
 use super::{IncomingResult, SessionHandle, Settled};
 use crate::counters::Count;
+use crate::metrics::Counted;
 
 impl DispatchLoop {
     pub(super) fn results(&mut self, session: &SessionHandle, results: Vec<IncomingResult>, now: Timestamp) {
@@ -55,7 +56,7 @@ impl DispatchLoop {
             }
             let trace = ready.run.trace.clone();
             let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
-            if self.shared.results.try_submit(finish, Some(session.clone()))
+            if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone()))
                 && let Some(ready) = self.rollcall.remove(run)
             {
                 let (executor, name) = reporter.as_executor();
@@ -83,7 +84,7 @@ impl DispatchLoop {
         let ready = &active.ready;
         let trace = ready.run.trace.clone();
         let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
-        if self.shared.results.try_submit(finish, Some(session.clone())) {
+        if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone())) {
             let was_ending = active.phase == Phase::Ending;
             active.phase = Phase::Settling;
             let executor = active.executor;
@@ -96,7 +97,7 @@ impl DispatchLoop {
 
     /// A result of a run that the executor cannot have had changes nothing. It is answered, so that it does not come again.
     fn refuse_result(&self, reporter: &Reporter, result: &IncomingResult) {
-        tracing::warn!(run_id = %result.run, executor = reporter.name, "an executor reported a run that is not its own");
+        tracing::warn!(run_id = %result.run, attempt = result.attempt, executor = reporter.name, "an executor reported a run that is not its own");
         self.shared.counters.add(Count::ResultsRefused, 1);
         self.shared.results.refuse(&reporter.session, result.run, result.attempt);
     }

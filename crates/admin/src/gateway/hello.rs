@@ -98,6 +98,8 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
             format!("there is no app {:?} in namespace {:?}; create it, or a job in it", hello.app, namespace.name);
         return Err(Status::failed_precondition(message));
     };
+    // Its executors are told by the namespace's name.
+    shared.definitions.namespaces.of(namespace.id, &namespace.name);
     let id = ExecutorId::new(hello.incarnation);
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();

@@ -22,6 +22,12 @@ impl LogReaders {
         LogReader(followed.entry(run).or_insert_with(|| watch::channel(()).0).subscribe())
     }
 
+    /// How many readers there are.
+    pub(crate) fn count(&self) -> usize {
+        let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.values().map(watch::Sender::receiver_count).sum()
+    }
+
     /// Lines of these were stored.
     pub(super) fn poke(&self, runs: impl Iterator<Item = RunId>) {
         let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);

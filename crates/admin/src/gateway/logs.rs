@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::SessionHandle;
 use crate::engine::{Shared, chain};
+use crate::metrics::{add, size};
 
 /// Messages with logs that may wait; beyond that, the streams that bring them wait.
 const CAPACITY: usize = 256;
@@ -156,6 +157,8 @@ impl LogLoop {
         for part in chunks.chunks(500) {
             self.shared.store.append_logs(part).await?;
         }
+        let lines = chunks.iter().flat_map(|chunk| &chunk.lines);
+        add(&self.shared.metrics.log_bytes, lines.map(|line| size(line.text.len())).sum());
         self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
         drop((guards, held));
         for (session, ack) in acks {

@@ -88,6 +88,7 @@ impl HousekeepingLoop {
         }
         if self.shared.store.begin_pass(PURGE, self.period).await? {
             self.purge(stop).await?;
+            self.forget_traces(stop).await?;
         }
         if self.shared.store.begin_pass(LOGS, self.period).await? {
             logs::remove_logs(&self.shared, stop, Instant::now() + self.period).await?;
@@ -139,6 +140,18 @@ impl HousekeepingLoop {
                 break;
             }
             *removed += count;
+            pause(began.elapsed(), stop).await;
+        }
+        Ok(())
+    }
+
+    async fn forget_traces(&self, stop: &CancellationToken) -> Result<(), StoreError> {
+        let before = self.shared.clock.now() - self.shared.config.retention;
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            if self.shared.store.forget_traces(before, BATCH_MAX).await? == 0 {
+                break;
+            }
             pause(began.elapsed(), stop).await;
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. What
 //! another node took first drops out. The loop may be run twice, late, or on another node.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use rondel_core::plan::{Plan, PlannedFire, Window, plan};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Held;
 use crate::counters::Count;
-use crate::definitions::Compiled;
+use crate::definitions::{Compiled, Key};
 use crate::engine::{Shared, chain};
+use crate::metrics::FireOutcome;
 use crate::scheduler::share::LeftToOthers;
 
 /// Jobs read by one statement.
@@ -66,8 +68,14 @@ impl ScanLoop {
                 () = tokio::time::sleep(UNSETTLED_PERIOD), if self.shared.membership.is_unsettled(self.shared.clock.now()) => {}
                 () = self.shared.scan_poke.notified() => {}
             }
-            match self.tick().await {
-                Ok(()) => complained = false,
+            let began = Instant::now();
+            let scanned = self.tick().await;
+            self.shared.metrics.scan.observe(began.elapsed());
+            match scanned {
+                Ok(()) => {
+                    self.shared.metrics.scanned(self.shared.clock.now());
+                    complained = false;
+                }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
                         tracing::warn!(error = %chain(&error), "cannot claim fires; trying on");
@@ -179,11 +187,16 @@ impl ScanLoop {
             let lane = seen.job.lane(lanes.len());
             lanes[lane].push(claim_job(held, seen, definition, &planned, window));
         }
-        let claims = lanes.into_iter().map(|jobs| self.claim_lane(held, jobs));
+        let claims = lanes.into_iter().map(|jobs| self.claim_lane(held, jobs, &definitions));
         join_all(claims).await.into_iter().sum()
     }
 
-    async fn claim_lane(&self, held: &Held, jobs: Vec<ClaimJob>) -> Result<usize, StoreError> {
+    async fn claim_lane(
+        &self,
+        held: &Held,
+        jobs: Vec<ClaimJob>,
+        definitions: &HashMap<Key, Arc<Compiled>>,
+    ) -> Result<usize, StoreError> {
         let mut won = 0;
         for batch in batches(jobs) {
             let claimed = self.shared.store.claim(held.token, &batch).await?;
@@ -195,10 +208,12 @@ impl ScanLoop {
             }
             let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
             let all_won = claimed.jobs.len() == batch.len();
-            let runs = batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs);
+            let runs: Vec<Run> =
+                batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs).collect();
+            count_missed(definitions, &runs, &claimed.existing);
             // What waits for its jitter is found again when it comes due.
             let is_next = |run: &Run| run.status == RunStatus::Pending && !claimed.existing.contains(&run.id);
-            self.shared.put(runs.filter(is_next).collect()).await;
+            self.shared.put(runs.into_iter().filter(is_next).collect()).await;
         }
         Ok(won)
     }
@@ -211,6 +226,16 @@ impl ScanLoop {
             if is_last {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// Counts the fires that the misfire policy passes over, which the claim has just made rows of the ledger.
+fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existing: &[RunId]) {
+    for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
+        if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
+            let count = u64::try_from(run.span_count).unwrap_or(0);
+            definition.counts.fires(run.trigger, FireOutcome::Missed, count);
         }
     }
 }

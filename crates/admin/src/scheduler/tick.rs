@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
-use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::ledger::RunCheck;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::{Event, Ready, finish_unsent};
 use crate::engine::Shared;
+use crate::metrics::Counted;
 use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: time for the reading, and less than the promise to editors.
@@ -62,7 +64,10 @@ impl TickLoop {
                 },
                 () = self.shared.clock.sleep_until(wake) => {}
             }
-            match self.tick().await {
+            let began = Instant::now();
+            let ticked = self.tick().await;
+            self.shared.metrics.tick.observe(began.elapsed());
+            match ticked {
                 Ok(()) => complained = false,
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
@@ -121,6 +126,7 @@ impl TickLoop {
         let batch = self.refresh(batch, &checks).await?;
         let keys = batch.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
+        let traces = self.traces(&batch).await?;
         let now = self.shared.clock.now();
         let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         for run in batch {
@@ -128,16 +134,19 @@ impl TickLoop {
             let definition = definitions.get(&(run.job, run.job_version));
             match (check, definition) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
-                    ended.push(finish_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by))));
+                    let finish = finish_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
+                    ended.push((finish, Counted::of(&run, definition)));
                 }
                 (Some(check), Some(definition)) => {
-                    let run = Ready { term: check.term, ..Ready::released(run, Arc::clone(definition), now) };
+                    let trace = traces.get(&RunId::new(run.cause)).copied();
+                    let run = Ready { term: check.term, trace, ..Ready::released(run, Arc::clone(definition), now) };
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
                     // like any other; one that is made up for has met it.
                     let is_judged = !mutant::on(Mutant::NoMisfireAtTick);
                     if is_judged && run.run.trigger != Trigger::Misfire && run.is_missed(now) {
                         let outcome = Outcome::Skipped(Reason::Misfire);
-                        ended.push(finish_unsent(&run.run, definition, outcome, now, None));
+                        let finish = finish_unsent(&run.run, definition, outcome, now, None);
+                        ended.push((finish, Counted::of(&run.run, definition)));
                     } else {
                         ready.push(run);
                     }
@@ -148,6 +157,18 @@ impl TickLoop {
         self.shared.in_memory.forget(dropped);
         self.shared.results.submit_unsent(ended).await;
         Ok(ready)
+    }
+
+    /// The spans that asked for fires, by the run that a fire began with. Fires of schedules cost no statement.
+    async fn traces(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
+        let mut first: Vec<RunId> =
+            batch.iter().filter(|run| run.cause != 0).map(|run| RunId::new(run.cause)).collect();
+        first.sort_unstable();
+        first.dedup();
+        if first.is_empty() {
+            return Ok(HashMap::new());
+        }
+        Ok(self.shared.store.traces(&first).await?.into_iter().collect())
     }
 
     fn is_ours(&self, check: &RunCheck) -> bool {

@@ -190,7 +190,8 @@ pub(crate) async fn create(world: &World, more: serde_json::Value) -> rondel_sto
 }
 
 pub(crate) async fn request(world: &World, job: &rondel_store::catalog::JobRecord) {
-    let request = rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None };
+    let request =
+        rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None, trace: None };
     world.engine.request_run(job, request).await.unwrap();
 }
 

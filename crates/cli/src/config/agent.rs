@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Length, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
+use crate::telemetry::{self, RATIO_DEFAULT, Telling};
 
 const SECTION: &str = "agent";
 /// Less would not hold a few long lines.
@@ -120,6 +121,14 @@ pub(crate) struct AgentSettings {
     #[arg(long, global = true, value_name = "FORM", env = "RONDEL_AGENT_LOG_FORMAT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_format: Option<LogFormat>,
+    /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
+    #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) otlp_endpoint: Option<String>,
+    /// Which share of the traces that begin here is told, from 0 to 1; the others keep what was decided where they began
+    #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_AGENT_TRACE_RATIO")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trace_ratio: Option<f64>,
 }
 
 impl AgentSettings {
@@ -137,6 +146,7 @@ impl AgentSettings {
             drain_grace: Some(Length(Duration::from_secs(60))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
+            trace_ratio: Some(RATIO_DEFAULT),
             ..Self::default()
         }
     }
@@ -166,6 +176,8 @@ impl AgentSettings {
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
+            otlp_endpoint: self.otlp_endpoint.or(lower.otlp_endpoint),
+            trace_ratio: self.trace_ratio.or(lower.trace_ratio),
         }
     }
 }
@@ -193,6 +205,8 @@ pub(crate) struct AgentConfig {
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
+    pub(crate) otlp_endpoint: Option<String>,
+    pub(crate) trace_ratio: f64,
 }
 
 impl TryFrom<AgentSettings> for AgentConfig {
@@ -235,6 +249,8 @@ impl TryFrom<AgentSettings> for AgentConfig {
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
+            otlp_endpoint: settings.otlp_endpoint,
+            trace_ratio: settings.trace_ratio.ok_or_else(|| missing("trace_ratio"))?,
         };
         config.check()?;
         Ok(config)
@@ -242,6 +258,17 @@ impl TryFrom<AgentSettings> for AgentConfig {
 }
 
 impl AgentConfig {
+    /// What the program tells of itself.
+    pub(crate) fn telling(&self) -> Telling<'_> {
+        Telling {
+            filter: &self.log_level,
+            format: self.log_format,
+            endpoint: self.otlp_endpoint.as_deref(),
+            ratio: self.trace_ratio,
+            service: "rondel-agent",
+        }
+    }
+
     fn check(&self) -> Result<(), Failure> {
         for url in &self.servers {
             check_url(SECTION, "servers", url)?;
@@ -266,7 +293,11 @@ impl AgentConfig {
         if self.log_limit.bytes < LOG_SIZE_MIN || self.log_limit.lines == 0 {
             return Err(wrong(SECTION, "log_size_max", "a log needs room for at least one line and 64KiB"));
         }
-        crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
+        if let Some(url) = &self.otlp_endpoint {
+            telemetry::check_endpoint(url).map_err(|sentence| wrong(SECTION, "otlp_endpoint", sentence))?;
+        }
+        telemetry::check_ratio(self.trace_ratio).map_err(|sentence| wrong(SECTION, "trace_ratio", sentence))?;
+        telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
     }
 }
 

@@ -28,6 +28,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("data_dir", "\"/var/lib/rondel-agent\""),
     ("labels", "[\"zone=cn-east-1\", \"disk=ssd\"]"),
     ("secrets_dir", "\"/etc/rondel/secrets\""),
+    ("otlp_endpoint", "\"http://127.0.0.1:4317\""),
     ("work_dir", "\"/var/tmp/rondel-agent\""),
 ];
 

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::values::{Database, ExecutorCertificates};
 use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
+use crate::telemetry::{self, RATIO_DEFAULT, Telling};
 
 const SECTION: &str = "server";
 /// Beats cost the database, and every pause of a process would look like its end.
@@ -31,6 +32,8 @@ const KILL_GRACE: Duration = Duration::from_secs(10);
 const API_RATE: u32 = 1_000;
 /// How much more after a pause.
 const API_BURST: u32 = 5;
+/// Each of them is a handful of series, and looked up at each scrape.
+const METRICS_JOB_MAX: u32 = 5_000;
 /// What is gone sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
 
@@ -144,6 +147,10 @@ pub(crate) struct ServerSettings {
     )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) outgoing_allow: Option<Vec<String>>,
+    /// How many jobs have metrics of their own, such as the instant of their last success: the first ones that run; 0 for none
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_METRICS_JOB_MAX")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics_job_max: Option<u32>,
     /// How long a stopping server waits for what is under way
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,6 +163,14 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "FORM", env = "RONDEL_SERVER_LOG_FORMAT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_format: Option<LogFormat>,
+    /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
+    #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) otlp_endpoint: Option<String>,
+    /// Which share of the traces that begin here is told, from 0 to 1; the others keep what was decided where they began
+    #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trace_ratio: Option<f64>,
 }
 
 impl ServerSettings {
@@ -177,9 +192,11 @@ impl ServerSettings {
             log_size_max: Some(Size(engine.log_size_max)),
             api_rate: Some(API_RATE),
             outgoing_allow: Some(Vec::new()),
+            metrics_job_max: Some(0),
             drain_grace: Some(Length(Duration::from_secs(30))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
+            trace_ratio: Some(RATIO_DEFAULT),
             insecure_http: Some(false),
             ..Self::default()
         }
@@ -211,9 +228,12 @@ impl ServerSettings {
             log_size_max: self.log_size_max.or(lower.log_size_max),
             api_rate: self.api_rate.or(lower.api_rate),
             outgoing_allow: self.outgoing_allow.or(lower.outgoing_allow),
+            metrics_job_max: self.metrics_job_max.or(lower.metrics_job_max),
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
+            otlp_endpoint: self.otlp_endpoint.or(lower.otlp_endpoint),
+            trace_ratio: self.trace_ratio.or(lower.trace_ratio),
         }
     }
 }
@@ -242,9 +262,12 @@ pub(crate) struct ServerConfig {
     pub(crate) log_size_max: u64,
     pub(crate) api_rate: Option<Rate>,
     pub(crate) outgoing_allow: AllowedAddresses,
+    pub(crate) metrics_job_max: u32,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
+    pub(crate) otlp_endpoint: Option<String>,
+    pub(crate) trace_ratio: f64,
 }
 
 fn rate(per_second: u32) -> Option<Rate> {
@@ -291,9 +314,12 @@ impl TryFrom<ServerSettings> for ServerConfig {
             log_size_max: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.0,
             api_rate: rate(settings.api_rate.ok_or_else(|| missing("api_rate"))?),
             outgoing_allow: outgoing_allow(SECTION, settings.outgoing_allow)?,
+            metrics_job_max: settings.metrics_job_max.ok_or_else(|| missing("metrics_job_max"))?,
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
+            otlp_endpoint: settings.otlp_endpoint,
+            trace_ratio: settings.trace_ratio.ok_or_else(|| missing("trace_ratio"))?,
         };
         config.check()?;
         Ok(config)
@@ -301,6 +327,17 @@ impl TryFrom<ServerSettings> for ServerConfig {
 }
 
 impl ServerConfig {
+    /// What the program tells of itself.
+    pub(crate) fn telling(&self) -> Telling<'_> {
+        Telling {
+            filter: &self.log_level,
+            format: self.log_format,
+            endpoint: self.otlp_endpoint.as_deref(),
+            ratio: self.trace_ratio,
+            service: "rondel-server",
+        }
+    }
+
     /// What `rondel dev` runs with: SQLite in the data folder, and a short stop.
     pub(crate) fn dev(data_dir: &Path, listen: Listen, insecure_http: bool) -> Result<Self, Failure> {
         let settings = ServerSettings {
@@ -348,7 +385,15 @@ impl ServerConfig {
                 return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
             }
         }
-        crate::telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
+        if self.metrics_job_max > METRICS_JOB_MAX {
+            let sentence = format!("{} jobs are too many series, the most is {METRICS_JOB_MAX}", self.metrics_job_max);
+            return Err(wrong(SECTION, "metrics_job_max", sentence));
+        }
+        if let Some(url) = &self.otlp_endpoint {
+            telemetry::check_endpoint(url).map_err(|sentence| wrong(SECTION, "otlp_endpoint", sentence))?;
+        }
+        telemetry::check_ratio(self.trace_ratio).map_err(|sentence| wrong(SECTION, "trace_ratio", sentence))?;
+        telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
     }
 
     /// A lease that is lost to a single slow beat, or that keeps the jobs of a dead server waiting for minutes, is refused.
@@ -437,6 +482,9 @@ mod tests {
             (&format!("{DB}log_retention = \"10ms\""), "log_retention"),
             (&format!("{DB}log_size_max = \"10 apples\""), "log_size_max"),
             (&format!("{DB}outgoing_allow = [\"10.1.2.3/16\"]"), "the network is 10.1.0.0/16"),
+            (&format!("{DB}metrics_job_max = 5001"), "metrics_job_max"),
+            (&format!("{DB}otlp_endpoint = \"collector:4317\""), "otlp_endpoint"),
+            (&format!("{DB}trace_ratio = 1.5"), "trace_ratio"),
         ] {
             let refused = check(text).unwrap_err();
             assert!(refused.contains(key), "{text}: {refused}");

@@ -16,6 +16,7 @@ use crate::births::Births;
 use crate::config::{DATA_DIR, Listen, LogFormat, ServerConfig};
 use crate::exit::{Exit, Failure};
 use crate::server::Node;
+use crate::telemetry::Telling;
 use crate::{runtime, telemetry};
 
 /// The app of the demo jobs and of the executor that runs them.
@@ -53,7 +54,7 @@ impl DevArgs {
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
         telemetry::check(&self.log_level).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
-        telemetry::start_with_runs(&self.log_level, self.log_format)?;
+        telemetry::start_with_runs(Telling::lines(&self.log_level, self.log_format))?;
         runtime::serve(|stop| self.serve(config, stop))
     }
 

@@ -40,9 +40,14 @@ impl ServerArgs {
         if let Some(ServerCommand::CheckConfig) = self.command {
             return config::print_server(settings).map(|()| Exit::Success);
         }
-        telemetry::start(&config.log_level, config.log_format)?;
-        self.failpoints.arm()?;
-        runtime::serve(|stop| serve(config, stop))
+        let Self { failpoints, .. } = self;
+        runtime::serve(|stop| async move {
+            let telemetry = telemetry::start(config.telling())?;
+            failpoints.arm()?;
+            let served = serve(config, stop).await;
+            telemetry.end().await;
+            served
+        })
     }
 }
 

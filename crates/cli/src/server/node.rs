@@ -61,6 +61,8 @@ impl Node {
             log_size_max: config.log_size_max,
             executor_certificates: config.executor_certificates,
             outgoing_allow: config.outgoing_allow.clone(),
+            metrics_job_max: usize::try_from(config.metrics_job_max).unwrap_or(usize::MAX),
+            traces: config.otlp_endpoint.is_some(),
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;

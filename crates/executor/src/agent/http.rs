@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rondel_core::TraceParent;
 use rondel_core::outgoing::AllowedAddresses;
 use rondel_core::time::{format_duration, parse_duration};
 use rondel_outgoing::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -18,6 +19,8 @@ use crate::job_error::{JobError, error_line};
 const TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 const REDIRECTS_MAX: usize = 10;
+/// By which others learn of the trace that a request belongs to.
+const TRACE_HEADER: &str = "traceparent";
 
 /// So much of a body is shown in the log.
 const LOGGED_BYTES: usize = 2 * 1024;
@@ -54,6 +57,15 @@ pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorErro
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
     let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
+}
+
+/// The same request as a part of the run's trace, unless the job says another one.
+pub(super) fn in_trace(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
+    let is_set = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
+    if let Some(parent) = parent.filter(|_| !is_set) {
+        params.headers.insert(TRACE_HEADER.to_owned(), parent.to_string());
+    }
+    params
 }
 
 pub(super) async fn run(

@@ -89,8 +89,8 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     let folders = open_folders(config)?;
     let allow_scripts = config.allow_scripts;
     let client = http::client(config.outgoing_allow.clone())?;
-    let http = move |Params(params): Params<http::HttpParams>, cancel: Cancel, log: Log| {
-        http::run(client.clone(), params, cancel, log)
+    let http = move |Params(params): Params<http::HttpParams>, run: RunContext, cancel: Cancel, log: Log| {
+        http::run(client.clone(), http::in_trace(params, run.traceparent()), cancel, log)
     };
     let mut builder = builder.secrets(secrets).handler("http", http);
     if allow_scripts {

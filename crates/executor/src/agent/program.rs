@@ -22,6 +22,9 @@ use crate::run::{RunContext, parents};
 /// Names that belong to the agent: its own settings and secrets stay with it.
 const OWN_PREFIX: &str = "RONDEL_";
 
+/// By which programs learn of the trace that they run in.
+const TRACE_PARENT: &str = "TRACEPARENT";
+
 /// How long the output of a program that has ended is still read: what it left in the background may hold it open.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,9 @@ impl Program {
                 command.env_remove(name);
             }
         }
-        command.envs(&self.env).envs(run_env(run)).envs(parents_env(run)).env(WORK_DIR, self.folder.path());
+        // The agent's own trace, if somebody started it in one, is not the run's.
+        command.env_remove(TRACE_PARENT).envs(&self.env);
+        command.envs(run_env(run)).envs(parents_env(run)).envs(trace_env(run)).env(WORK_DIR, self.folder.path());
         command.current_dir(self.cwd.as_deref().unwrap_or_else(|| self.folder.path()));
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
@@ -120,6 +125,11 @@ fn run_env(run: &RunContext) -> [(&'static str, String); 10] {
         ("RONDEL_FENCE_TERM", token.term.to_string()),
         ("RONDEL_FENCE_N", token.n.to_string()),
     ]
+}
+
+/// The span that the program's own are children of, under the name that other tools use too.
+fn trace_env(run: &RunContext) -> Option<(&'static str, String)> {
+    run.traceparent().map(|parent| (TRACE_PARENT, parent.to_string()))
 }
 
 /// What the run was told of the runs that it follows from. Servers keep it far below what a variable can hold.

@@ -18,6 +18,7 @@ use rondel_proto::v1::{self, Fence, Hello, ProbeReplies, Probes, Triggers, Welco
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
 
 use crate::attempt::{self, Ended};
 use crate::host;
@@ -26,6 +27,7 @@ use crate::lifecycle::lock;
 use crate::run::{RunContext, RunKey, StopCause};
 use crate::session::Servers;
 use crate::setup::Setup;
+use crate::trace;
 use desk::{Desk, wire_result};
 pub(crate) use link::{Item, Link};
 use silence::Silence;
@@ -128,7 +130,14 @@ impl Engine {
     async fn run(self: &Arc<Self>, run: RunContext) {
         let Some(handler) = self.setup.handlers.get(run.handler()).cloned() else { return };
         rondel_failpoint::pass("executor.starting");
-        let Ended { ending, started_at, finished_at } = attempt::execute(&run, handler).await;
+        let span = trace::span(&run);
+        let execution = async {
+            tracing::debug!("the run begins");
+            let ended = attempt::execute(&run, handler).await;
+            trace::ended(&Span::current(), &run, &ended.ending);
+            ended
+        };
+        let Ended { ending, started_at, finished_at } = execution.instrument(span).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
         rondel_failpoint::pass("executor.finished");
         let startable = self.desk().finish(run.key(), result, Instant::now());

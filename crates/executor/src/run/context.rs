@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use rondel_core::{JobId, RunId, Timestamp};
+use rondel_core::{JobId, RunId, Timestamp, TraceParent};
 use rondel_proto::v1::Trigger;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -74,6 +74,8 @@ struct Inner {
     tasks: Mutex<Vec<AbortHandle>>,
     arrived: Instant,
     started: OnceLock<Instant>,
+    /// The run's own span, where this program exports it.
+    exported: OnceLock<TraceParent>,
 }
 
 #[derive(Default)]
@@ -165,6 +167,13 @@ impl RunContext {
         self.timeout().and_then(|timeout| started.checked_add(timeout))
     }
 
+    /// The span that whatever the handler asks of others is a child of: to be sent as `traceparent`. The run's own where the
+    /// program exports traces, else the server's; `None` where nobody traces the run.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<TraceParent> {
+        self.inner.exported.get().copied().or_else(|| self.sent_in())
+    }
+
     /// The job's parameters as JSON text.
     #[must_use]
     pub fn params(&self) -> &str {
@@ -196,6 +205,7 @@ impl RunContext {
                 tasks: Mutex::new(Vec::new()),
                 arrived: Instant::now(),
                 started: OnceLock::new(),
+                exported: OnceLock::new(),
             }),
         }
     }
@@ -236,6 +246,20 @@ impl RunContext {
     pub(crate) fn set_params(&self, params: String) {
         // A run's params are resolved once, before its handler starts.
         self.inner.resolved.get_or_init(|| params);
+    }
+
+    /// The server's span that the run was sent in.
+    pub(crate) fn sent_in(&self) -> Option<TraceParent> {
+        self.inner.trigger.traceparent.parse().ok()
+    }
+
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) fn set_exported(&self, own: TraceParent) {
+        self.inner.exported.get_or_init(|| own);
+    }
+
+    pub(crate) fn is_exported(&self) -> bool {
+        self.inner.exported.get().is_some()
     }
 
     /// The session that the run is spoken of on; 0 for none.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
-use tracing::instrument::WithSubscriber;
+use tracing::Span;
+use tracing::instrument::{Instrument as _, WithSubscriber};
 
 use crate::ending::Ending;
 use crate::lifecycle;
@@ -61,7 +62,7 @@ pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
-    let future = future.with_current_subscriber();
+    let future = future.in_current_span().with_current_subscriber();
     let Some(run) = current() else { return lifecycle::spawn_outside(future) };
     let handle = run.tracker().spawn(RUN.scope(run.clone(), future));
     run.adopt(handle.abort_handle());
@@ -86,8 +87,10 @@ pub fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
     let Some(run) = current() else {
         return tokio::task::spawn_blocking(move || tracing::dispatcher::with_default(&dispatch, call));
     };
-    let tracker = run.tracker().clone();
-    tracker.spawn_blocking(move || tracing::dispatcher::with_default(&dispatch, || RUN.sync_scope(run, call)))
+    let (tracker, span) = (run.tracker().clone(), Span::current());
+    tracker.spawn_blocking(move || {
+        tracing::dispatcher::with_default(&dispatch, || span.in_scope(|| RUN.sync_scope(run, call)))
+    })
 }
 
 /// Runs the handler's future inside the run; a panic becomes its message.
@@ -105,10 +108,11 @@ pub(crate) async fn on_blocking_thread(
         return Ending::new(rondel_core::RunStatus::Failed, "the pool of blocking handlers is closed", true);
     };
     let tracker = run.tracker().clone();
-    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    let (dispatch, span) = (tracing::dispatcher::get_default(Clone::clone), Span::current());
     let handle = tracker.spawn_blocking(move || {
         let _permit = permit;
-        tracing::dispatcher::with_default(&dispatch, || RUN.sync_scope(run.clone(), || call(&run)))
+        let call = || RUN.sync_scope(run.clone(), || call(&run));
+        tracing::dispatcher::with_default(&dispatch, || span.in_scope(call))
     });
     match handle.await {
         Ok(ending) => ending,

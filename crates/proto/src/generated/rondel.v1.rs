@@ -222,6 +222,9 @@ pub struct Trigger {
     pub serial: bool,
     #[prost(string, tag = "17")]
     pub trigger: ::prost::alloc::string::String,
+    /// The span of the server's that sends it, as W3C Trace Context writes it; empty for none.
+    #[prost(string, tag = "18")]
+    pub traceparent: ::prost::alloc::string::String,
 }
 /// What became of triggers, in the order in which it happened.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -25,6 +25,7 @@ mod pages;
 mod request_keys;
 mod results;
 mod stats;
+mod traces;
 mod upkeep;
 
 use std::sync::Arc;
@@ -62,6 +63,7 @@ pub use self::pages::*;
 pub use self::request_keys::*;
 pub use self::results::*;
 pub use self::stats::*;
+pub use self::traces::*;
 pub use self::upkeep::*;
 
 use self::edits::{change, saved};
@@ -105,6 +107,7 @@ macro_rules! for_each_conformance_check {
             an_edit_finds_the_run_that_a_delay_follows,
             an_edit_meets_the_end_of_the_run_that_a_delay_follows,
             an_edit_sees_rows_that_jitter_puts_off,
+            a_trace_is_found_by_its_run_and_forgotten_with_age,
             the_clock_goes_on,
             a_lease_is_held_by_one,
             nodes_that_join_at_once_differ,

@@ -15,6 +15,7 @@ mod ledger_follow;
 mod logs;
 mod outbox;
 mod request_keys;
+mod traces;
 mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,6 +29,7 @@ use rondel_core::homes::Switch;
 use rondel_core::run::Attempt;
 use rondel_core::{
     AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, RunStatus, Timestamp,
+    TraceParent,
 };
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -114,6 +116,8 @@ struct State {
     declared: BTreeMap<(AppId, String), DeclaredSet>,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
+    /// The spans that asked for runs.
+    traces: BTreeMap<RunId, TraceParent>,
     /// Which jobs follow from which.
     parents: Vec<Edge>,
     /// What got its verdict in the batch that is being written.

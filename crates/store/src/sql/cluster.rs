@@ -11,7 +11,7 @@ use sqlx::any::AnyRow;
 use super::dialect::Dialect;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session};
+use crate::cluster::{Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
 
@@ -96,6 +96,15 @@ impl Cluster for SqlStore {
 
     fn is_single_server(&self) -> bool {
         self.texts.dialect() == Dialect::Sqlite
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        // SQLite has a pool for its one writer; elsewhere both are the same.
+        let pools = if self.is_single_server() { vec![&self.read, &self.write] } else { vec![&self.read] };
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let idle: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();
+        let size: u32 = pools.iter().map(|pool| pool.size()).sum();
+        Some(Connections { busy: size.saturating_sub(idle), idle })
     }
 
     async fn join(&self, request: &JoinRequest) -> Result<Join> {

@@ -108,7 +108,7 @@ impl SqlStore {
 
     /// Ends a run whose result the database refuses, without anything of what was refused.
     async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &Finish, error: &StoreError) -> Result<Ends> {
-        tracing::error!(run = %finish.run, %error, "a result cannot be written");
+        tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
         let failed = Finish {
             outcome: Outcome::Failed { retryable: false },
             executor: None,

@@ -41,6 +41,7 @@ mod rows;
 mod sessions;
 mod stats;
 mod tokens;
+mod traces;
 mod upkeep;
 mod upkeep_heal;
 mod url;

@@ -26,6 +26,7 @@ use crate::openapi::{Input, Taken};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::trace;
 
 /// By which our own clients say that a person stands behind a request.
 const CLIENT_HEADER: &str = "rondel-client";
@@ -96,7 +97,7 @@ pub(super) async fn trigger(
     if let Some(params) = &body.params {
         fit(&call, &record, params)?;
     }
-    request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None }).await
+    request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None, trace: call.trace }).await
 }
 
 pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
@@ -157,7 +158,7 @@ pub(crate) async fn repetition<Q>(
     // An edit since then does not change what is repeated.
     let is_current = run.params.is_none() && run.job_version == record.version;
     let params = if is_current { None } else { run_json::params(call, run).await? };
-    Ok((record, RunRequest { params, trigger, parent: Some(run.id) }))
+    Ok((record, RunRequest { params, trigger, parent: Some(run.id), trace: call.trace }))
 }
 
 /// Refuses parameters of one run that the job's handler would refuse.
@@ -170,6 +171,7 @@ pub(crate) fn fit<Q>(call: &Call<Q>, record: &JobRecord, params: &Value) -> Resu
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
     let run = call.engine().request_run(record, request).await?;
+    trace::about(run.id);
     call.note.after(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
     let mut response = json(StatusCode::CREATED, &run_json::whole(call, run).await?)?;
@@ -188,6 +190,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Probl
     };
     let found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))?;
     call.check(Some(found.app), || missing(call, path))?;
+    trace::about(found.id);
     Ok(found)
 }
 

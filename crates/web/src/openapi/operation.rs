@@ -37,6 +37,7 @@ const fn word(permission: Permission) -> &'static str {
         Permission::Operate => "operate",
         Permission::Edit => "edit",
         Permission::Admin => "admin",
+        Permission::Watch => "watch",
         Permission::Cluster => "cluster",
     }
 }

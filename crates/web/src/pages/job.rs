@@ -228,7 +228,7 @@ pub(super) async fn trigger(page: Page, JobName(name): JobName, fields: Fields) 
             own_params(&page, &value, &record)?
         }
     };
-    let request = RunRequest { params, trigger: Trigger::Manual, parent: None };
+    let request = RunRequest { params, trigger: Trigger::Manual, parent: None, trace: page.call.trace };
     let run = page.engine().request_run(&record, request).await?;
     page.call.note.after(&serde_json::json!({"run": run.id}));
     Ok(own_path(fields.get("back")).map_or_else(|| to(&format!("/runs/{}", run.id)), to))

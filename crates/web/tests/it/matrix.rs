@@ -121,7 +121,12 @@ impl World {
                 engine.create_job(id, spec, "test").await.unwrap()
             }
         };
-        let request = rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None };
+        let request = rondel_admin::jobs::RunRequest {
+            params: None,
+            trigger: rondel_core::Trigger::Api,
+            parent: None,
+            trace: None,
+        };
         let run = engine.request_run(&record, request).await.unwrap().id.to_string();
         if engine.find_calendar(id, "cal").await.unwrap().is_none() {
             let spec: CalendarSpec =

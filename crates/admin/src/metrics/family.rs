@@ -1,0 +1,171 @@
+//! Metrics as they are told: families of samples, and their text in the format that Prometheus reads.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelKey, EncodeLabelSet, EncodeLabelValue, LabelSetEncoder, MetricEncoder, text,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
+
+use super::histogram::Observed;
+
+/// All samples of one name.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// Without the `_total` that counters end in.
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    samples: Vec<(Labels, Value)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Counter(u64),
+    /// A counter of seconds.
+    Seconds(f64),
+    Gauge(f64),
+    Histogram(Observed),
+}
+
+#[derive(Debug)]
+struct Labels(Vec<(&'static str, String)>);
+
+/// Samples of one name, put together.
+pub(crate) type Label = (&'static str, String);
+
+pub(crate) fn label(name: &'static str, value: impl Into<String>) -> Label {
+    (name, value.into())
+}
+
+impl Family {
+    pub(crate) fn counters(
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = (Vec<Label>, u64)>,
+    ) -> Self {
+        let samples = samples.into_iter().map(|(labels, count)| (Labels(labels), Value::Counter(count)));
+        Self { name, help, kind: MetricType::Counter, samples: samples.collect() }
+    }
+
+    pub(crate) fn counter(name: &'static str, help: &'static str, count: u64) -> Self {
+        Self::counters(name, help, [(Vec::new(), count)])
+    }
+
+    pub(crate) fn seconds(name: &'static str, help: &'static str, seconds: f64) -> Self {
+        Self { name, help, kind: MetricType::Counter, samples: vec![(Labels(Vec::new()), Value::Seconds(seconds))] }
+    }
+
+    pub(crate) fn gauges(
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = (Vec<Label>, f64)>,
+    ) -> Self {
+        let samples = samples.into_iter().map(|(labels, value)| (Labels(labels), Value::Gauge(value)));
+        Self { name, help, kind: MetricType::Gauge, samples: samples.collect() }
+    }
+
+    pub(crate) fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
+        Self::gauges(name, help, [(Vec::new(), value)])
+    }
+
+    pub(crate) fn histograms(
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = (Vec<Label>, Observed)>,
+    ) -> Self {
+        let samples = samples.into_iter().map(|(labels, observed)| (Labels(labels), Value::Histogram(observed)));
+        Self { name, help, kind: MetricType::Histogram, samples: samples.collect() }
+    }
+
+    pub(crate) fn histogram(name: &'static str, help: &'static str, observed: Observed) -> Self {
+        Self::histograms(name, help, [(Vec::new(), observed)])
+    }
+}
+
+/// The media type of [`text_of`].
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The text of these families, in their order.
+pub(crate) fn text_of(families: Vec<Family>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Told(families)));
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Told(Vec<Family>);
+
+impl Collector for Told {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for Family { name, help, kind, samples } in &self.0 {
+            let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
+            for (labels, value) in samples {
+                // An empty set would be told as {}.
+                if labels.0.is_empty() {
+                    value.encode(&mut metric)?;
+                } else {
+                    value.encode(&mut metric.encode_family(labels)?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Value {
+    fn encode(&self, metric: &mut MetricEncoder<'_>) -> fmt::Result {
+        type None<'a> = Option<&'a Exemplar<Labels, f64>>;
+        match self {
+            Self::Counter(count) => metric.encode_counter(count, None::None),
+            Self::Seconds(seconds) => metric.encode_counter(seconds, None::None),
+            Self::Gauge(value) => metric.encode_gauge(value),
+            Self::Histogram(Observed { buckets, sum_seconds, count }) => {
+                metric.encode_histogram::<Labels>(*sum_seconds, *count, buckets, None)
+            }
+        }
+    }
+}
+
+impl EncodeLabelSet for Labels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        for (name, value) in &self.0 {
+            let mut label = encoder.encode_label();
+            let mut key = label.encode_label_key()?;
+            EncodeLabelKey::encode(name, &mut key)?;
+            let mut text = key.encode_label_value()?;
+            EncodeLabelValue::encode(value, &mut text)?;
+            text.finish()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Histogram;
+
+    #[test]
+    fn families_are_told_in_the_words_of_the_format() {
+        let histogram = Histogram::new(&[1, 10]);
+        histogram.observe(std::time::Duration::from_millis(5));
+        let text = text_of(vec![
+            Family::counters("a", "Counted", [(vec![label("x", "say \"hi\"\n")], 2)]),
+            Family::gauge("b_seconds", "A length", 0.5),
+            Family::histogram("c_seconds", "Lengths", histogram.read()),
+            Family::gauges("d", "Nothing yet", []),
+        ]);
+        let expected = "# HELP a Counted\n# TYPE a counter\na_total{x=\"say \\\"hi\\\"\\n\"} 2\n\
+            # HELP b_seconds A length\n# TYPE b_seconds gauge\nb_seconds 0.5\n\
+            # HELP c_seconds Lengths\n# TYPE c_seconds histogram\nc_seconds_sum 0.005\nc_seconds_count 1\n\
+            c_seconds_bucket{le=\"0.001\"} 0\nc_seconds_bucket{le=\"0.01\"} 1\nc_seconds_bucket{le=\"+Inf\"} 1\n\
+            # HELP d Nothing yet\n# TYPE d gauge\n# EOF\n";
+        assert_eq!(text.unwrap(), expected);
+    }
+}

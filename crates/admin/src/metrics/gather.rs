@@ -1,0 +1,302 @@
+//! Everything that `/metrics` tells, read at the moment at which somebody asks: the one list of names, which docs/METRICS.md
+//! describes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rondel_core::homes::Switch;
+use rondel_core::{NamespaceId, Timestamp};
+use rondel_store::catalog::JobRecord;
+
+use super::family::{Family, Label, label, text_of};
+use super::jobs::JobState;
+use super::{FireOutcome, NamespaceCounts, process, size};
+use crate::counters::Count;
+use crate::engine::{Engine, Shared};
+
+/// Jobs that one statement looks up.
+const LOOKUP: usize = 500;
+
+/// The text of everything.
+pub(crate) async fn gather(engine: &Engine) -> Result<String, fmt::Error> {
+    let shared = engine.shared();
+    let now = shared.clock.now();
+    let mut families = vec![build_info(shared)];
+    families.extend(fires(shared));
+    families.extend(engine_steps(shared, now));
+    families.extend(edges(shared));
+    families.extend(executors(shared));
+    families.extend(cluster(shared, now));
+    families.extend(rare(shared));
+    families.extend(jobs(engine).await);
+    families.extend(process::families());
+    text_of(families)
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a metric is a float, and 2^53 is far away")]
+const fn to_f64(count: u64) -> f64 {
+    count as f64
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    to_f64(u64::try_from(at.as_millis()).unwrap_or(0)) / 1_000.0
+}
+
+fn build_info(shared: &Shared) -> Family {
+    let labels = vec![label("version", &shared.config.server_version), label("node", &shared.config.node_name)];
+    Family::gauges("rondel_build_info", "The program and this node's name; always 1", [(labels, 1.0)])
+}
+
+fn fires(shared: &Shared) -> Vec<Family> {
+    let namespaces = shared.definitions.namespaces.all();
+    let fires = namespaces.iter().flat_map(|counts| {
+        counts.read_fires().filter(|(.., count)| *count > 0).map(|(trigger, outcome, count)| {
+            let labels = vec![
+                label("namespace", &counts.name),
+                label("trigger", trigger.as_str()),
+                label("outcome", outcome.as_str()),
+            ];
+            (labels, count)
+        })
+    });
+    let missed = namespaces.iter().flat_map(|counts| {
+        let reasons = FireOutcome::ALL.into_iter().filter(|outcome| outcome.is_missed());
+        reasons.map(|reason| (of_namespace(counts, "reason", reason.as_str()), missed_count(counts, reason)))
+    });
+    let runs = namespaces.iter().flat_map(|counts| {
+        let verdicts = counts.read_runs().filter(|(status, _)| status.is_terminal());
+        verdicts.map(|(status, count)| (of_namespace(counts, "status", status.as_str()), count))
+    });
+    let retries = namespaces.iter().flat_map(|counts| {
+        let counted = counts.read_retries().filter(|(_, count)| *count > 0);
+        counted.map(|(why, count)| (of_namespace(counts, "reason", why.as_str()), count))
+    });
+    let metrics = &shared.metrics;
+    vec![
+        Family::counters("rondel_fires", "What became of fires, as this node decided it", fires),
+        Family::counters("rondel_missed_fires", "Fires that nobody ran although they were due", missed),
+        Family::histogram(
+            "rondel_fire_lateness_seconds",
+            "From the instant at which a fire of a schedule was due to its release",
+            metrics.fire_lateness.read(),
+        ),
+        Family::counters("rondel_runs", "Runs that got their verdict, shards each for itself", runs),
+        Family::counters("rondel_retries", "Attempts that another one followed", retries),
+        Family::histogram(
+            "rondel_run_queue_seconds",
+            "From the instant at which a run was due to its sending to an executor",
+            metrics.run_queue.read(),
+        ),
+        Family::histogram(
+            "rondel_run_duration_seconds",
+            "From the start of a handler to its end",
+            metrics.run_duration.read(),
+        ),
+        Family::gauge("rondel_runs_active", "Runs in executors' hands", to_f64(get(&metrics.runs_active))),
+        Family::gauge(
+            "rondel_runs_queued",
+            "Runs that are due and wait for an executor, a limit or their turn",
+            to_f64(get(&metrics.runs_queued)),
+        ),
+    ]
+}
+
+fn of_namespace(counts: &NamespaceCounts, name: &'static str, value: &str) -> Vec<Label> {
+    vec![label("namespace", &counts.name), label(name, value)]
+}
+
+fn missed_count(counts: &NamespaceCounts, reason: FireOutcome) -> u64 {
+    counts.read_fires().filter(|(_, outcome, _)| *outcome == reason).map(|(.., count)| count).sum()
+}
+
+fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
+    let metrics = &shared.metrics;
+    let lag = metrics.scanned_at().map_or(0.0, |at| now.since(at).as_secs_f64());
+    let replies = [("accepted", &metrics.accepted), ("refused", &metrics.refused)];
+    vec![
+        Family::gauge("rondel_scheduler_lag_seconds", "Since the last look for due jobs that came to its end", lag),
+        Family::histogram("rondel_scan_duration_seconds", "A look for due jobs", metrics.scan.read()),
+        Family::histogram("rondel_tick_duration_seconds", "The check of what is due next", metrics.tick.read()),
+        Family::histograms(
+            "rondel_dispatch_duration_seconds",
+            "From the sending of a run to the executor's word that it has it, or does not take it",
+            replies.map(|(result, histogram)| (vec![label("result", result)], histogram.read())),
+        ),
+        Family::histogram(
+            "rondel_result_write_duration_seconds",
+            "A batch of results, until it is durable",
+            metrics.results_written.read(),
+        ),
+    ]
+}
+
+/// What comes and goes beside runs.
+fn edges(shared: &Shared) -> Vec<Family> {
+    let metrics = &shared.metrics;
+    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(&metrics.requests);
+    vec![
+        Family::counters(
+            "rondel_http_requests",
+            "Answers of the API and the console, by the class of their status",
+            classes.map(|(class, count)| (vec![label("class", class)], get(count))),
+        ),
+        Family::histogram(
+            "rondel_http_request_duration_seconds",
+            "From a request's arrival until its answer begins",
+            metrics.request_duration.read(),
+        ),
+        Family::gauge(
+            "rondel_log_followers",
+            "Readers who follow a run's log",
+            to_f64(size(shared.log_readers.count())),
+        ),
+        Family::counter("rondel_log_bytes", "Text of runs' logs that was stored", get(&metrics.log_bytes)),
+        Family::counters(
+            "rondel_alert_deliveries",
+            "Messages about failures, by what became of a try",
+            [
+                ("delivered", &metrics.alerts_delivered),
+                ("refused", &metrics.alerts_refused),
+                ("given_up", &metrics.alerts_given_up),
+            ]
+            .map(|(result, count)| (vec![label("result", result)], get(count))),
+        ),
+    ]
+}
+
+fn executors(shared: &Shared) -> Vec<Family> {
+    let names: BTreeMap<NamespaceId, String> = shared.definitions.namespaces.names().into_iter().collect();
+    let mut counts: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
+    let mut slots: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
+    for one in shared.registry.all() {
+        let namespace = names.get(&one.namespace).cloned().unwrap_or_else(|| one.namespace.to_string());
+        let key = |state| (namespace.clone(), one.app_name.clone(), state);
+        *counts.entry(key(if one.draining { "draining" } else { "online" })).or_default() += 1;
+        *slots.entry(key("busy")).or_default() += u64::from(one.running.min(one.slots));
+        *slots.entry(key("free")).or_default() += u64::from(one.slots.saturating_sub(one.running));
+    }
+    let told = |counts: BTreeMap<(String, String, &'static str), u64>| {
+        counts.into_iter().map(|((namespace, app, state), count)| {
+            (vec![label("namespace", namespace), label("app", app), label("state", state)], to_f64(count))
+        })
+    };
+    vec![
+        Family::gauges("rondel_executors", "Executors that are connected to this node", told(counts)),
+        Family::gauges("rondel_executor_slots", "Their slots, by their last heartbeats", told(slots)),
+    ]
+}
+
+fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
+    let nodes = shared.membership.nodes();
+    let mut states = BTreeMap::from([("active", 0_u64), ("draining", 0), ("stopped", 0), ("leaving", 0), ("dead", 0)]);
+    let mut ages = Vec::new();
+    for node in nodes.iter() {
+        let state = match node.is_living(now) {
+            false => "dead",
+            true if node.report.is_leaving => "leaving",
+            true => match node.switch {
+                Switch::Active => "active",
+                Switch::Draining => "draining",
+                Switch::Stopped => "stopped",
+            },
+        };
+        *states.entry(state).or_default() += 1;
+        let renewed_at = node.lease_until - shared.config.lease;
+        ages.push((vec![label("node", &node.name)], now.since(renewed_at).as_secs_f64()));
+    }
+    let states = states.into_iter().map(|(state, count)| (vec![label("state", state)], to_f64(count)));
+    let skew = std::time::Duration::from_millis(shared.clock.skew_ms().unsigned_abs()).as_secs_f64();
+    let skew = if shared.clock.skew_ms() < 0 { -skew } else { skew };
+    let connections = shared.store.connections().into_iter().flat_map(|use_of| {
+        [("busy", use_of.busy), ("idle", use_of.idle)]
+            .map(|(state, count)| (vec![label("state", state)], f64::from(count)))
+    });
+    vec![
+        Family::gauges("rondel_nodes", "Servers of the cluster, as this one sees them", states),
+        Family::gauges(
+            "rondel_node_heartbeat_age_seconds",
+            "Since a server last renewed its lease, as this one sees it",
+            ages,
+        ),
+        Family::gauge(
+            "rondel_node_lease_held",
+            "1 while this node may act",
+            f64::from(u8::from(shared.membership.holds())),
+        ),
+        Family::gauge("rondel_clock_skew_seconds", "How far this host's clock is ahead of the database's", skew),
+        Family::gauges("rondel_db_pool_connections", "Connections to the database", connections),
+        Family::gauge(
+            "rondel_db_up",
+            "1 while the database answers",
+            f64::from(u8::from(shared.database.trouble().is_none())),
+        ),
+    ]
+}
+
+/// What is to be 0 in a quiet cluster.
+fn rare(shared: &Shared) -> Vec<Family> {
+    Count::ALL.iter().map(|what| Family::counter(what.metric(), what.help(), shared.counters.get(*what))).collect()
+}
+
+/// Series of single jobs, of those that still exist. Where the database does not answer, there are none.
+async fn jobs(engine: &Engine) -> Vec<Family> {
+    let shared = engine.shared();
+    let known = shared.definitions.jobs.all();
+    let mut by_namespace: BTreeMap<NamespaceId, Vec<&JobState>> = BTreeMap::new();
+    for state in &known {
+        by_namespace.entry(state.namespace).or_default().push(state);
+    }
+    let mut told: Vec<(&JobState, JobRecord)> = Vec::new();
+    for (namespace, states) in by_namespace {
+        for chunk in states.chunks(LOOKUP) {
+            let names: Vec<&str> = chunk.iter().map(|state| state.name.as_str()).collect();
+            let Ok(records) = shared.store.jobs_named(namespace, &names).await else { continue };
+            let found = |record: JobRecord| {
+                let state = chunk.iter().find(|state| state.job == record.id)?;
+                Some((*state, record))
+            };
+            told.extend(records.into_iter().filter_map(found));
+        }
+    }
+    let of = |state: &JobState| vec![label("namespace", &state.namespace_name), label("job", &state.name)];
+    let instants = |read: fn(&(&JobState, JobRecord)) -> Option<Timestamp>| {
+        let known = told.iter().filter_map(move |one| Some((of(one.0), seconds(read(one)?))));
+        known.collect::<Vec<_>>()
+    };
+    let info = told.iter().map(|(state, record)| {
+        let more = [
+            label("app", &record.spec.app),
+            label("handler", &record.spec.handler),
+            label("enabled", record.spec.enabled.to_string()),
+        ];
+        (of(state).into_iter().chain(more).collect(), 1.0)
+    });
+    let statuses = told.iter().filter_map(|(state, _)| {
+        let status = label("status", state.last_status?.as_str());
+        Some((of(state).into_iter().chain([status]).collect(), 1.0))
+    });
+    vec![
+        Family::gauges("rondel_job_info", "Jobs with series of their own; always 1", info),
+        Family::gauges(
+            "rondel_job_next_fire_timestamp_seconds",
+            "When a job fires next",
+            instants(|(_, record)| record.next_fire_at),
+        ),
+        Family::gauges(
+            "rondel_job_last_success_timestamp_seconds",
+            "When a run of a job last succeeded, as far as this node has seen",
+            instants(|(state, _)| state.succeeded_at),
+        ),
+        Family::gauges("rondel_job_last_run_status", "The newest verdict of a job; 1 for the one that it is", statuses),
+        Family::gauges(
+            "rondel_job_consecutive_failures",
+            "Runs of a job that failed since the last one that succeeded",
+            told.iter().map(|(state, _)| (of(state), to_f64(state.failures))),
+        ),
+    ]
+}

@@ -1,0 +1,73 @@
+//! How long things took, in buckets: two additions for each observation, and no lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Upper ends of buckets, in milliseconds: from what is on time to what is an outage.
+pub(crate) const LATENESS: &[u64] =
+    &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000];
+/// The same for the work of handlers, up to a day.
+pub(crate) const WORK: &[u64] = &[
+    1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 14_400_000,
+    86_400_000,
+];
+/// The same for steps of the engine and answers of the API.
+pub(crate) const STEP: &[u64] = &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000];
+
+/// Observed lengths of time.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    ends_ms: &'static [u64],
+    /// One more than there are ends: the last one is for what is longer than all of them.
+    counts: Box<[AtomicU64]>,
+    sum_us: AtomicU64,
+}
+
+/// What a histogram holds at a moment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Observed {
+    /// Upper ends in seconds, with how many fell into each bucket alone; the last end is infinite.
+    pub(crate) buckets: Vec<(f64, u64)>,
+    pub(crate) sum_seconds: f64,
+    pub(crate) count: u64,
+}
+
+impl Histogram {
+    pub(crate) fn new(ends_ms: &'static [u64]) -> Self {
+        let counts = (0..=ends_ms.len()).map(|_| AtomicU64::new(0)).collect();
+        Self { ends_ms, counts, sum_us: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn observe(&self, length: Duration) {
+        let us = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        let bucket = self.ends_ms.partition_point(|end| end.saturating_mul(1_000) < us);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Observed {
+        let ends = self.ends_ms.iter().map(|end| Duration::from_millis(*end).as_secs_f64());
+        let ends = ends.chain(std::iter::once(f64::INFINITY));
+        let buckets: Vec<(f64, u64)> = ends.zip(self.counts.iter().map(|one| one.load(Ordering::Relaxed))).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum_seconds = Duration::from_micros(self.sum_us.load(Ordering::Relaxed)).as_secs_f64();
+        Observed { buckets, sum_seconds, count }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observation_falls_into_the_bucket_that_ends_with_it() {
+        let histogram = Histogram::new(&[1, 10]);
+        for us in [0, 1_000, 1_001, 10_000, 10_001] {
+            histogram.observe(Duration::from_micros(us));
+        }
+        let read = histogram.read();
+        let counts: Vec<u64> = read.buckets.iter().map(|(_, count)| *count).collect();
+        assert_eq!((counts.as_slice(), read.count), ([2, 2, 1].as_slice(), 5));
+        assert!((read.sum_seconds - 0.022_002).abs() < 1e-9, "{read:?}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Series of single jobs: off unless a setting says how many may have them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use rondel_core::{JobId, NamespaceId, RunStatus, Timestamp};
+
+/// Stands for "not known" where an instant is.
+const NEVER: i64 = i64::MIN;
+/// The same where a status is.
+const NONE: u8 = u8::MAX;
+
+/// What this node knows of a job's runs.
+#[derive(Debug)]
+pub(crate) struct JobSeries {
+    namespace: NamespaceId,
+    namespace_name: String,
+    name: RwLock<String>,
+    succeeded_at_ms: AtomicI64,
+    last_status: AtomicU8,
+    failures: AtomicU64,
+}
+
+/// The same at a moment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct JobState {
+    pub(crate) job: JobId,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) namespace_name: String,
+    pub(crate) name: String,
+    pub(crate) succeeded_at: Option<Timestamp>,
+    pub(crate) last_status: Option<RunStatus>,
+    pub(crate) failures: u64,
+}
+
+impl JobSeries {
+    fn new((namespace, namespace_name): (NamespaceId, &str), name: &str) -> Self {
+        Self {
+            namespace,
+            namespace_name: namespace_name.to_owned(),
+            name: RwLock::new(name.to_owned()),
+            succeeded_at_ms: AtomicI64::new(NEVER),
+            last_status: AtomicU8::new(NONE),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// A run of the job has its verdict.
+    pub(crate) fn ended(&self, status: RunStatus, at: Timestamp) {
+        self.last_status.store(status as u8, Ordering::Relaxed);
+        match status {
+            RunStatus::Succeeded => {
+                self.succeeded_at_ms.fetch_max(at.as_millis(), Ordering::Relaxed);
+                self.failures.store(0, Ordering::Relaxed);
+            }
+            RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            RunStatus::Pending
+            | RunStatus::Waiting
+            | RunStatus::Running
+            | RunStatus::Cancelled
+            | RunStatus::Skipped => {}
+        }
+    }
+
+    fn read(&self, job: JobId) -> JobState {
+        let succeeded_at_ms = self.succeeded_at_ms.load(Ordering::Relaxed);
+        JobState {
+            job,
+            namespace: self.namespace,
+            namespace_name: self.namespace_name.clone(),
+            name: self.name.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            succeeded_at: (succeeded_at_ms != NEVER).then(|| Timestamp::from_millis(succeeded_at_ms)),
+            last_status: RunStatus::ALL.get(usize::from(self.last_status.load(Ordering::Relaxed))).copied(),
+            failures: self.failures.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The jobs that have series: the first ones that this node met, up to the setting.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    count_max: usize,
+    known: Mutex<BTreeMap<JobId, Arc<JobSeries>>>,
+}
+
+impl Jobs {
+    pub(crate) fn new(count_max: usize) -> Self {
+        Self { count_max, known: Mutex::default() }
+    }
+
+    /// The series of a job, with the name that it has now; `None` where there is no room for more.
+    pub(crate) fn of(&self, job: JobId, namespace: (NamespaceId, &str), name: &str) -> Option<Arc<JobSeries>> {
+        if self.count_max == 0 {
+            return None;
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = known.get(&job) {
+            let mut current = series.name.write().unwrap_or_else(PoisonError::into_inner);
+            if *current != name {
+                name.clone_into(&mut current);
+            }
+            return Some(Arc::clone(series));
+        }
+        if known.len() >= self.count_max {
+            return None;
+        }
+        let series = Arc::new(JobSeries::new(namespace, name));
+        known.insert(job, Arc::clone(&series));
+        Some(series)
+    }
+
+    pub(crate) fn all(&self) -> Vec<JobState> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().map(|(job, series)| series.read(*job)).collect()
+    }
+
+    /// A deleted job has no series any more.
+    pub(crate) fn forget(&self, job: JobId) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEFAULT: (NamespaceId, &str) = (NamespaceId::new(1), "default");
+
+    #[test]
+    fn only_as_many_jobs_have_series_as_the_setting_says() {
+        let jobs = Jobs::new(2);
+        let of = |id: i64, name: &str| jobs.of(JobId::new(id), DEFAULT, name);
+        assert!(of(1, "a").is_some() && of(2, "b").is_some() && of(3, "c").is_none());
+        assert!(of(1, "renamed").is_some());
+        let names = || jobs.all().into_iter().map(|state| state.name).collect::<Vec<_>>();
+        assert_eq!(names(), ["renamed", "b"]);
+        jobs.forget(JobId::new(1));
+        assert!(of(3, "c").is_some());
+        assert_eq!(names(), ["b", "c"]);
+        assert!(Jobs::default().of(JobId::new(1), DEFAULT, "a").is_none());
+    }
+
+    #[test]
+    fn failures_are_counted_until_the_next_success() {
+        let series = JobSeries::new(DEFAULT, "a");
+        let at = Timestamp::from_secs;
+        let read = || series.read(JobId::new(1));
+        assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, None, 0));
+        series.ended(RunStatus::Succeeded, at(5));
+        series.ended(RunStatus::Failed, at(6));
+        series.ended(RunStatus::Skipped, at(7));
+        series.ended(RunStatus::TimedOut, at(8));
+        assert_eq!(
+            (read().last_status, read().succeeded_at, read().failures),
+            (Some(RunStatus::TimedOut), Some(at(5)), 2)
+        );
+        series.ended(RunStatus::Succeeded, at(9));
+        assert_eq!((read().succeeded_at, read().failures), (Some(at(9)), 0));
+    }
+}

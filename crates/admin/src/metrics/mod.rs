@@ -1,0 +1,169 @@
+//! What operators watch: counted where it happens by additions to numbers in memory, and put into words only when
+//! somebody asks (`gather`), in the words of `family`.
+//!
+//! Rare things that are to be 0 in a quiet cluster are counted by [`crate::Counters`] alone, and read from there.
+
+mod family;
+mod gather;
+mod histogram;
+mod jobs;
+mod namespaces;
+mod process;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rondel_core::outcome::After;
+use rondel_core::{Run, Timestamp};
+use rondel_store::ledger::{Finish, Finished};
+
+use crate::definitions::Compiled;
+use crate::dispatch::Ready;
+
+pub use family::MEDIA_TYPE as METRICS_MEDIA_TYPE;
+pub(crate) use gather::gather;
+pub(crate) use histogram::Histogram;
+pub(crate) use jobs::{JobSeries, Jobs};
+pub(crate) use namespaces::{FireOutcome, NamespaceCounts, Namespaces};
+
+/// The numbers of one node since its start.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// From the instant at which a fire of the schedule was due to its release.
+    pub(crate) fire_lateness: Histogram,
+    /// From the instant at which a run was due to its sending.
+    pub(crate) run_queue: Histogram,
+    /// What handlers took.
+    pub(crate) run_duration: Histogram,
+    /// From the sending of a run to the word that the executor has it.
+    pub(crate) accepted: Histogram,
+    /// The same to the word that it does not take it.
+    pub(crate) refused: Histogram,
+    pub(crate) tick: Histogram,
+    pub(crate) scan: Histogram,
+    /// A batch of results, until it is durable.
+    pub(crate) results_written: Histogram,
+    /// Answers of the API and the console, by the first digit of their status.
+    pub(crate) requests: [AtomicU64; 5],
+    pub(crate) request_duration: Histogram,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) alerts_delivered: AtomicU64,
+    pub(crate) alerts_refused: AtomicU64,
+    pub(crate) alerts_given_up: AtomicU64,
+    pub(crate) runs_active: AtomicU64,
+    pub(crate) runs_queued: AtomicU64,
+    /// When the last scan came to its end; 0 before the first.
+    scanned_at_ms: AtomicI64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            fire_lateness: Histogram::new(histogram::LATENESS),
+            run_queue: Histogram::new(histogram::LATENESS),
+            run_duration: Histogram::new(histogram::WORK),
+            accepted: Histogram::new(histogram::STEP),
+            refused: Histogram::new(histogram::STEP),
+            tick: Histogram::new(histogram::STEP),
+            scan: Histogram::new(histogram::STEP),
+            results_written: Histogram::new(histogram::STEP),
+            requests: Default::default(),
+            request_duration: Histogram::new(histogram::STEP),
+            log_bytes: AtomicU64::new(0),
+            alerts_delivered: AtomicU64::new(0),
+            alerts_refused: AtomicU64::new(0),
+            alerts_given_up: AtomicU64::new(0),
+            runs_active: AtomicU64::new(0),
+            runs_queued: AtomicU64::new(0),
+            scanned_at_ms: AtomicI64::new(0),
+        }
+    }
+}
+
+/// So many more, or so many now.
+pub(crate) fn size(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+/// What is counted of the end of an attempt beside what its [`Finish`] says.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    definition: Arc<Compiled>,
+    /// It stands for a whole fire, and nothing of that was ever sent.
+    is_unsent_fire: bool,
+    trigger: rondel_core::Trigger,
+}
+
+impl Counted {
+    /// Of a run that was never sent, as far as this node knows.
+    pub(crate) fn of(run: &Run, definition: &Arc<Compiled>) -> Self {
+        let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run));
+        Self { definition: Arc::clone(definition), is_unsent_fire, trigger: run.trigger }
+    }
+
+    pub(crate) fn of_ready(ready: &Ready) -> Self {
+        let counted = Self::of(&ready.run, &ready.definition);
+        Self { is_unsent_fire: counted.is_unsent_fire && !ready.was_sent, ..counted }
+    }
+}
+
+/// Whether the run is all of its fire.
+fn is_whole(run: &Run) -> bool {
+    run.shard_index == 0 && run.shard_total == Some(1)
+}
+
+impl Metrics {
+    pub(crate) fn scanned(&self, now: Timestamp) {
+        self.scanned_at_ms.store(now.as_millis(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn scanned_at(&self) -> Option<Timestamp> {
+        let ms = self.scanned_at_ms.load(Ordering::Relaxed);
+        (ms > 0).then(|| Timestamp::from_millis(ms))
+    }
+
+    pub(crate) fn answered(&self, status: u16, took: Duration) {
+        if let Some(count) = self.requests.get(usize::from(status / 100).saturating_sub(1)) {
+            add(count, 1);
+        }
+        self.request_duration.observe(took);
+    }
+
+    /// A run goes to an executor.
+    pub(crate) fn sent(&self, ready: &Ready, now: Timestamp) {
+        let run = &ready.run;
+        self.run_queue.observe(now.since(run.due_at));
+        if run.attempt == 1 && !ready.was_sent && is_whole(run) {
+            ready.definition.counts.fires(run.trigger, FireOutcome::Dispatched, 1);
+        }
+    }
+
+    /// An end is durable.
+    pub(crate) fn ended(&self, finish: &Finish, counted: &Counted, finished: &Finished) {
+        let Finished::Stored(after, _) = finished else { return };
+        let counts = &counted.definition.counts;
+        match after {
+            After::Again { reason, .. } => counts.retry(*reason),
+            After::Verdict { status, .. } => {
+                counts.run(*status);
+                if let Some(series) = &counted.definition.series {
+                    series.ended(*status, finish.finished_at);
+                }
+            }
+        }
+        if finish.executor.is_none()
+            && counted.is_unsent_fire
+            && let Some(outcome) = FireOutcome::of_unsent(finish.outcome)
+        {
+            counts.fires(counted.trigger, outcome, 1);
+        }
+        if let Some(started_at) = finish.started_at {
+            self.run_duration.observe(finish.finished_at.since(started_at));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What is counted of fires and runs, apart for each namespace.
+//!
+//! A definition carries the counts of its namespace, so that counting a run looks nothing up. There are never more than
+//! a bounded number: who comes later shares one.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
+
+/// Namespaces that are told apart.
+const NAMESPACE_COUNT_MAX: usize = 1_000;
+/// What the others are called together. No namespace can be called so.
+const OTHERS: &str = "_other";
+
+/// What became of a fire, for whoever waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FireOutcome {
+    Dispatched,
+    Missed,
+    NoExecutor,
+    Expired,
+    SkippedOverlap,
+    SkippedStopped,
+    SkippedParent,
+    Cancelled,
+}
+
+impl FireOutcome {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Dispatched,
+        Self::Missed,
+        Self::NoExecutor,
+        Self::Expired,
+        Self::SkippedOverlap,
+        Self::SkippedStopped,
+        Self::SkippedParent,
+        Self::Cancelled,
+    ];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dispatched => "dispatched",
+            Self::Missed => "missed",
+            Self::NoExecutor => "no_executor",
+            Self::Expired => "expired",
+            Self::SkippedOverlap => "skipped_overlap",
+            Self::SkippedStopped => "skipped_stopped",
+            Self::SkippedParent => "skipped_parent",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether somebody waited for the fire and nobody wanted it passed over.
+    pub(crate) const fn is_missed(self) -> bool {
+        matches!(self, Self::Missed | Self::NoExecutor | Self::Expired)
+    }
+
+    /// What the end of a run that no executor had means for its fire.
+    pub(crate) const fn of_unsent(outcome: Outcome) -> Option<Self> {
+        match outcome {
+            Outcome::Skipped(reason) => Some(match reason {
+                Reason::NoExecutor => Self::NoExecutor,
+                Reason::Expired => Self::Expired,
+                Reason::Overlap | Reason::Covered => Self::SkippedOverlap,
+                Reason::Stopped => Self::SkippedStopped,
+                Reason::Parent => Self::SkippedParent,
+                Reason::Misfire => Self::Missed,
+                Reason::Calendar
+                | Reason::Paused
+                | Reason::Changed
+                | Reason::Deleted
+                | Reason::Retry
+                | Reason::ExecutorLost
+                | Reason::NotReceived
+                | Reason::Refused
+                | Reason::Requested
+                | Reason::Handler => return None,
+            }),
+            Outcome::Cancelled => Some(Self::Cancelled),
+            Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut | Outcome::Lost(_) => None,
+        }
+    }
+}
+
+type Fires = [[AtomicU64; FireOutcome::ALL.len()]; Trigger::ALL.len()];
+
+/// The counts of one namespace.
+#[derive(Debug)]
+pub(crate) struct NamespaceCounts {
+    pub(crate) name: String,
+    fires: Fires,
+    runs: [AtomicU64; RunStatus::ALL.len()],
+    retries: [AtomicU64; Reason::ALL.len()],
+}
+
+impl NamespaceCounts {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            fires: Default::default(),
+            runs: Default::default(),
+            retries: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    pub(crate) fn fires(&self, trigger: Trigger, outcome: FireOutcome, more: u64) {
+        self.fires[trigger as usize][outcome as usize].fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn run(&self, status: RunStatus) {
+        self.runs[status as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn retry(&self, why: Reason) {
+        self.retries[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Fires that were counted, by trigger and outcome.
+    pub(crate) fn read_fires(&self) -> impl Iterator<Item = (Trigger, FireOutcome, u64)> {
+        let triggers = Trigger::ALL.iter().zip(&self.fires);
+        triggers.flat_map(|(trigger, outcomes)| {
+            let counted = FireOutcome::ALL.into_iter().zip(outcomes);
+            counted.map(|(outcome, count)| (*trigger, outcome, count.load(Ordering::Relaxed)))
+        })
+    }
+
+    pub(crate) fn read_runs(&self) -> impl Iterator<Item = (RunStatus, u64)> {
+        let counted = RunStatus::ALL.iter().zip(&self.runs);
+        counted.map(|(status, count)| (*status, count.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn read_retries(&self) -> impl Iterator<Item = (Reason, u64)> {
+        let counted = Reason::ALL.iter().zip(&self.retries);
+        counted.map(|(why, count)| (*why, count.load(Ordering::Relaxed)))
+    }
+}
+
+/// Those of all namespaces that this process has met.
+#[derive(Debug, Default)]
+pub(crate) struct Namespaces(Mutex<BTreeMap<NamespaceId, Arc<NamespaceCounts>>>);
+
+impl Namespaces {
+    pub(crate) fn of(&self, id: NamespaceId, name: &str) -> Arc<NamespaceCounts> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counts) = known.get(&id) {
+            return Arc::clone(counts);
+        }
+        let (id, name) = if known.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHERS) };
+        Arc::clone(known.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
+    }
+
+    /// How they are called.
+    pub(crate) fn names(&self) -> Vec<(NamespaceId, String)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<NamespaceCounts>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_is_counted_by_itself() {
+        let counts = NamespaceCounts::new("default");
+        for (index, outcome) in FireOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index, "{outcome:?} stands elsewhere in the list");
+        }
+        for trigger in Trigger::ALL {
+            for outcome in FireOutcome::ALL {
+                counts.fires(*trigger, outcome, *trigger as u64 * 100 + outcome as u64);
+            }
+        }
+        for (trigger, outcome, count) in counts.read_fires() {
+            assert_eq!(count, trigger as u64 * 100 + outcome as u64);
+        }
+        RunStatus::ALL.iter().for_each(|status| counts.run(*status));
+        counts.run(RunStatus::Failed);
+        assert!(counts.read_runs().all(|(status, count)| count == 1 + u64::from(status == RunStatus::Failed)));
+        counts.retry(Reason::Refused);
+        assert!(counts.read_retries().all(|(why, count)| count == u64::from(why == Reason::Refused)));
+    }
+
+    #[test]
+    fn namespaces_without_end_share_one_count() {
+        let namespaces = Namespaces::default();
+        for id in 1..=2_000 {
+            namespaces.of(NamespaceId::new(id), &format!("n{id}")).run(RunStatus::Succeeded);
+        }
+        let all = namespaces.all();
+        assert_eq!(all.len(), NAMESPACE_COUNT_MAX + 1);
+        let succeeded = |counts: &NamespaceCounts| counts.read_runs().map(|(_, count)| count).sum::<u64>();
+        let others = all.iter().find(|counts| counts.name == OTHERS).unwrap();
+        assert_eq!(succeeded(others), 1_000);
+        assert_eq!(all.iter().map(|counts| succeeded(counts)).sum::<u64>(), 2_000);
+    }
+}

@@ -1,0 +1,160 @@
+//! Traces: from the fire of a job to the executor that gets its run. Nothing is made here unless the configuration says
+//! that traces are exported; what came with a request is handed on either way.
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::global::{self, BoxedSpan, BoxedTracer};
+use opentelemetry::trace::{
+    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId, TraceState,
+    Tracer as _,
+};
+use opentelemetry::{Context, KeyValue};
+use rondel_core::{Timestamp, TraceParent, trace_parent};
+
+use crate::dispatch::Ready;
+
+/// Whose spans these are.
+const SCOPE: &str = "rondel";
+
+thread_local! {
+    /// What the next trace that begins on this thread is called; 0 for whatever.
+    static NEXT_TRACE: Cell<u128> = const { Cell::new(0) };
+}
+
+/// The id that a trace is to have which begins now on this thread, for whoever makes ids: the traces of fires follow from
+/// their runs, so that all attempts are in one, on whichever node.
+#[must_use]
+pub fn take_next_trace() -> Option<u128> {
+    let id = NEXT_TRACE.replace(0);
+    (id != 0).then_some(id)
+}
+
+/// A context whose spans are children of this one.
+#[must_use]
+pub fn context_of(parent: TraceParent) -> Context {
+    let flags = if parent.is_sampled() { TraceFlags::SAMPLED } else { TraceFlags::default() };
+    let (trace_id, span_id) = (TraceId::from(parent.trace_id()), SpanId::from(parent.span_id()));
+    let parent = SpanContext::new(trace_id, span_id, flags, true, TraceState::default());
+    Context::new().with_remote_span_context(parent)
+}
+
+/// What children of this span name as their parent; `None` where it is no span.
+#[must_use]
+pub fn parent_of(span: &SpanContext) -> Option<TraceParent> {
+    let trace_id = u128::from_be_bytes(span.trace_id().to_bytes());
+    TraceParent::new(trace_id, u64::from_be_bytes(span.span_id().to_bytes()), span.is_sampled())
+}
+
+/// Makes the spans of fires, if any are made.
+pub(crate) struct FireTracer(Option<BoxedTracer>);
+
+/// The span of a run on its way to an executor: over when it is dropped, at the latest.
+#[derive(Debug)]
+pub(crate) struct DispatchSpan(BoxedSpan);
+
+impl FireTracer {
+    pub(crate) fn new(is_on: bool) -> Self {
+        Self(is_on.then(|| global::tracer(SCOPE)))
+    }
+
+    /// What a run is sent with, and its dispatch as a span: a child of its fire, which began when it was due and is over
+    /// now; that is a child of whoever asked for it.
+    pub(crate) fn send(
+        &self,
+        ready: &Ready,
+        executor: &str,
+        now: Timestamp,
+    ) -> (Option<TraceParent>, Option<DispatchSpan>) {
+        let Some(tracer) = &self.0 else { return (ready.trace, None) };
+        let context = match ready.trace {
+            Some(parent) => context_of(parent),
+            None => {
+                NEXT_TRACE.set(trace_parent::trace_id(&ready.run));
+                Context::new()
+            }
+        };
+        let mut fire = tracer
+            .span_builder(format!("fire {}", ready.definition.job.name))
+            .with_kind(SpanKind::Producer)
+            .with_start_time(instant(ready.run.due_at.min(now)))
+            .with_attributes(attributes(ready))
+            .start_with_context(tracer, &context);
+        NEXT_TRACE.set(0);
+        if !fire.is_recording() {
+            return (parent_of(fire.span_context()), None);
+        }
+        let context = Context::new().with_remote_span_context(fire.span_context().clone());
+        let dispatch = tracer
+            .span_builder("dispatch")
+            .with_start_time(instant(now))
+            .with_attributes([KeyValue::new("rondel.executor.name", executor.to_owned())])
+            .start_with_context(tracer, &context);
+        fire.end_with_timestamp(instant(now));
+        (parent_of(dispatch.span_context()), Some(DispatchSpan(dispatch)))
+    }
+}
+
+impl DispatchSpan {
+    /// The executor has the run, or has said why it does not take it.
+    pub(crate) fn answered(mut self, refused: Option<&'static str>, now: Timestamp) {
+        if let Some(why) = refused {
+            self.0.set_status(Status::error(why));
+        }
+        self.0.end_with_timestamp(instant(now));
+    }
+}
+
+impl std::fmt::Debug for FireTracer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FireTracer").field(&self.0.is_some()).finish()
+    }
+}
+
+fn attributes(ready: &Ready) -> Vec<KeyValue> {
+    let (run, definition) = (&ready.run, &ready.definition);
+    let mut attributes = vec![
+        KeyValue::new("rondel.run.id", run.id.to_string()),
+        KeyValue::new("rondel.job.name", definition.job.name.clone()),
+        KeyValue::new("rondel.namespace", definition.namespace_name.clone()),
+        KeyValue::new("rondel.attempt", i64::from(run.attempt)),
+        KeyValue::new("rondel.trigger", run.trigger.as_str()),
+        KeyValue::new("rondel.scheduled_time", run.fire_at.to_string()),
+    ];
+    if let Some(total) = run.shard_total.filter(|_| run.parent.is_some() || definition.job.is_sharded()) {
+        attributes.push(KeyValue::new("rondel.shard.index", i64::from(run.shard_index)));
+        attributes.push(KeyValue::new("rondel.shard.total", i64::from(total)));
+    }
+    attributes
+}
+
+fn instant(at: Timestamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at.as_millis()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_parent_comes_back_as_it_went() {
+        let parent: TraceParent = PARENT.parse().unwrap();
+        assert_eq!(parent_of(context_of(parent).span().span_context()), Some(parent));
+        assert_eq!(parent_of(Context::new().span().span_context()), None);
+    }
+
+    #[test]
+    fn without_an_exporter_a_run_is_sent_with_what_it_was_asked_for() {
+        let tracer = FireTracer::new(false);
+        let mut ready = ready(60, &definition(&json!({})));
+        assert!(matches!(tracer.send(&ready, "e", Timestamp::from_secs(61)), (None, None)));
+        ready.trace = PARENT.parse().ok();
+        let (parent, span) = tracer.send(&ready, "e", Timestamp::from_secs(61));
+        assert_eq!((parent, span.is_none()), (ready.trace, true));
+    }
+}

@@ -1,0 +1,98 @@
+//! Traces on their way to a collector, by OTLP over gRPC.
+
+use std::time::Duration;
+
+use opentelemetry::trace::{SpanId, TraceId, TracerProvider as _};
+use opentelemetry::{KeyValue, global};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Sampler, SdkTracerProvider};
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
+use tracing_subscriber::layer::Layer;
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::exit::Failure;
+
+/// All traces, where nobody says less.
+pub(crate) const RATIO_DEFAULT: f64 = 1.0;
+/// How long the end of the program waits for what is on its way.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
+
+/// What makes traces and sends them.
+#[derive(Debug)]
+pub(super) struct Export(SdkTracerProvider);
+
+/// Says whether spans can be sent there.
+pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
+    match reqwest::Url::parse(url) {
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
+        _ => Err(format!(
+            "{url:?} is not the URL of a collector that takes OTLP over gRPC, such as http://127.0.0.1:4317"
+        )),
+    }
+}
+
+/// Says whether this is a share.
+pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
+    if (0.0..=1.0).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} is not a share: 0 for none, 1 for all")) }
+}
+
+impl Export {
+    /// To this collector. What came with a trace keeps what was decided there, whether it is recorded.
+    pub(super) fn to(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
+        let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
+        let exporter = exporter.map_err(|error| Failure::of(format!("cannot send traces to {endpoint}"), &error))?;
+        let mut resource =
+            Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+        if std::env::var_os(SERVICE_NAME).is_none() {
+            resource = resource.with_service_name(service);
+        }
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))))
+            .with_id_generator(Ids::default())
+            .with_resource(resource.build())
+            .build();
+        global::set_tracer_provider(provider.clone());
+        Ok(Self(provider))
+    }
+
+    /// Makes the spans of the program's own code spans of traces; what libraries do is their own affair.
+    pub(super) fn layer<S>(&self) -> Box<dyn Layer<S> + Send + Sync>
+    where
+        S: Subscriber + Send + Sync + for<'span> LookupSpan<'span>,
+    {
+        let is_ours = |meta: &Metadata<'_>| {
+            let target = meta.target();
+            *meta.level() <= Level::INFO && (target.starts_with("rondel") || target == "http")
+        };
+        let spans = tracing_opentelemetry::layer().with_tracer(self.0.tracer("rondel")).with_location(false);
+        let spans = spans.with_threads(false).with_tracked_inactivity(false);
+        spans.with_filter(filter_fn(is_ours).with_max_level_hint(LevelFilter::INFO)).boxed()
+    }
+
+    pub(super) async fn end(self) {
+        let ended = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(END_TIMEOUT)).await;
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "traces were left behind"),
+            Err(error) => tracing::warn!(%error, "traces were left behind"),
+        }
+    }
+}
+
+/// Traces of fires are called by their runs, all others as chance has it.
+#[derive(Debug, Default)]
+struct Ids(RandomIdGenerator);
+
+impl IdGenerator for Ids {
+    fn new_trace_id(&self) -> TraceId {
+        rondel_admin::trace::take_next_trace().map_or_else(|| self.0.new_trace_id(), TraceId::from)
+    }
+
+    fn new_span_id(&self) -> SpanId {
+        self.0.new_span_id()
+    }
+}

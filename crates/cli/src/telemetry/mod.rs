@@ -1,0 +1,100 @@
+//! What the program tells of itself: its own log as lines on stderr; in executors also the layer that carries a run's events
+//! into its log; and traces, where somebody takes them.
+
+mod export;
+mod json;
+
+use std::io::IsTerminal as _;
+
+use tracing::Subscriber;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+pub(crate) use export::{RATIO_DEFAULT, check_endpoint, check_ratio};
+
+use self::export::Export;
+use self::json::JsonLines;
+use crate::config::LogFormat;
+use crate::exit::Failure;
+
+/// What is told, and to whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Telling<'a> {
+    /// A level, or a list of filters.
+    pub(crate) filter: &'a str,
+    pub(crate) format: LogFormat,
+    /// Who takes traces.
+    pub(crate) endpoint: Option<&'a str>,
+    /// Which share of the traces that begin here is told.
+    pub(crate) ratio: f64,
+    /// What the program is called in them.
+    pub(crate) service: &'static str,
+}
+
+impl<'a> Telling<'a> {
+    /// Lines alone.
+    pub(crate) const fn lines(filter: &'a str, format: LogFormat) -> Self {
+        Self { filter, format, endpoint: None, ratio: RATIO_DEFAULT, service: "rondel" }
+    }
+}
+
+/// Traces that are on their way; nothing where none are told.
+#[derive(Debug)]
+pub(crate) struct Telemetry(Option<Export>);
+
+/// Says whether a text is a level or a list of filters.
+pub(crate) fn check(filter: &str) -> Result<(), String> {
+    EnvFilter::try_new(filter)
+        .map(drop)
+        .map_err(|error| format!("{filter:?} is not a log filter such as info: {error}"))
+}
+
+/// Begins to tell, for a program that runs no handlers. Inside of a runtime, on which traces are sent.
+pub(crate) fn start(telling: Telling<'_>) -> Result<Telemetry, Failure> {
+    begin(telling, false)
+}
+
+/// The same for a program with an executor in it.
+pub(crate) fn start_with_runs(telling: Telling<'_>) -> Result<Telemetry, Failure> {
+    begin(telling, true)
+}
+
+fn begin(telling: Telling<'_>, has_runs: bool) -> Result<Telemetry, Failure> {
+    let export = telling.endpoint.map(|endpoint| Export::to(endpoint, telling.ratio, telling.service)).transpose()?;
+    // Whatever stderr shows: a run's log holds what its handler says, and nothing below.
+    let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
+    let all = tracing_subscriber::registry().with(lines(telling.filter, telling.format)?).with(runs);
+    match &export {
+        // Not as an Option, nor in a list: layers in those do not learn whose they are.
+        Some(export) => all.with(export.layer()).try_init(),
+        None => all.try_init(),
+    }
+    .map_err(Failure::from)?;
+    Ok(Telemetry(export))
+}
+
+impl Telemetry {
+    /// Sends what is still on its way, for a short while.
+    pub(crate) async fn end(self) {
+        if let Some(export) = self.0 {
+            export.end().await;
+        }
+    }
+}
+
+fn lines<S>(filter: &str, format: LogFormat) -> Result<Box<dyn Layer<S> + Send + Sync>, Failure>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    let filter = EnvFilter::try_new(filter).map_err(|error| Failure::refused(error.to_string()))?;
+    Ok(match format {
+        LogFormat::Text => {
+            let is_terminal = std::io::stderr().is_terminal();
+            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal);
+            lines.with_filter(filter).boxed()
+        }
+        LogFormat::Json => JsonLines::new(std::io::stderr).with_filter(filter).boxed(),
+    })
+}

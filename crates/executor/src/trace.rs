@@ -1,0 +1,86 @@
+//! The span around a run: every line that the program logs meanwhile has the run's ids by it, and where the program exports
+//! traces (the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in its subscriber), the run is a span of
+//! the trace that the server sent it in.
+
+use rondel_core::RunStatus;
+use tracing::Span;
+use tracing::field::Empty;
+
+use crate::ending::Ending;
+use crate::run::RunContext;
+
+/// The span of a run, which goes on until its handler is over. An error's level, so that no filter leaves it out under
+/// what it lets through.
+pub(crate) fn span(run: &RunContext) -> Span {
+    let span = tracing::error_span!(
+        "run",
+        run_id = %run.run_id(),
+        job = run.job(),
+        attempt = run.attempt(),
+        otel.name = Empty,
+        otel.kind = Empty,
+        otel.status_code = Empty,
+        otel.status_description = Empty,
+    );
+    otel::join(&span, run);
+    span
+}
+
+/// Says how the run ended.
+pub(crate) fn ended(span: &Span, run: &RunContext, ending: &Ending) {
+    tracing::debug!(status = %ending.status, message_of_run = ending.message, "the run ended");
+    if run.is_exported() && !matches!(ending.status, RunStatus::Succeeded | RunStatus::Skipped) {
+        span.record("otel.status_code", "ERROR");
+        span.record("otel.status_description", ending.message.as_str());
+    }
+}
+
+#[cfg(feature = "opentelemetry")]
+mod otel {
+    use opentelemetry::Context;
+    use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
+    use rondel_core::TraceParent;
+    use tracing::Span;
+    use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+    use crate::run::RunContext;
+
+    /// Makes the span a part of the run's trace. Where nothing exports spans, the run keeps the parent that it came with.
+    pub(super) fn join(span: &Span, run: &RunContext) {
+        let parent = run.sent_in().map_or_else(Context::new, context_of);
+        if span.set_parent(parent).is_err() {
+            return;
+        }
+        span.record("otel.name", format!("run {}", run.job()));
+        span.record("otel.kind", "consumer");
+        let shard = run.shard();
+        span.set_attribute("rondel.run.id", run.run_id().to_string());
+        span.set_attribute("rondel.job.name", run.job().to_owned());
+        span.set_attribute("rondel.namespace", run.namespace().to_owned());
+        span.set_attribute("rondel.attempt", i64::from(run.attempt()));
+        span.set_attribute("rondel.trigger", run.trigger().to_owned());
+        span.set_attribute("rondel.scheduled_time", run.fire_at().to_string());
+        span.set_attribute("rondel.shard.index", i64::from(shard.index));
+        span.set_attribute("rondel.shard.total", i64::from(shard.total));
+        if let Some(own) = parent_of(span.context().span().span_context()) {
+            run.set_exported(own);
+        }
+    }
+
+    fn context_of(parent: TraceParent) -> Context {
+        let flags = if parent.is_sampled() { TraceFlags::SAMPLED } else { TraceFlags::default() };
+        let (trace_id, span_id) = (TraceId::from(parent.trace_id()), SpanId::from(parent.span_id()));
+        let parent = SpanContext::new(trace_id, span_id, flags, true, TraceState::default());
+        Context::new().with_remote_span_context(parent)
+    }
+
+    fn parent_of(span: &SpanContext) -> Option<TraceParent> {
+        let trace_id = u128::from_be_bytes(span.trace_id().to_bytes());
+        TraceParent::new(trace_id, u64::from_be_bytes(span.span_id().to_bytes()), span.is_sampled())
+    }
+}
+
+#[cfg(not(feature = "opentelemetry"))]
+mod otel {
+    pub(super) const fn join(_: &tracing::Span, _: &crate::run::RunContext) {}
+}

@@ -1,0 +1,30 @@
+//! In which traces runs were asked for.
+
+use async_trait::async_trait;
+use rondel_core::{IdGen, RunId, Timestamp, TraceParent};
+
+use super::{MemStore, size};
+use crate::{Result, Traces};
+
+#[async_trait]
+impl Traces for MemStore {
+    async fn note_trace(&self, run: RunId, parent: TraceParent) -> Result<()> {
+        self.state().traces.entry(run).or_insert(parent);
+        Ok(())
+    }
+
+    async fn traces(&self, runs: &[RunId]) -> Result<Vec<(RunId, TraceParent)>> {
+        let state = self.state();
+        Ok(runs.iter().filter_map(|run| Some((*run, *state.traces.get(run)?))).collect())
+    }
+
+    async fn forget_traces(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let first = RunId::new(IdGen::first_at(before));
+        let old: Vec<RunId> = state.traces.range(..first).map(|(run, _)| *run).take(size(limit)).collect();
+        for run in &old {
+            state.traces.remove(run);
+        }
+        Ok(old.len() as u64)
+    }
+}

@@ -1,0 +1,100 @@
+//! The span of a request: its lines in the log have the request's id by it, and where spans are exported, it is one of the
+//! caller's trace. Handlers find the span that goes on from here in [`Trace`].
+
+use std::pin::Pin;
+use std::task::{self, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use http::{HeaderMap, Method};
+use hyper::body::Frame;
+use opentelemetry::Context;
+use opentelemetry::trace::TraceContextExt as _;
+use rondel_admin::trace::{context_of, parent_of};
+use rondel_core::TraceParent;
+use tracing::Span;
+use tracing::field::Empty;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+const HEADER: &str = "traceparent";
+
+/// On a request: the span that whatever follows from it is a child of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trace(pub(crate) Option<TraceParent>);
+
+/// The span of a request, and what goes on in it. Where nothing exports spans, that is the caller's own.
+pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (Span, Trace) {
+    // An error's level, so that no filter leaves it out under what it lets through.
+    let span = tracing::error_span!(
+        target: "http",
+        "request",
+        request_id,
+        run_id = Empty,
+        otel.name = Empty,
+        otel.kind = Empty,
+        otel.status_code = Empty,
+    );
+    let caller = caller(headers);
+    if span.set_parent(caller.map_or_else(Context::new, context_of)).is_err() {
+        return (span, Trace(caller));
+    }
+    span.record("otel.name", method.as_str());
+    span.record("otel.kind", "server");
+    span.set_attribute("http.request.method", method.as_str().to_owned());
+    let own = parent_of(span.context().span().span_context());
+    (span, Trace(own.or(caller)))
+}
+
+/// Which route it is: known once it was found.
+pub(crate) fn routed(action: &Method, route: &'static str) {
+    let context = Span::current().context();
+    let span = context.span();
+    if span.is_recording() {
+        span.update_name(format!("{action} {route}"));
+        span.set_attribute(opentelemetry::KeyValue::new("http.route", route));
+    }
+}
+
+/// The run that the request is about.
+pub(crate) fn about(run: rondel_core::RunId) {
+    Span::current().record("run_id", tracing::field::display(run));
+}
+
+pub(crate) fn answered(span: &Span, status: u16) {
+    let context = span.context();
+    if context.span().is_recording() {
+        span.set_attribute("http.response.status_code", i64::from(status));
+        if status >= 500 {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+}
+
+/// The same answer; where its body is made while it is sent, that happens in the span too.
+pub(crate) fn inside(span: &Span, response: Response) -> Response {
+    if response.body().size_hint().exact().is_some() {
+        return response;
+    }
+    response.map(|body| Body::new(InSpan { body, span: span.clone() }))
+}
+
+struct InSpan {
+    body: Body,
+    span: Span,
+}
+
+impl HttpBody for InSpan {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Self { body, span } = self.get_mut();
+        let _inside = span.enter();
+        Pin::new(body).poll_frame(cx)
+    }
+}
+
+/// What a caller says of its trace; what is not in the standard's words is as good as nothing.
+fn caller(headers: &HeaderMap) -> Option<TraceParent> {
+    headers.get(HEADER)?.to_str().ok()?.parse().ok()
+}

@@ -1,0 +1,26 @@
+//! Lines of a program's log, as its JSON form has them.
+
+use serde_json::Value;
+
+/// Every line that a program has written, in order; all of them must be documents, but for those that are for people.
+pub(super) fn lines(stderr: &str) -> Vec<Value> {
+    let documents = stderr.lines().filter(|line| line.starts_with('{'));
+    documents.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// Those that say something of what has one of these names or ids.
+pub(super) fn about<'a>(lines: &'a [Value], words: &[&str]) -> Vec<&'a Value> {
+    let is_about = |line: &&Value| {
+        let text = line.to_string();
+        words.iter().any(|word| text.contains(word))
+    };
+    lines.iter().filter(is_about).collect()
+}
+
+/// The line with this message.
+pub(super) fn saying<'a>(lines: &[&'a Value], message: &str) -> &'a Value {
+    lines
+        .iter()
+        .find(|line| line["message"] == message)
+        .unwrap_or_else(|| panic!("nobody says {message:?}: {lines:#?}"))
+}
