@@ -109,12 +109,15 @@ async fn a_change_whose_answer_could_not_be_written_down_says_that_nobody_knows(
 #[tokio::test]
 async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     let (store, server) = server().await;
-    store.fail(&["create_job"]);
+    store.fail(&["create_job", "answer_audit"]);
     let job = json!({"name": "a", "app": "app", "handler": "handler"});
     server.with_body("POST", "/api/v1/jobs", &job).await.expect(503);
     let entry = newest(store.as_ref()).await;
-    assert_eq!((entry.action.as_str(), entry.object.as_str(), entry.verdict), ("job.create", "a", Verdict::Failed));
-    assert_eq!(entry.after, None);
+    assert_eq!((entry.action.as_str(), entry.after.as_deref()), ("job.create", Some(UNANSWERED)));
+    store.fail(&["create_job"]);
+    server.with_body("POST", "/api/v1/jobs", &job).await.expect(503);
+    let entry = newest(store.as_ref()).await;
+    assert_eq!((entry.object.as_str(), entry.verdict, entry.after), ("a", Verdict::Failed, None));
 }
 
 /// What each changing route leaves behind, in a table that people read: what it says of before and after, and whether it
