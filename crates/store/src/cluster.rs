@@ -128,6 +128,16 @@ impl Node {
         self.lease_until > now
     }
 
+    /// How it stands, in a word: `dead`, `leaving`, or its switch.
+    #[must_use]
+    pub fn status(&self, now: Timestamp) -> &'static str {
+        match self.is_living(now) {
+            false => "dead",
+            true if self.report.is_leaving => "leaving",
+            true => self.switch.as_str(),
+        }
+    }
+
     /// Whether it may be given jobs, and may take over what a dead node left.
     #[must_use]
     pub fn takes_jobs(&self, now: Timestamp) -> bool {

@@ -5,6 +5,7 @@
 //! - [`Calendars`]: business calendars with their versions;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
 //! - [`Ledger`]: due jobs and runs, from claim to verdict;
+//! - [`Changes`]: what changed of late, for those who watch;
 //! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
 //! - [`RequestKeys`]: calls that are made once, however often they are sent;
@@ -16,6 +17,7 @@
 pub mod access;
 pub mod calendars;
 pub mod catalog;
+pub mod changes;
 pub mod cluster;
 pub mod conformance;
 pub mod declarations;
@@ -39,6 +41,7 @@ pub use access::{Accounts, AuditLog, SignIns, Tokens};
 pub use async_trait::async_trait;
 pub use calendars::Calendars;
 pub use catalog::Catalog;
+pub use changes::Changes;
 pub use cluster::{Cluster, LeaseToken};
 pub use declarations::Declarations;
 pub use error::{OpenError, StoreError, Trouble};
@@ -54,6 +57,7 @@ pub use upkeep::Upkeep;
 /// Everything that is remembered.
 pub trait Store:
     Catalog
+    + Changes
     + Accounts
     + SignIns
     + Tokens
@@ -76,6 +80,7 @@ pub trait Store:
 
 impl<
     T: Catalog
+        + Changes
         + Accounts
         + SignIns
         + Tokens

@@ -28,6 +28,7 @@ macro_rules! pass_on {
                 App, Changed, Created, Declared, Definition, Deleted, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
                 NamespaceDeleted, NewJob, VersionRecord,
             };
+            use $crate::changes::{RunStand, SavedJob};
             use $crate::cluster::{ExecutorRecord, HomeMove, Join, JoinRequest, Node, NodeReport, Session};
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
@@ -194,6 +195,13 @@ macro_rules! pass_on {
                 fn delete_calendar(id: CalendarId, expected_version: Option<i64>) -> CalendarDeleted;
                 fn jobs_behind(limit: u32) -> Vec<JobRecord>;
                 fn calendar_users(id: CalendarId, after_name: Option<&str>, limit: u32) -> Vec<String>;
+            } also {});
+            $crate::pass_on!(@$wrapper, Changes {
+                fn runs_after(after: RunId, limit: u32) -> Vec<RunStand>;
+                fn runs_now(ids: &[RunId]) -> Vec<RunStand>;
+                fn runs_of_lease(owner: LeaseToken, limit: u32) -> Vec<RunStand>;
+                fn jobs_saved(since: Timestamp, limit: u32) -> Vec<SavedJob>;
+                fn executor_names(ids: &[ExecutorId]) -> Vec<(ExecutorId, NamespaceId, String)>;
             } also {});
             $crate::pass_on!(@$wrapper, Upkeep {
                 fn roll_up(before: Timestamp, limit: u32) -> u64;

@@ -10,6 +10,7 @@ mod adoption;
 mod broadcasts;
 mod calendars;
 mod catalog;
+mod changes;
 mod claims;
 mod cluster;
 mod declarations;
@@ -48,6 +49,7 @@ pub use self::adoption::*;
 pub use self::broadcasts::*;
 pub use self::calendars::*;
 pub use self::catalog::*;
+pub use self::changes::*;
 pub use self::claims::*;
 pub use self::cluster::*;
 pub use self::declarations::*;
@@ -95,6 +97,7 @@ macro_rules! for_each_conformance_check {
             a_calendar_is_not_deleted_under_a_job_that_is_saved,
             jobs_behind_their_calendar_are_found,
             versions_are_those_that_held,
+            changes_are_read_as_they_stand,
             what_code_declares_is_kept_beside_the_definition,
             an_edit_keeps_settles_and_reopens,
             a_change_of_route_moves_unsent_rows,

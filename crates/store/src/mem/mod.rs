@@ -7,6 +7,7 @@ mod calendars;
 mod catalog;
 mod catalog_change;
 mod catalog_parents;
+mod changes;
 mod cluster;
 mod declarations;
 mod ledger;

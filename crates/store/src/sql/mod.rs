@@ -12,6 +12,7 @@ mod catalog_bulk;
 mod catalog_change;
 mod catalog_parents;
 mod catalog_versions;
+mod changes;
 mod cluster;
 mod cluster_nodes;
 mod declarations;

@@ -7,9 +7,9 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    accounts, audit, calendars, catalog_change, catalog_versions, cluster, declarations, ledger_adopt, ledger_cancel,
-    ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs, request_keys, sessions,
-    tokens, upkeep_heal,
+    accounts, audit, calendars, catalog_change, catalog_versions, changes, cluster, declarations, ledger_adopt,
+    ledger_cancel, ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs,
+    request_keys, sessions, tokens, upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -68,6 +68,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_read::LIST_OF_JOB_BY_STATUS, "(job_id=? AND fire_at_ms<?)"),
         (&ledger_read::LIST_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&ledger_read::LIST_BELOW, "run_parent (parent_id=?)"),
+        (&changes::READ_RUNS_AFTER, "INTEGER PRIMARY KEY (rowid>?)"),
+        (&changes::READ_RUNS_NOW, "INTEGER PRIMARY KEY"),
+        (&changes::READ_RUNS_OF_LEASE, "run_open (node_id=? AND node_epoch=? AND status=?)"),
+        (&changes::READ_JOBS_SAVED, "job_saved (updated_at_ms>?)"),
         (&declarations::READ_MARKS, "declared_set_seen"),
         (&request_keys::FIND_OLD_CALL, "request_key_began (began_at_ms<?)"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),

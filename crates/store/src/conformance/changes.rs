@@ -1,0 +1,67 @@
+//! Checks of what watchers read.
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, RunId, RunStatus, Timestamp};
+
+use super::edits::{change, delete, saved};
+use super::{DEFAULT, claim, finish, finish_all, hands, job, join, next_id, read, run};
+use crate::Store;
+use crate::changes::RunStand;
+use crate::cluster::ExecutorRecord;
+
+/// Runs come by id and as they stand, open ones by their lease, jobs by their last save, deleted ones among them.
+pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
+    let token = join(store).await;
+    let start = store.now().await.unwrap();
+    let first = job(store, Some(start.ceil_second())).await;
+    let rows = [run(&first, token, start.ceil_second()), run(&first, token, start.ceil_second() + super::LEASE)];
+    claim(store, token, &first, rows.to_vec()).await;
+    store.note_running(token, &[hands::in_hand(&rows[1], "one")]).await.unwrap();
+    finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
+    let mut stands = Vec::new();
+    for row in &rows {
+        stands.push(RunStand::from(&read(store, row.id).await));
+    }
+    assert_eq!([stands[0].status, stands[1].status], [RunStatus::Succeeded, RunStatus::Running]);
+    let before = RunId::new(rows[0].id.get() - 1);
+    let own = |found: Vec<RunStand>| -> Vec<RunStand> { found.into_iter().filter(|run| run.job == first.id).collect() };
+    assert_eq!(own(store.runs_after(before, 1_000).await.unwrap()), stands);
+    assert_eq!(store.runs_after(before, 1).await.unwrap(), stands[..1]);
+    assert_eq!(own(store.runs_after(rows[1].id, 1_000).await.unwrap()), []);
+    let mut now = store.runs_now(&[rows[1].id, RunId::new(next_id()), rows[0].id]).await.unwrap();
+    now.sort_by_key(|run| run.id);
+    assert_eq!(now, stands);
+    assert_eq!(store.runs_of_lease(token, 10).await.unwrap(), stands[1..]);
+
+    let deleted = job(store, None).await;
+    let at = store.now().await.unwrap();
+    let edited = saved(change(store, first.id, &first.spec, None, at).await).0;
+    delete(store, deleted.id, None, at).await;
+    let found = store.jobs_saved(start, 1_000).await.unwrap();
+    assert!(found.windows(2).all(|pair| (pair[0].at, pair[0].id) < (pair[1].at, pair[1].id)));
+    let of = |id| found.iter().find(|job| job.id == id).unwrap();
+    let seen = of(first.id);
+    assert_eq!((seen.version, seen.name.as_str(), seen.is_deleted), (edited.version, first.spec.name.as_str(), false));
+    assert_eq!((seen.namespace, seen.app, seen.at), (DEFAULT, first.app, at));
+    assert!(of(deleted.id).is_deleted);
+    assert_eq!(store.jobs_saved(start, 1).await.unwrap(), found[..1]);
+    assert_eq!(store.jobs_saved(Timestamp::MAX, 10).await.unwrap(), []);
+
+    let record = ExecutorRecord {
+        id: ExecutorId::new(next_id()),
+        namespace: DEFAULT,
+        app: first.app,
+        name: "executor-ü".to_owned(),
+        predecessor: None,
+        sdk_version: "0.1.0".to_owned(),
+        labels: "{}".to_owned(),
+        weight: 1,
+        slots: 1,
+        handlers: "[]".to_owned(),
+        first_seen_at: start,
+        last_seen_at: start,
+    };
+    store.open_session(token, &record).await.unwrap();
+    let names = store.executor_names(&[record.id, ExecutorId::new(next_id())]).await.unwrap();
+    assert_eq!(names, [(record.id, DEFAULT, record.name)]);
+}

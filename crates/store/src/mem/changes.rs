@@ -1,0 +1,65 @@
+//! What changed of late.
+
+use std::ops::Bound;
+
+use async_trait::async_trait;
+use rondel_core::{ExecutorId, NamespaceId, RunId, RunStatus, Timestamp};
+
+use super::{MemStore, size};
+use crate::changes::{Changes, RunStand, SavedJob};
+use crate::{LeaseToken, Result};
+
+#[async_trait]
+impl Changes for MemStore {
+    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunStand>> {
+        let state = self.state();
+        let later = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
+        Ok(later.take(size(limit)).map(|(_, run)| RunStand::from(run)).collect())
+    }
+
+    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunStand>> {
+        let state = self.state();
+        Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(RunStand::from).collect())
+    }
+
+    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunStand>> {
+        let state = self.state();
+        let mut found = Vec::new();
+        for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
+            let own =
+                |run: &&rondel_core::Run| (run.node, run.node_epoch, run.status) == (owner.node, owner.epoch, status);
+            let mut runs: Vec<_> = state.runs.values().filter(own).collect();
+            runs.sort_by_key(|run| run.due_at);
+            found.extend(runs.into_iter().take(size(limit)).map(RunStand::from));
+        }
+        Ok(found)
+    }
+
+    async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>> {
+        let state = self.state();
+        let jobs = state.jobs.values().filter(|stored| stored.record.updated_at >= since);
+        let mut saved: Vec<SavedJob> = jobs
+            .map(|stored| SavedJob {
+                id: stored.record.id,
+                namespace: stored.record.namespace,
+                app: stored.record.app,
+                name: stored.record.spec.name.clone(),
+                version: stored.record.version,
+                is_deleted: stored.is_deleted,
+                at: stored.record.updated_at,
+            })
+            .collect();
+        saved.sort_by_key(|job| (job.at, job.id));
+        saved.truncate(size(limit));
+        Ok(saved)
+    }
+
+    async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>> {
+        let state = self.state();
+        let named = |id: &ExecutorId| {
+            let executor = state.executors.get(id)?;
+            Some((*id, executor.namespace, executor.name.clone()))
+        };
+        Ok(ids.iter().filter_map(named).collect())
+    }
+}

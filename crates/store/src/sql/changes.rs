@@ -1,0 +1,114 @@
+//! What changed of late.
+
+use async_trait::async_trait;
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::SqlStore;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::changes::{Changes, RunStand, SavedJob};
+use crate::{LeaseToken, Result};
+
+macro_rules! select_stand {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, namespace_id, app_id, job_id, fire_at_ms, shard_index, status, reason, attempt, due_at_ms, \
+             executor FROM run ",
+            $rest
+        )
+    };
+}
+
+pub(super) const READ_RUNS_AFTER: Statement =
+    Statement { name: "read_runs_after", text: select_stand!("WHERE id > ? ORDER BY id LIMIT ?") };
+pub(super) const READ_RUNS_NOW: Statement =
+    Statement { name: "read_runs_now", text: select_stand!("WHERE id {in_list}") };
+pub(super) const READ_RUNS_OF_LEASE: Statement = Statement {
+    name: "read_runs_of_lease",
+    text: select_stand!(
+        "WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') AND status = ? \
+         ORDER BY due_at_ms LIMIT ?"
+    ),
+};
+pub(super) const READ_JOBS_SAVED: Statement = Statement {
+    name: "read_jobs_saved",
+    text: "SELECT id, namespace_id, app_id, name, version, retired, updated_at_ms FROM job WHERE updated_at_ms >= ? \
+           ORDER BY updated_at_ms, id LIMIT ?",
+};
+const READ_EXECUTOR_NAMES: Statement =
+    Statement { name: "read_executor_names", text: "SELECT id, namespace_id, name FROM executor WHERE id {in_list}" };
+
+#[async_trait]
+impl Changes for SqlStore {
+    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunStand>> {
+        stands(&self.rows(Query::new(&READ_RUNS_AFTER).int(after.get()).int(limit.into())).await?)
+    }
+
+    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunStand>> {
+        let mut found = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_RUNS_NOW).list(chunk.iter().map(|id| id.get()));
+            found.append(&mut stands(&self.rows(query).await?)?);
+        }
+        Ok(found)
+    }
+
+    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunStand>> {
+        let mut found = Vec::new();
+        for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
+            let query = Query::new(&READ_RUNS_OF_LEASE).int(owner.node.get()).int(owner.epoch);
+            let query = query.text(status.as_str()).int(limit.into());
+            found.append(&mut stands(&self.rows(query).await?)?);
+        }
+        Ok(found)
+    }
+
+    async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>> {
+        let rows = self.rows(Query::new(&READ_JOBS_SAVED).at(since).int(limit.into())).await?;
+        let saved = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "job");
+            Ok(SavedJob {
+                id: JobId::new(columns.int("id")?),
+                namespace: NamespaceId::new(columns.int("namespace_id")?),
+                app: AppId::new(columns.int("app_id")?),
+                name: columns.text("name")?,
+                version: columns.int("version")?,
+                is_deleted: columns.int("retired")? != 0,
+                at: columns.at("updated_at_ms")?,
+            })
+        };
+        rows.iter().map(saved).collect()
+    }
+
+    async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>> {
+        let mut found = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_EXECUTOR_NAMES).list(chunk.iter().map(|id| id.get()))).await? {
+                let mut columns = Reader::new(&row, "executor");
+                let id = ExecutorId::new(columns.int("id")?);
+                found.push((id, NamespaceId::new(columns.int("namespace_id")?), columns.text("name")?));
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn stands(rows: &[AnyRow]) -> Result<Vec<RunStand>> {
+    let stand = |row: &AnyRow| {
+        let mut columns = Reader::new(row, "run");
+        Ok(RunStand {
+            id: RunId::new(columns.int("id")?),
+            namespace: NamespaceId::new(columns.int("namespace_id")?),
+            app: AppId::new(columns.int("app_id")?),
+            job: JobId::new(columns.int("job_id")?),
+            fire_at: columns.at("fire_at_ms")?,
+            shard_index: columns.small("shard_index")?,
+            status: columns.word("status")?,
+            reason: columns.opt_word("reason")?,
+            attempt: columns.small("attempt")?,
+            due_at: columns.at("due_at_ms")?,
+            executor: columns.opt_text("executor")?,
+        })
+    };
+    rows.iter().map(stand).collect()
+}
