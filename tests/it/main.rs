@@ -21,6 +21,7 @@ mod incidents;
 mod journal;
 mod misfire;
 mod odd_texts;
+mod oidc;
 mod overlap;
 mod params;
 mod parents;

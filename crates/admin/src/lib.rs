@@ -9,7 +9,7 @@
 //! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` is what operators watch;
 //! - `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
-//!   calendars'; [`auth`] the tokens, [`sign_in`] and [`passwords`] the people.
+//!   calendars'; [`auth`] the tokens, [`sign_in`], [`passwords`] and [`oidc`] the people.
 
 pub mod alert;
 pub mod auth;
@@ -29,6 +29,7 @@ mod housekeeping;
 pub mod jobs;
 pub mod lifecycle;
 mod metrics;
+pub mod oidc;
 pub mod passwords;
 mod progress;
 mod registry;

@@ -32,6 +32,8 @@ const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Into how many buckets unknown names and addresses are thrown: so much is kept of strangers, and no more.
 const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
+/// The same for what may be used once. Two that share one by chance are taken for the same: the second begins anew.
+const ONCE_BUCKETS: u64 = 1 << 20;
 
 /// What became of an attempt to sign in.
 #[derive(Clone, Debug)]
@@ -93,6 +95,15 @@ pub async fn by_password(
 /// The store's.
 pub async fn count_from(store: &dyn Store, from: Option<IpAddr>, now: Timestamp) -> Result<Attempt, StoreError> {
     store.count_attempt(address_bucket(from), ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
+}
+
+/// Uses something up that works once, among all nodes; false where it was used within `window`.
+///
+/// # Errors
+/// The store's.
+pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Timestamp) -> Result<bool, StoreError> {
+    let bucket = -10_000_000 - bucket(text, ONCE_BUCKETS);
+    Ok(store.count_attempt(bucket, 1, window, now).await? == Attempt::Allowed)
 }
 
 fn unknown_bucket(name: &str) -> i64 {

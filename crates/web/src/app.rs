@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use rondel_admin::Engine;
+use rondel_admin::oidc::Oidc;
 use rondel_admin::passwords::Passwords;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +40,8 @@ pub struct WebConfig {
     pub rate: Option<Rate>,
     /// Whether browsers reach the port over TLS.
     pub tls: bool,
+    /// The provider of sign-ins.
+    pub oidc: Option<Arc<Oidc>>,
     /// Ends what is being followed.
     pub shutdown: CancellationToken,
 }
@@ -54,6 +57,7 @@ impl Default for WebConfig {
             follow_timeout: Duration::from_secs(3600),
             rate: Some(Rate { per_second: 1_000, burst: 5_000 }),
             tls: false,
+            oidc: None,
             shutdown: CancellationToken::new(),
         }
     }

@@ -40,6 +40,7 @@ codes! {
     InvalidHeader = "invalid_header", 400, "A header cannot be read";
     Unauthenticated = "unauthenticated", 401, "A valid token is needed";
     Forbidden = "forbidden", 403, "The token does not allow this";
+    SignInRefused = "sign_in_refused", 403, "The sign-in through the provider was refused";
     CrossOrigin = "cross_origin", 403, "Another site asked for this";
     NotFound = "not_found", 404, "There is nothing at this path";
     NamespaceNotFound = "namespace_not_found", 404, "There is no such namespace";
@@ -83,5 +84,6 @@ codes! {
     Internal = "internal", 500, "The server failed";
     Overloaded = "overloaded", 503, "The server has too much to do";
     TimedOut = "timed_out", 503, "The server took too long";
+    ProviderUnavailable = "provider_unavailable", 503, "The provider of sign-ins does not answer";
     Unavailable = "unavailable", 503, "The database is not available";
 }

@@ -27,8 +27,26 @@ pub(crate) fn session(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
 
 /// Sets the session's cookie; an empty value with no lifetime takes it away.
 pub(crate) fn set_session(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
-    let secure = if is_tls { "; Secure" } else { "" };
-    let (name, age) = (session_name(is_tls), lifetime.as_secs());
+    guarded(session_name(is_tls), value, lifetime, is_tls)
+}
+
+/// The name of the cookie that goes along to the provider of sign-ins.
+const fn flight_name(is_tls: bool) -> &'static str {
+    if is_tls { "__Host-rondel_oidc" } else { "rondel_oidc" }
+}
+
+/// What the cookie of a sign-in under way carries.
+pub(crate) fn flight(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
+    read(headers, flight_name(is_tls))
+}
+
+/// Sets it; an empty value with no lifetime takes it away.
+pub(crate) fn set_flight(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
+    guarded(flight_name(is_tls), value, lifetime, is_tls)
+}
+
+fn guarded(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
+    let (secure, age) = (if is_tls { "; Secure" } else { "" }, lifetime.as_secs());
     HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")).ok()
 }
 

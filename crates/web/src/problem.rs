@@ -170,7 +170,7 @@ impl From<StoreError> for Problem {
 }
 
 impl Problem {
-    fn of_store_error(error: &StoreError) -> Self {
+    pub(crate) fn of_store_error(error: &StoreError) -> Self {
         let cause = chain(error);
         if error.is_transient() {
             Self::new(Code::Unavailable, "the database did not answer; try again")

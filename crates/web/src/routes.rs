@@ -11,6 +11,7 @@ use axum::handler::Handler;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{Method, Uri};
+use rondel_admin::oidc::CALLBACK_PATH;
 
 use crate::access::{Gate, Permission, admit, authorization, guard, guard_page};
 use crate::app::Web;
@@ -39,6 +40,10 @@ pub(crate) enum OpenPath {
     Readyz,
     /// Signing in.
     SignIn,
+    /// Signing in elsewhere: to the provider.
+    Oidc,
+    /// And back from there.
+    OidcBack,
     /// Making the first account.
     SetUp,
     /// Signing out.
@@ -55,6 +60,8 @@ impl OpenPath {
             Self::Livez => "/livez",
             Self::Readyz => "/readyz",
             Self::SignIn => "/sign-in",
+            Self::Oidc => "/sign-in/oidc",
+            Self::OidcBack => CALLBACK_PATH,
             Self::SetUp => "/set-up",
             Self::SignOut => "/sign-out",
             Self::Preferences => "/preferences",

@@ -40,7 +40,8 @@ const HOMES: &[(&str, &[&str])] = &[
     // Passwords.
     ("argon2", &["rondel-admin"]),
     ("askama", &["rondel-web"]),
-    ("axum", &["rondel-web"]),
+    // In tests it is a provider of sign-ins.
+    ("axum", &["rondel-tests", "rondel-web"]),
     ("chrono-tz", &["rondel-core"]),
     ("clap", &["rondel-cli"]),
     ("clap_mangen", &["rondel-cli"]),
@@ -62,6 +63,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("prost", &["rondel-proto"]),
     // Server and agent call URLs that somebody else chose, and have the guarded client for it.
     ("reqwest", &["rondel-bench", "rondel-cli", "rondel-outgoing", "rondel-tests"]),
+    // Sign-ins through a provider.
+    ("openidconnect", &["rondel-admin"]),
     ("quote", &["rondel-macros"]),
     ("sqlx", &["rondel-store"]),
     ("strsim", &["rondel-cli"]),

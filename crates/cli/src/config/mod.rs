@@ -2,9 +2,11 @@
 //! before anything is opened.
 //!
 //! Each setting has one name: `--admin-token-file` is `RONDEL_SERVER_ADMIN_TOKEN_FILE` in the environment and
-//! `admin_token_file` in the `[server]` section of the file.
+//! `admin_token_file` in the `[server]` section of the file; what belongs to signing in through a provider has a section
+//! of its own.
 
 mod agent;
+mod oidc;
 mod reference;
 mod server;
 mod values;
@@ -16,6 +18,7 @@ use rondel_core::outgoing::{self, AllowedAddresses};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use agent::{AgentConfig, AgentSettings};
+pub(crate) use oidc::OidcSettings;
 pub(crate) use reference::reference;
 pub(crate) use server::{ServerConfig, ServerSettings};
 pub(crate) use values::{Database, Length, Listen, LogFormat, Size};
@@ -29,7 +32,7 @@ pub(crate) const DATA_DIR: &str = "./rondel-data";
 /// Which file is read.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ConfigFileArgs {
-    /// A TOML file with settings, in sections [server] and [agent]
+    /// A TOML file with settings, in sections [server], [oidc] and [agent]
     #[arg(long, global = true, env = "RONDEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -40,6 +43,8 @@ pub(crate) struct ConfigFileArgs {
 struct ConfigFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     server: Option<ServerSettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    oidc: Option<OidcSettings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agent: Option<AgentSettings>,
 }
@@ -63,6 +68,12 @@ impl ConfigFileArgs {
         Ok(settings.over(file).over(ServerSettings::defaults()))
     }
 
+    /// What holds for signing in through a provider, given what flags and environment say.
+    pub(crate) fn oidc(&self, settings: OidcSettings) -> Result<OidcSettings, Failure> {
+        let file = self.read()?.oidc.unwrap_or_default();
+        Ok(settings.over(file).over(OidcSettings::defaults()))
+    }
+
     /// What holds for the agent, given what flags and environment say.
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
         let file = self.read()?.agent.unwrap_or_default();
@@ -81,14 +92,15 @@ fn read(path: &Path) -> Result<ConfigFile, Failure> {
     })
 }
 
-/// Prints the settings that hold, as the section of a config file.
-pub(crate) fn print_server(settings: ServerSettings) -> Result<(), Failure> {
-    print(&ConfigFile { server: Some(settings), agent: None })
+/// Prints the settings that hold, as sections of a config file.
+pub(crate) fn print_server(settings: ServerSettings, oidc: OidcSettings) -> Result<(), Failure> {
+    let oidc = oidc.issuer.is_some().then_some(oidc);
+    print(&ConfigFile { server: Some(settings), oidc, agent: None })
 }
 
 /// The same for the agent.
 pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
-    print(&ConfigFile { server: None, agent: Some(settings) })
+    print(&ConfigFile { server: None, oidc: None, agent: Some(settings) })
 }
 
 fn print(file: &ConfigFile) -> Result<(), Failure> {

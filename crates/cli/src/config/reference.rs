@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::{Args, Command};
 use serde::Serialize;
 
-use super::{AgentSettings, ServerSettings};
+use super::{AgentSettings, OidcSettings, ServerSettings};
 use crate::exit::Failure;
 
 /// Keys without a default, with a value that shows what one looks like.
@@ -17,6 +17,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("tls_key", "\"/etc/rondel/tls/key.pem\""),
     ("tls_client_ca", "\"/etc/rondel/tls/executors-ca.pem\""),
     ("executor_certificates", "\"named\""),
+    ("issuer", "\"https://id.example.com/realms/main\""),
+    ("client_id", "\"rondel\""),
+    ("client_secret_file", "\"/etc/rondel/oidc.secret\""),
+    ("redirect_url", "\"https://rondel.example.com/sign-in/oidc/callback\""),
     ("ca_file", "\"/etc/rondel/tls/ca.pem\""),
     ("cert_file", "\"/etc/rondel/tls/agent.pem\""),
     ("key_file", "\"/etc/rondel/tls/agent-key.pem\""),
@@ -36,6 +40,7 @@ const EXAMPLES: &[(&str, &str)] = &[
 pub(crate) fn reference() -> Result<String, Failure> {
     let mut text = String::from("# Settings of `rondel server` and `rondel agent`. Each key may be left out.\n");
     section::<ServerSettings>(&mut text, "server", &ServerSettings::defaults())?;
+    section::<OidcSettings>(&mut text, "oidc", &OidcSettings::defaults())?;
     section::<AgentSettings>(&mut text, "agent", &AgentSettings::defaults())?;
     Ok(text)
 }
@@ -73,6 +78,7 @@ mod tests {
             toml::to_string(&file.server.unwrap()).unwrap(),
             toml::to_string(&ServerSettings::defaults()).unwrap()
         );
+        assert_eq!(toml::to_string(&file.oidc.unwrap()).unwrap(), toml::to_string(&OidcSettings::defaults()).unwrap());
         assert_eq!(
             toml::to_string(&file.agent.unwrap()).unwrap(),
             toml::to_string(&AgentSettings::defaults()).unwrap()
@@ -84,7 +90,7 @@ mod tests {
         let examples: toml::Table = uncommented.parse().unwrap();
         toml::from_str::<ConfigFile>(&uncommented).unwrap();
         assert!(!uncommented.contains("= \"\""), "a key has neither default nor example");
-        assert_eq!(examples.len(), 2);
+        assert_eq!(examples.len(), 3);
     }
 
     #[test]

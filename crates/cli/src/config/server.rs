@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use rondel_admin::EngineConfig;
 use rondel_admin::gateway::Certificates;
+use rondel_admin::oidc::OidcConfig;
 use rondel_core::homes::ClaimStrategy;
 use rondel_core::name;
 use rondel_core::outgoing::AllowedAddresses;
@@ -268,6 +269,8 @@ pub(crate) struct ServerConfig {
     pub(crate) log_format: LogFormat,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) trace_ratio: f64,
+    /// Signing in through a provider; a section of its own in the file.
+    pub(crate) oidc: Option<OidcConfig>,
 }
 
 fn rate(per_second: u32) -> Option<Rate> {
@@ -320,6 +323,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
             otlp_endpoint: settings.otlp_endpoint,
             trace_ratio: settings.trace_ratio.ok_or_else(|| missing("trace_ratio"))?,
+            oidc: None,
         };
         config.check()?;
         Ok(config)

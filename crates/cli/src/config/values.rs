@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rondel_admin::gateway::Certificates;
+use rondel_admin::oidc::GroupRole;
 use rondel_core::time::{format_duration, parse_duration};
 use rondel_store::{DatabaseUrl, OpenError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -145,6 +146,25 @@ impl From<ExecutorCertificates> for Certificates {
         }
     }
 }
+
+/// A role that a group of the provider gives, such as `ops=operator:default`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupRoleText(pub(crate) GroupRole);
+
+impl FromStr for GroupRoleText {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for GroupRoleText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+text_value!(GroupRoleText);
 
 /// How lines of the program's own log look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

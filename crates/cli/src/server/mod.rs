@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::births::Births;
-use crate::config::{self, ConfigFileArgs, ServerConfig, ServerSettings};
+use crate::config::{self, ConfigFileArgs, OidcSettings, ServerConfig, ServerSettings};
 use crate::exit::{Exit, Failure};
 use crate::failpoints::Failpoints;
 use crate::{output, runtime, telemetry};
@@ -20,6 +20,8 @@ pub(crate) struct ServerArgs {
     file: ConfigFileArgs,
     #[command(flatten)]
     settings: ServerSettings,
+    #[command(flatten)]
+    oidc: OidcSettings,
     #[command(flatten)]
     failpoints: Failpoints,
     #[command(subcommand)]
@@ -36,9 +38,11 @@ impl ServerArgs {
     /// Runs the server until it is told to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let settings = self.file.server(self.settings)?;
-        let config = ServerConfig::try_from(settings.clone())?;
+        let oidc = self.file.oidc(self.oidc)?;
+        let mut config = ServerConfig::try_from(settings.clone())?;
+        config.oidc = oidc.clone().checked()?;
         if let Some(ServerCommand::CheckConfig) = self.command {
-            return config::print_server(settings).map(|()| Exit::Success);
+            return config::print_server(settings, oidc).map(|()| Exit::Success);
         }
         let Self { failpoints, .. } = self;
         runtime::serve(|stop| async move {

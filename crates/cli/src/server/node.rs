@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::oidc::Oidc;
 use rondel_admin::sign_in::{self, Whose};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
@@ -28,6 +29,7 @@ pub(crate) struct Node {
     pub(crate) token: Token,
     is_tls: bool,
     rate: Option<Rate>,
+    oidc: Option<Arc<Oidc>>,
     address: SocketAddr,
     lifecycle: Lifecycle,
     store: Arc<SqlStore>,
@@ -67,7 +69,8 @@ impl Node {
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
         let is_tls = tls.is_some();
-        let node = Self { engine, token, is_tls, rate: config.api_rate, address, lifecycle, store };
+        let oidc = config.oidc.clone().map(Oidc::new).map(Arc::new);
+        let node = Self { engine, token, is_tls, rate: config.api_rate, oidc, address, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
@@ -89,6 +92,7 @@ impl Node {
             tls: tls.is_some(),
             shutdown: self.lifecycle.soft.clone(),
             rate: self.rate,
+            oidc: self.oidc.clone(),
             ..WebConfig::default()
         };
         let app = rondel_web::app(self.engine.clone(), config);

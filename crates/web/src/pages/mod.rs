@@ -2,7 +2,7 @@
 //!
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `assets` the files that pages load; `problem` what goes wrong, as a page;
-//! - `sign_in`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar` and `executors` are the pages;
+//! - `sign_in`, `oidc`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar` and `executors` are the pages;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
 
 mod account;
@@ -21,6 +21,7 @@ mod job_new;
 mod job_params;
 mod jobs;
 mod moment;
+mod oidc;
 mod params_form;
 mod prefs;
 pub(crate) mod problem;
@@ -89,6 +90,8 @@ pub(crate) fn routes() -> Routes {
         .open_post(OpenPath::SetUp, sign_in::set_up_account)
         .open(OpenPath::SignIn, sign_in::page)
         .open_post(OpenPath::SignIn, sign_in::enter)
+        .open(OpenPath::Oidc, oidc::leave)
+        .open(OpenPath::OidcBack, oidc::come_back)
         .open_post(OpenPath::SignOut, sign_in::leave)
         .open_post(OpenPath::Preferences, sign_in::prefer)
         .open(OpenPath::Static, assets::get)

@@ -32,6 +32,8 @@ struct ProblemPage<'a> {
     complaints: &'a [Complaint],
     request_id: &'a str,
     how_to_sign_in: bool,
+    /// Whether there is something to do on the sign-in page.
+    sign_in_again: bool,
 }
 
 /// What is needed to answer a request with a page, if it is one from a browser and outside of the API.
@@ -61,6 +63,7 @@ impl Wanted {
             complaints: problem.complaints(),
             request_id,
             how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent),
+            sign_in_again: matches!(problem.code(), Code::SignInRefused | Code::ProviderUnavailable),
         };
         *response.body_mut() = Body::from(page.render().unwrap_or_default());
         headers(response.headers_mut());

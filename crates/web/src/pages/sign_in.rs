@@ -42,6 +42,8 @@ struct SignInPage {
     /// What was typed and not right.
     name: String,
     error: Option<String>,
+    /// Where the provider of sign-ins is gone to, if there is one.
+    oidc: Option<String>,
 }
 
 #[derive(Template)]
@@ -57,8 +59,8 @@ struct SetUpPage {
 /// A browser that has not signed in: where it is, and what it says of itself.
 #[derive(Debug)]
 pub(crate) struct Stranger {
-    place: Place,
-    request_id: Option<String>,
+    pub(super) place: Place,
+    pub(super) request_id: Option<String>,
     is_same_origin: bool,
     cookie: Option<String>,
 }
@@ -83,7 +85,7 @@ impl Stranger {
         if self.is_same_origin { Ok(()) } else { Err(cross_origin()) }
     }
 
-    const fn address(&self) -> Option<IpAddr> {
+    pub(super) const fn address(&self) -> Option<IpAddr> {
         self.place.address
     }
 }
@@ -116,8 +118,13 @@ pub(super) async fn page(
     };
     let shell = Shell::new(prefs, Nav::None, None, &here);
     let (t, next, name) = (shell.t, next.unwrap_or("/").to_owned(), String::new());
-    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None };
+    let oidc = oidc_link(&web, &next);
+    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None, oidc };
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
+}
+
+fn oidc_link(web: &Web, next: &str) -> Option<String> {
+    web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", pair("next", next)))
 }
 
 /// Uses a link up, or takes a name and a password.
@@ -154,7 +161,8 @@ pub(super) async fn enter(
             let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
             let t = shell.t;
             let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
-            let page = SignInPage { shell, t, token: None, next, was_sent_here: false, name, error };
+            let oidc = oidc_link(&web, &next);
+            let page = SignInPage { shell, t, token: None, next, was_sent_here: false, name, error, oidc };
             html(StatusCode::UNAUTHORIZED, &page)
         }
         SignIn::Blocked(until) => Err(blocked(until, now)),
@@ -173,7 +181,7 @@ async fn by_link(web: &Web, stranger: &Stranger, secret: &str) -> Result<SignInL
 }
 
 /// A sign-in of its own at each entry: what the browser carried before is worth nothing afterwards.
-async fn begin(web: &Web, stranger: &Stranger, whose: Whose, next: &str) -> Result<Response, Problem> {
+pub(super) async fn begin(web: &Web, stranger: &Stranger, whose: Whose, next: &str) -> Result<Response, Problem> {
     let store = web.engine.store();
     if let Some(before) = &stranger.cookie {
         sign_in::end(store, before).await?;
@@ -296,7 +304,7 @@ pub(super) fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {
     }
 }
 
-fn blocked(until: Timestamp, now: Timestamp) -> Problem {
+pub(super) fn blocked(until: Timestamp, now: Timestamp) -> Problem {
     let seconds = until.since(now).as_secs().max(1);
     let problem =
         Problem::new(Code::TooManyAttempts, format!("there were too many attempts; try again in {seconds} s"));

@@ -229,6 +229,8 @@ impl Texts {
         match code {
             Code::Unauthenticated => (self.problem_signed_out, self.problem_signed_out_hint),
             Code::LinkSpent => (self.problem_link_spent, self.problem_link_spent_hint),
+            Code::SignInRefused => (self.problem_sign_in, self.problem_sign_in_hint),
+            Code::ProviderUnavailable => (self.problem_provider, self.problem_provider_hint),
             Code::Forbidden | Code::CrossOrigin => (self.problem_forbidden, self.problem_forbidden_hint),
             Code::NotFound
             | Code::NamespaceNotFound

@@ -72,8 +72,8 @@ async fn open_routes_are_these() {
     let server = Server::start().await;
     let table = route_table();
     let open: Vec<_> = table.iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
-    let pages = ["/set-up", "/set-up", "/sign-in", "/sign-in", "/sign-out", "/preferences", "/static/{file}"];
-    assert_eq!(open, [&["/livez", "/readyz"], &pages[..]].concat());
+    let people = ["/set-up", "/set-up", "/sign-in", "/sign-in", "/sign-in/oidc", "/sign-in/oidc/callback", "/sign-out"];
+    assert_eq!(open, [&["/livez", "/readyz"], &people[..], &["/preferences", "/static/{file}"]].concat());
     for path in ["/livez", "/readyz", "/sign-in"] {
         assert_eq!(call(&server, "GET", path, None).await.status, 200, "{path}");
     }

@@ -23,6 +23,8 @@ fn airflow_cve_2020_13927_there_is_no_way_in_that_asks_nobody() {
         "/set-up",
         "/sign-in",
         "/sign-in",
+        "/sign-in/oidc",
+        "/sign-in/oidc/callback",
         "/sign-out",
         "/preferences",
         "/static/{file}",

@@ -1,0 +1,176 @@
+//! Whom somebody of whom the provider tells is here: the account whose name is their address.
+
+use rondel_core::access::Grant;
+use rondel_core::{AccountId, Timestamp, name};
+use rondel_store::Store;
+use rondel_store::access::{Account, AccountChange, AccountChanged};
+
+use super::provider::Identity;
+use super::{OidcConfig, OidcError, Refusal, roles};
+
+/// The longest name that people read, in characters.
+const DISPLAY_NAME_LEN_MAX: usize = 100;
+
+/// An account as it is to be, and what is to be done for it: whoever does that writes it down before.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// As it will be.
+    pub account: Account,
+    /// Whether it is to be made.
+    pub is_new: bool,
+    /// Its roles before, where groups give others.
+    pub grants_before: Option<Vec<Grant>>,
+}
+
+pub(super) async fn of(
+    store: &dyn Store,
+    config: &OidcConfig,
+    identity: &Identity,
+    id: i64,
+    now: Timestamp,
+) -> Result<Arrival, OidcError> {
+    let email = &identity.email;
+    name::check_account(email).map_err(|_| Refusal::NotAName(email.clone()))?;
+    let mut arrival = match store.account_by_name(email).await? {
+        Some(account) => Arrival { account, is_new: false, grants_before: None },
+        None if config.create_accounts => {
+            Arrival { account: fresh(identity, id, now), is_new: true, grants_before: None }
+        }
+        None => return Err(Refusal::NoAccount(email.clone()).into()),
+    };
+    if arrival.account.disabled {
+        return Err(Refusal::Disabled(email.clone()).into());
+    }
+    if !config.group_roles.is_empty() {
+        // The roles of the groups are all that there are.
+        let wanted = roles::grants(store, &config.group_roles, &identity.groups).await?;
+        if arrival.account.grants != wanted {
+            let before = std::mem::replace(&mut arrival.account.grants, wanted);
+            arrival.grants_before = (!arrival.is_new).then_some(before);
+        }
+    }
+    Ok(arrival)
+}
+
+/// Without a role: what somebody may do is said here, or by their groups.
+fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
+    let display_name = identity.display_name.as_deref().filter(|name| !name.contains(char::is_control));
+    Account {
+        id: AccountId::new(id),
+        name: identity.email.clone(),
+        display_name: display_name.unwrap_or(&identity.email).chars().take(DISPLAY_NAME_LEN_MAX).collect(),
+        password: None,
+        disabled: false,
+        created_at: now,
+        password_changed_at: None,
+        grants: Vec::new(),
+    }
+}
+
+impl Arrival {
+    /// Does what is to be done; whose account it is then.
+    ///
+    /// # Errors
+    /// The account went, or the store fails.
+    pub async fn settle(self, store: &dyn Store) -> Result<AccountId, OidcError> {
+        let Self { account, is_new, grants_before } = self;
+        let gone = || Refusal::NoAccount(account.name.clone());
+        if is_new && !store.create_account(&account).await? {
+            // Somebody was faster: another tab, another server. The next sign-in looks at the roles again.
+            return Ok(store.account_by_name(&account.name).await?.ok_or_else(gone)?.id);
+        }
+        if grants_before.is_some() {
+            let change = AccountChange { grants: Some(account.grants.clone()), ..AccountChange::default() };
+            match store.change_account(account.id, &change).await? {
+                AccountChanged::Done => {}
+                AccountChanged::NotFound => return Err(gone().into()),
+                AccountChanged::LastAdmin => {
+                    let name = &account.name;
+                    tracing::warn!(name, "groups would leave nobody who may do everything; the roles stay");
+                }
+            }
+        }
+        Ok(account.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::access::Role;
+    use rondel_store::{Accounts as _, MemStore};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+    fn config(create_accounts: bool, group_roles: &[&str]) -> OidcConfig {
+        OidcConfig {
+            issuer: String::new(),
+            client_id: String::new(),
+            client_secret_file: None,
+            redirect_url: String::new(),
+            scopes: Vec::new(),
+            groups_claim: "groups".to_owned(),
+            group_roles: group_roles.iter().map(|text| text.parse().unwrap()).collect(),
+            create_accounts,
+        }
+    }
+
+    fn ann(groups: &[&str]) -> Identity {
+        Identity {
+            email: "ann@example.com".to_owned(),
+            display_name: Some("Ann".to_owned()),
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+        }
+    }
+
+    async fn refused(store: &MemStore, config: &OidcConfig, identity: &Identity) -> Refusal {
+        match of(store, config, identity, 8, NOW).await.unwrap_err() {
+            OidcError::Refused(refusal) => refusal,
+            other => unreachable!("{other}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_account_is_there_or_is_made_without_a_role() {
+        let store = MemStore::new(Arc::new(|| NOW));
+        let email = ann(&[]).email;
+        assert_eq!(refused(&store, &config(false, &[]), &ann(&[])).await, Refusal::NoAccount(email.clone()));
+        let made = of(&store, &config(true, &[]), &ann(&["ops"]), 7, NOW).await.unwrap();
+        assert_eq!(made.clone().settle(&store).await.unwrap(), AccountId::new(7));
+        let late = Arrival { account: Account { id: AccountId::new(8), ..made.account.clone() }, ..made.clone() };
+        assert_eq!(late.settle(&store).await.unwrap(), AccountId::new(7), "another tab was faster");
+        assert!(made.is_new && made.account.grants.is_empty() && made.account.password.is_none());
+        assert_eq!(made.account.display_name, "Ann");
+        let again = of(&store, &config(true, &[]), &ann(&[]), 8, NOW).await.unwrap();
+        assert!(!again.is_new && again.account.id == made.account.id);
+        let lock = AccountChange { disabled: Some(true), ..AccountChange::default() };
+        store.change_account(made.account.id, &lock).await.unwrap();
+        assert_eq!(refused(&store, &config(true, &["ops=admin"]), &ann(&["ops"])).await, Refusal::Disabled(email));
+        let strange = Identity { email: "Ä@example.com".to_lowercase(), ..ann(&[]) };
+        assert!(matches!(refused(&store, &config(true, &[]), &strange).await, Refusal::NotAName(_)));
+    }
+
+    #[tokio::test]
+    async fn groups_give_roles_and_take_them() {
+        let store = MemStore::new(Arc::new(|| NOW));
+        let config = config(true, &["ops=admin", "dev=viewer", "lost=viewer:nowhere"]);
+        // Signs in with these groups: the roles afterwards.
+        let came = async |groups: &[&str]| {
+            let id = of(&store, &config, &ann(groups), 7, NOW).await.unwrap().settle(&store).await.unwrap();
+            store.account(id).await.unwrap().unwrap().grants
+        };
+        assert_eq!(came(&["dev", "lost"]).await, [Grant::everywhere(Role::Viewer)]);
+        let promoted = of(&store, &config, &ann(&["ops"]), 7, NOW).await.unwrap();
+        assert_eq!(promoted.grants_before, Some(vec![Grant::everywhere(Role::Viewer)]));
+        assert_eq!(came(&["ops"]).await, [Grant::everywhere(Role::Admin)]);
+        assert_eq!(of(&store, &config, &ann(&["ops"]), 7, NOW).await.unwrap().grants_before, None);
+        assert_eq!(came(&["dev"]).await, [Grant::everywhere(Role::Admin)], "the last one who may do everything");
+        let grants = vec![Grant::everywhere(Role::Admin)];
+        let other = Account { id: AccountId::new(9), name: "other".to_owned(), grants, ..promoted.account };
+        assert!(store.create_account(&other).await.unwrap());
+        assert!(came(&[]).await.is_empty(), "who leaves all groups loses all roles");
+    }
+}

@@ -1,0 +1,49 @@
+//! Calls to the provider: no redirects, a time limit, and no more of an answer than such answers have.
+//!
+//! The address comes from the operator's settings and from the provider's own document, not from users: it may be any, but
+//! for the one at which clouds tell machines their secrets.
+
+use std::time::Duration;
+
+use openidconnect::{HttpRequest, HttpResponse};
+use rondel_core::outgoing::AllowedAddresses;
+use rondel_outgoing::{Options, Outgoing, RequestError, Url};
+
+use crate::engine::chain;
+
+/// How long one call takes at most; a sign-in makes three.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest answer: documents have a few KiB, sets of keys some more.
+const LEN_MAX: usize = 256 * 1024;
+
+/// What went wrong on the way.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct HttpError(String);
+
+pub(super) fn build() -> Result<Outgoing, String> {
+    let allowed = AllowedAddresses::parse(["0.0.0.0/0", "::/0"])?;
+    let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
+    Outgoing::new(Options { allowed, redirect_count_max: 0, user_agent }).map_err(|error| chain(&error))
+}
+
+pub(super) async fn call(client: Outgoing, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    let (parts, body) = request.into_parts();
+    let place = parts.uri.to_string();
+    let failed = |error: RequestError| HttpError(format!("{place}: {}", chain(&error.without_url())));
+    let url = Url::parse(&place).map_err(|error| HttpError(format!("{place}: {error}")))?;
+    let request = client.request(parts.method, url).map_err(|refused| HttpError(format!("{place}: {refused}")))?;
+    let request = request.headers(parts.headers).body(body).timeout(TIMEOUT);
+    let mut response = request.send().await.map_err(failed)?;
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+        if body.len() + chunk.len() > LEN_MAX {
+            return Err(HttpError(format!("{place}: the answer has more than {LEN_MAX} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let mut answer = HttpResponse::new(body);
+    *answer.status_mut() = response.status();
+    *answer.headers_mut() = response.headers().clone();
+    Ok(answer)
+}

@@ -1,0 +1,252 @@
+//! Signing in through an OIDC provider: authorization code, with PKCE, a nonce and a state.
+//!
+//! - `flight` is a sign-in under way, kept in the browser alone; `http` the bounded client; `provider` what the provider is
+//!   asked, and the check of the token that it answers with;
+//! - [`Identity`] is who the provider says it is, `account` whom that is here; `roles` what their groups give.
+//!
+//! The provider is asked for when somebody wants to sign in, never at the start: one that is down stops neither the
+//! server nor passwords.
+
+mod account;
+mod flight;
+mod http;
+mod provider;
+mod refusal;
+mod roles;
+
+use std::path::PathBuf;
+
+use openidconnect::url::Url;
+use rondel_core::Timestamp;
+use rondel_store::{Store, StoreError};
+
+pub use account::Arrival;
+use flight::Flight;
+pub use flight::LIFETIME as FLIGHT_LIFETIME;
+pub use provider::Identity;
+use provider::Provider;
+pub use refusal::Refusal;
+pub use roles::{GroupRole, RoleAt};
+
+use crate::sign_in;
+
+/// Where the provider sends browsers back to.
+pub const CALLBACK_PATH: &str = "/sign-in/oidc/callback";
+
+/// How a provider is reached, and what its word is worth here.
+#[derive(Clone, Debug)]
+pub struct OidcConfig {
+    /// The provider's URL, as it names itself.
+    pub issuer: String,
+    /// As what this server is known there.
+    pub client_id: String,
+    /// The file with its secret there, read each time; `None` for a client without one.
+    pub client_secret_file: Option<PathBuf>,
+    /// Where browsers come back to, as it is registered there.
+    pub redirect_url: String,
+    /// What is asked for beside `openid`.
+    pub scopes: Vec<String>,
+    /// The claim of the token with the groups.
+    pub groups_claim: String,
+    /// What groups give; without any, roles are given here.
+    pub group_roles: Vec<GroupRole>,
+    /// Whether somebody who is unknown here gets an account.
+    pub create_accounts: bool,
+}
+
+impl OidcConfig {
+    /// Says whether this can work; `Err` has the name of what cannot, and a sentence.
+    ///
+    /// # Errors
+    /// What is wrong, as the name of a field and a sentence.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        check_url(&self.issuer).map_err(|sentence| ("issuer", sentence))?;
+        let redirect = check_url(&self.redirect_url).map_err(|sentence| ("redirect_url", sentence))?;
+        if redirect.path() != CALLBACK_PATH || redirect.query().is_some() {
+            return Err(("redirect_url", format!("{:?} does not end in {CALLBACK_PATH}", self.redirect_url)));
+        }
+        if self.client_id.is_empty() {
+            return Err(("client_id", "is empty; the provider gives one when this server is registered there".into()));
+        }
+        if let Some(file) = &self.client_secret_file {
+            provider::read_secret(file).map_err(|sentence| ("client_secret_file", sentence))?;
+        }
+        Ok(())
+    }
+
+    /// Whether browsers reach this server over TLS, whoever may speak it.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.redirect_url.starts_with("https://")
+    }
+}
+
+/// Codes and tokens travel there: plain HTTP is for this machine alone.
+fn check_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
+    let is_local = url.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]"));
+    if url.fragment().is_some() || url.host_str().is_none() || !url.username().is_empty() {
+        return Err(format!("{text:?} must be a URL with a host, and without user or fragment"));
+    }
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if is_local => Ok(url),
+        _ => Err(format!("{text:?} must begin with https://; http:// does for this machine alone")),
+    }
+}
+
+/// Why nobody came in.
+#[derive(Debug, thiserror::Error)]
+pub enum OidcError {
+    /// The provider could not be asked; `0` is for the log, as it may tell about the network.
+    #[error("the provider of sign-ins does not answer: {0}")]
+    Unavailable(String),
+    /// The provider, or this server, says no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The store failed.
+    #[error("the account could not be looked up")]
+    Store(#[from] StoreError),
+}
+
+impl From<Refusal> for OidcError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Where a browser is to go, and what it is to remember meanwhile.
+#[derive(Clone, Debug)]
+pub struct Departure {
+    /// The provider's page.
+    pub url: String,
+    /// The value of the cookie.
+    pub cookie: String,
+}
+
+/// What a browser comes back with, in the query.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// The state that it left with.
+    pub state: Option<String>,
+    /// The provider's code.
+    pub code: Option<String>,
+    /// The provider's refusal.
+    pub error: Option<String>,
+    /// Which provider it comes from, if that says so.
+    pub issuer: Option<String>,
+}
+
+/// Sign-ins through the provider.
+#[derive(Debug)]
+pub struct Oidc {
+    config: OidcConfig,
+    provider: Provider,
+}
+
+impl Oidc {
+    /// By this configuration; nobody is asked yet.
+    #[must_use]
+    pub fn new(config: OidcConfig) -> Self {
+        Self { config, provider: Provider::default() }
+    }
+
+    /// How it is set up.
+    #[must_use]
+    pub const fn config(&self) -> &OidcConfig {
+        &self.config
+    }
+
+    /// Begins a sign-in that goes on at `next`.
+    ///
+    /// # Errors
+    /// The provider cannot be asked.
+    pub async fn begin(&self, next: &str, now: Timestamp) -> Result<Departure, OidcError> {
+        let flight = Flight::begin(next, now);
+        let url = self.provider.sign_in_url(&self.config, &flight).await?;
+        Ok(Departure { url, cookie: flight.cookie().to_owned() })
+    }
+
+    /// Ends a sign-in: who it is, by the provider's word, and where they go on.
+    ///
+    /// # Errors
+    /// The provider cannot be asked, or the sign-in is refused.
+    pub async fn finish(
+        &self,
+        store: &dyn Store,
+        cookie: Option<&str>,
+        answer: &Answer,
+        now: Timestamp,
+    ) -> Result<(Identity, String), OidcError> {
+        let flight = cookie.and_then(|cookie| Flight::from_cookie(cookie, now)).ok_or(Refusal::NotBegun)?;
+        if !flight.has_state(answer.state.as_deref().unwrap_or_default()) {
+            return Err(Refusal::NotBegun.into());
+        }
+        if answer.issuer.as_deref().is_some_and(|issuer| issuer != self.config.issuer) {
+            return Err(Refusal::Token("it comes from another provider".to_owned()).into());
+        }
+        if let Some(error) = &answer.error {
+            return Err(Refusal::Provider(error.chars().take(60).collect()).into());
+        }
+        let code = answer.code.as_deref().ok_or(Refusal::NotBegun)?;
+        let identity = self.provider.identity(&self.config, &flight, code, now).await?;
+        // Whatever the provider does with a code that comes twice, a sign-in ends once.
+        if !sign_in::use_once(store, &flight.state(), FLIGHT_LIFETIME * 2, now).await? {
+            return Err(Refusal::Replayed(identity.email).into());
+        }
+        Ok((identity, flight.next().to_owned()))
+    }
+
+    /// The account of somebody of whom the provider told; `id` is for one that is made.
+    ///
+    /// # Errors
+    /// There is none, it is locked out, or the store fails.
+    pub async fn account(
+        &self,
+        store: &dyn Store,
+        identity: &Identity,
+        id: i64,
+        now: Timestamp,
+    ) -> Result<Arrival, OidcError> {
+        account::of(store, &self.config, identity, id, now).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> OidcConfig {
+        OidcConfig {
+            issuer: "https://id.example.com/realm".to_owned(),
+            client_id: "rondel".to_owned(),
+            client_secret_file: None,
+            redirect_url: format!("https://rondel.example.com{CALLBACK_PATH}"),
+            scopes: vec!["email".to_owned()],
+            groups_claim: "groups".to_owned(),
+            group_roles: Vec::new(),
+            create_accounts: false,
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_named() {
+        assert_eq!(config().check(), Ok(()));
+        let local = OidcConfig { issuer: "http://127.0.0.1:9/x".to_owned(), ..config() };
+        assert_eq!(local.check(), Ok(()));
+        for (field, bad) in [
+            ("issuer", OidcConfig { issuer: "http://id.example.com".to_owned(), ..config() }),
+            ("issuer", OidcConfig { issuer: "id.example.com".to_owned(), ..config() }),
+            ("issuer", OidcConfig { issuer: "https://me@id.example.com".to_owned(), ..config() }),
+            ("redirect_url", OidcConfig { redirect_url: "https://rondel.example.com".to_owned(), ..config() }),
+            (
+                "redirect_url",
+                OidcConfig { redirect_url: format!("http://rondel.example.com{CALLBACK_PATH}"), ..config() },
+            ),
+            ("client_id", OidcConfig { client_id: String::new(), ..config() }),
+            ("client_secret_file", OidcConfig { client_secret_file: Some("/nowhere/secret".into()), ..config() }),
+        ] {
+            assert_eq!(bad.check().unwrap_err().0, field, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What the provider is asked: its document and keys, a code's worth, and who its token is about.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use openidconnect::core::{
+    CoreAuthenticationFlow, CoreClient, CoreClientAuthMethod, CoreGenderClaim, CoreIdTokenVerifier,
+    CoreJweContentEncryptionAlgorithm, CoreJwsSigningAlgorithm as Alg, CoreProviderMetadata,
+};
+use openidconnect::{
+    AdditionalClaims, AuthType, AuthorizationCode, ClaimsVerificationError, ClientId, ClientSecret, CsrfToken, IdToken,
+    IssuerUrl, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope,
+    SignatureVerificationError,
+};
+use rondel_core::Timestamp;
+use rondel_outgoing::Outgoing;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::flight::Flight;
+use super::http;
+use super::{OidcConfig, OidcError, Refusal};
+use crate::engine::chain;
+
+/// How long the provider's document and keys are taken for the present ones.
+const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);
+/// The same when a token has a key that is not among them: they are asked for anew. Only whoever the provider gave a code
+/// comes so far.
+const KEYS_AGE_MAX: Duration = Duration::ZERO;
+/// How long asking for both may take.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long nobody asks again after that failed: many who wait make one call.
+const FAILED_PAUSE: Duration = Duration::from_secs(3);
+/// How far the provider's clock may be off.
+const SKEW: Duration = Duration::from_secs(60);
+/// How many codes are asked about at the same time.
+const EXCHANGE_COUNT_MAX: usize = 16;
+/// The longest secret of a client, in bytes.
+const SECRET_LEN_MAX: usize = 4_096;
+/// What a token may be signed with: keys of which only the provider has the secret half.
+const ALGORITHMS: [Alg; 9] = [
+    Alg::RsaSsaPkcs1V15Sha256,
+    Alg::RsaSsaPkcs1V15Sha384,
+    Alg::RsaSsaPkcs1V15Sha512,
+    Alg::RsaSsaPssSha256,
+    Alg::RsaSsaPssSha384,
+    Alg::RsaSsaPssSha512,
+    Alg::EcdsaP256Sha256,
+    Alg::EcdsaP384Sha384,
+    Alg::EdDsa,
+];
+
+/// Who somebody is, by the provider's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The address that the provider has verified, in small letters.
+    pub email: String,
+    /// What people call them.
+    pub display_name: Option<String>,
+    /// Their groups there.
+    pub groups: Vec<String>,
+}
+
+/// The claims of a token beside the usual ones.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct OtherClaims {
+    #[serde(flatten)]
+    all: Map<String, Value>,
+}
+
+impl AdditionalClaims for OtherClaims {}
+
+type Token = IdToken<OtherClaims, CoreGenderClaim, CoreJweContentEncryptionAlgorithm, Alg>;
+
+#[derive(Debug)]
+pub(super) struct Provider {
+    known: Mutex<Known>,
+    exchanges: Semaphore,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    client: Option<Outgoing>,
+    metadata: Option<(Arc<CoreProviderMetadata>, Instant)>,
+    failed: Option<(String, Instant)>,
+}
+
+impl Default for Provider {
+    fn default() -> Self {
+        Self { known: Mutex::default(), exchanges: Semaphore::new(EXCHANGE_COUNT_MAX) }
+    }
+}
+
+impl Provider {
+    /// Where a browser signs in.
+    pub(super) async fn sign_in_url(&self, config: &OidcConfig, flight: &Flight) -> Result<String, OidcError> {
+        let (metadata, _) = self.known(config, KNOWN_AGE_MAX).await?;
+        let redirect = redirect_url(config)?;
+        let verifier = PkceCodeVerifier::new(flight.verifier());
+        let client =
+            CoreClient::from_provider_metadata((*metadata).clone(), ClientId::new(config.client_id.clone()), None);
+        let client = client.set_redirect_uri(redirect);
+        let (state, nonce) = (CsrfToken::new(flight.state()), Nonce::new(flight.nonce()));
+        let request = client.authorize_url(CoreAuthenticationFlow::AuthorizationCode, || state, || nonce);
+        let request = request.add_scopes(config.scopes.iter().cloned().map(Scope::new));
+        let (url, _, _) = request.set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(&verifier)).url();
+        Ok(url.into())
+    }
+
+    /// Whom a code stands for.
+    pub(super) async fn identity(
+        &self,
+        config: &OidcConfig,
+        flight: &Flight,
+        code: &str,
+        now: Timestamp,
+    ) -> Result<Identity, OidcError> {
+        let (metadata, http) = self.known(config, KNOWN_AGE_MAX).await?;
+        let token = self.exchange(config, &metadata, http, (code, flight)).await?;
+        let nonce = Nonce::new(flight.nonce());
+        let claims = match verified(config, &metadata, &token, &nonce, now) {
+            // The provider has new keys, it may be.
+            Err(ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)) => {
+                let (metadata, _) = self.known(config, KEYS_AGE_MAX).await?;
+                verified(config, &metadata, &token, &nonce, now)
+            }
+            claims => claims,
+        };
+        let claims = claims.map_err(|error| {
+            tracing::warn!(error = chain(&error), "a token of the provider of sign-ins was refused");
+            Refusal::Token(sentence(&error).to_owned())
+        })?;
+        let email = claims.email().map(|email| email.to_lowercase()).ok_or(Refusal::NoEmail)?;
+        if claims.email_verified() != Some(true) {
+            return Err(Refusal::NotVerified(email).into());
+        }
+        let display_name = claims.name().and_then(|names| names.get(None)).map(|name| name.as_str().to_owned());
+        let groups = groups(claims.additional_claims().all.get(&config.groups_claim));
+        Ok(Identity { email, display_name, groups })
+    }
+
+    async fn exchange(
+        &self,
+        config: &OidcConfig,
+        metadata: &CoreProviderMetadata,
+        http: Outgoing,
+        (code, flight): (&str, &Flight),
+    ) -> Result<Token, OidcError> {
+        let Ok(_permit) = self.exchanges.try_acquire() else {
+            return Err(OidcError::Unavailable("too many sign-ins at the same time".to_owned()));
+        };
+        let secret = match &config.client_secret_file {
+            Some(file) => Some(ClientSecret::new(read_secret(file).map_err(OidcError::Unavailable)?)),
+            None => None,
+        };
+        let client =
+            CoreClient::from_provider_metadata(metadata.clone(), ClientId::new(config.client_id.clone()), secret);
+        let client = client.set_redirect_uri(redirect_url(config)?).set_auth_type(auth_type(metadata));
+        let request = client
+            .exchange_code(AuthorizationCode::new(code.to_owned()))
+            .map_err(|error| OidcError::Unavailable(chain(&error)))?
+            .set_pkce_verifier(PkceCodeVerifier::new(flight.verifier()));
+        let call = move |request| http::call(http.clone(), request);
+        let answer = request.request_async(&call).await.map_err(|error| match error {
+            RequestTokenError::ServerResponse(error) => Refusal::Code(error.error().to_string()).into(),
+            RequestTokenError::Parse(error, _) => OidcError::Unavailable(format!("its answer is no token: {error}")),
+            other => OidcError::Unavailable(chain(&other)),
+        })?;
+        let token = answer.extra_fields().id_token().ok_or_else(|| Refusal::Token("there is none".to_owned()))?;
+        token.to_string().parse().map_err(|_| Refusal::Token("it cannot be read".to_owned()).into())
+    }
+
+    /// The provider's document and keys, no older than this, and the client to ask it with. Where the provider does not
+    /// answer, what it said before holds.
+    async fn known(
+        &self,
+        config: &OidcConfig,
+        age_max: Duration,
+    ) -> Result<(Arc<CoreProviderMetadata>, Outgoing), OidcError> {
+        let mut known = self.known.lock().await;
+        let client = match &known.client {
+            Some(client) => client.clone(),
+            None => known.client.insert(http::build().map_err(OidcError::Unavailable)?).clone(),
+        };
+        if let Some((metadata, _)) = known.metadata.as_ref().filter(|(_, at)| at.elapsed() < age_max) {
+            return Ok((Arc::clone(metadata), client));
+        }
+        let recent = known.failed.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
+        let asked = match recent {
+            Some((error, _)) => Err(error.clone()),
+            None => discover(config, client.clone()).await,
+        };
+        match asked {
+            Ok(metadata) => {
+                let metadata = Arc::new(metadata);
+                known.failed = None;
+                known.metadata = Some((Arc::clone(&metadata), Instant::now()));
+                Ok((metadata, client))
+            }
+            Err(error) => {
+                if recent.is_none() {
+                    tracing::warn!(issuer = config.issuer, error, "the provider of sign-ins does not answer");
+                    known.failed = Some((error.clone(), Instant::now()));
+                }
+                match &known.metadata {
+                    Some((metadata, _)) => Ok((Arc::clone(metadata), client)),
+                    None => Err(OidcError::Unavailable(error)),
+                }
+            }
+        }
+    }
+}
+
+async fn discover(config: &OidcConfig, client: Outgoing) -> Result<CoreProviderMetadata, String> {
+    let issuer = IssuerUrl::new(config.issuer.clone()).map_err(|error| chain(&error))?;
+    let call = move |request| http::call(client.clone(), request);
+    match timeout(DISCOVERY_TIMEOUT, CoreProviderMetadata::discover_async(issuer, &call)).await {
+        Ok(Ok(metadata)) => Ok(metadata),
+        Ok(Err(error)) => Err(chain(&error)),
+        Err(_) => Err(format!("no answer within {} s", DISCOVERY_TIMEOUT.as_secs())),
+    }
+}
+
+fn redirect_url(config: &OidcConfig) -> Result<RedirectUrl, OidcError> {
+    RedirectUrl::new(config.redirect_url.clone()).map_err(|error| OidcError::Unavailable(chain(&error)))
+}
+
+/// In the header, unless the provider takes the secret in the body alone.
+fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
+    let methods = metadata.token_endpoint_auth_methods_supported();
+    let takes = |method| methods.is_some_and(|methods| methods.contains(&method));
+    let only_body = takes(CoreClientAuthMethod::ClientSecretPost) && !takes(CoreClientAuthMethod::ClientSecretBasic);
+    if only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
+}
+
+/// The claims of a token, once all about it is as it must be.
+fn verified(
+    config: &OidcConfig,
+    metadata: &CoreProviderMetadata,
+    token: &Token,
+    nonce: &Nonce,
+    now: Timestamp,
+) -> Result<openidconnect::IdTokenClaims<OtherClaims, CoreGenderClaim>, ClaimsVerificationError> {
+    let at = |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
+    let (earliest, latest) = (at(now.saturating_sub(SKEW)), at(now + SKEW));
+    let client_id = ClientId::new(config.client_id.clone());
+    // As for a client without a secret: what is signed with the secret proves nothing.
+    let verifier =
+        CoreIdTokenVerifier::new_public_client(client_id, metadata.issuer().clone(), metadata.jwks().clone())
+            .set_allowed_algs(ALGORITHMS)
+            .set_time_fn(move || earliest)
+            .set_issue_time_verifier_fn(move |issued| {
+                if issued <= latest { Ok(()) } else { Err("it is from the future".to_owned()) }
+            });
+    token.claims(&verifier, nonce).cloned()
+}
+
+/// What is wrong with a token, for the person who wants in.
+fn sentence(error: &ClaimsVerificationError) -> &'static str {
+    use SignatureVerificationError::{DisallowedAlg, NoSignature, UnsupportedAlg};
+    match error {
+        ClaimsVerificationError::Expired(_) => "it has expired, or clocks differ by more than a minute",
+        ClaimsVerificationError::InvalidAudience(_) => "it is made out to another client",
+        ClaimsVerificationError::InvalidIssuer(_) => "it comes from another issuer",
+        ClaimsVerificationError::InvalidNonce(_) => "it belongs to another sign-in",
+        ClaimsVerificationError::SignatureVerification(NoSignature | DisallowedAlg(_) | UnsupportedAlg(_)) => {
+            "it is not signed, or not in a way that is taken"
+        }
+        ClaimsVerificationError::SignatureVerification(_) => "its signature does not fit the provider's keys",
+        _ => "it cannot be read",
+    }
+}
+
+/// A list of words, or one.
+fn groups(claim: Option<&Value>) -> Vec<String> {
+    match claim {
+        Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        Some(Value::String(one)) => vec![one.clone()],
+        _ => Vec::new(),
+    }
+}
+
+/// The secret in a file.
+pub(super) fn read_secret(file: &Path) -> Result<String, String> {
+    let place = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {place}: {error}"))?;
+    match text.trim() {
+        secret if (1..=SECRET_LEN_MAX).contains(&secret.len()) => Ok(secret.to_owned()),
+        secret => Err(format!("{place} has {} bytes; a secret has 1 to {SECRET_LEN_MAX}", secret.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn groups_are_words() {
+        assert_eq!(groups(Some(&json!(["a", 1, "b"]))), ["a", "b"]);
+        assert_eq!(groups(Some(&json!("a"))), ["a"]);
+        assert!(groups(Some(&json!({"a": 1}))).is_empty() && groups(None).is_empty());
+    }
+
+    #[test]
+    fn a_secret_is_a_line_of_a_file() {
+        let folder = std::env::temp_dir().join(format!("rondel-oidc-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("secret");
+        std::fs::write(&file, "hush\n").unwrap();
+        assert_eq!(read_secret(&file).unwrap(), "hush");
+        std::fs::write(&file, "\n").unwrap();
+        assert!(read_secret(&file).unwrap_err().contains("0 bytes"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,57 @@
+//! Why a sign-in by the provider is refused: each a sentence that says what to do.
+
+/// What was refused. The e-mail address, where there is one, is what the provider vouches for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The state is none of this browser's.
+    #[error("this sign-in did not begin in this browser, or more than 10 minutes ago; begin again on the sign-in page")]
+    NotBegun,
+    /// It ended before.
+    #[error("this sign-in was used already; begin again on the sign-in page")]
+    Replayed(String),
+    /// The provider's own word.
+    #[error("the provider says {0:?}; begin again, and if it stays so ask whoever runs the provider")]
+    Provider(String),
+    /// The provider does not know the code, or this server.
+    #[error(
+        "the provider did not take the code ({0:?}); begin again, and if it stays so ask whoever runs Rondel to compare \
+         its client id, secret and redirect URL with the provider's"
+    )]
+    Code(String),
+    /// The token is not one for this sign-in.
+    #[error("the provider's token is not valid: {0}; begin again, and if it stays so ask whoever runs Rondel")]
+    Token(String),
+    /// The token has no e-mail address.
+    #[error(
+        "the provider does not tell your e-mail address; ask whoever runs it to release the claims email and \
+         email_verified"
+    )]
+    NoEmail,
+    /// The provider has not checked the address.
+    #[error("the provider has not verified the address {0}; verify it there, then sign in again")]
+    NotVerified(String),
+    /// The address cannot name an account.
+    #[error("the address {0} cannot be the name of a user here; ask an administrator for a user with a password")]
+    NotAName(String),
+    /// Nobody made the account.
+    #[error("there is no user {0} here; ask an administrator for one: rondel user create {0}")]
+    NoAccount(String),
+    /// It is locked out.
+    #[error("the user {0} is locked out here; ask an administrator")]
+    Disabled(String),
+}
+
+impl Refusal {
+    /// Of whom it is known that they tried.
+    #[must_use]
+    pub fn who(&self) -> Option<&str> {
+        match self {
+            Self::Replayed(email)
+            | Self::NotVerified(email)
+            | Self::NotAName(email)
+            | Self::NoAccount(email)
+            | Self::Disabled(email) => Some(email),
+            Self::NotBegun | Self::Provider(_) | Self::Code(_) | Self::Token(_) | Self::NoEmail => None,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What the groups that a provider tells of give here: `ops=operator:default/billing`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rondel_core::access::{Grant, Role};
+use rondel_core::name;
+use rondel_store::{Store, StoreError};
+
+/// A role at a place, by names: `admin`, `operator:NAMESPACE`, `editor:NAMESPACE/APP`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleAt {
+    role: Role,
+    namespace: Option<String>,
+    app: Option<String>,
+}
+
+impl FromStr for RoleAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (role, place) = match text.split_once(':') {
+            Some((role, place)) => (role, Some(place)),
+            None => (text, None),
+        };
+        let known: Role = role.parse()?;
+        if known == Role::Executor {
+            return Err("executor is a role for tokens, not for people".to_owned());
+        }
+        let (namespace, app) = match place.map(|place| place.split_once('/').unwrap_or((place, ""))) {
+            Some((namespace, app)) => (Some(namespace), (!app.is_empty()).then_some(app)),
+            None => (None, None),
+        };
+        for name in namespace.iter().chain(&app) {
+            name::check(name)?;
+        }
+        Ok(Self { role: known, namespace: namespace.map(str::to_owned), app: app.map(str::to_owned) })
+    }
+}
+
+impl fmt::Display for RoleAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.role.as_str())?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, ":{namespace}")?;
+        }
+        if let Some(app) = &self.app {
+            write!(f, "/{app}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A group, and a role that it gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRole {
+    group: String,
+    role: RoleAt,
+}
+
+impl FromStr for GroupRole {
+    type Err = String;
+
+    /// The last `=` counts: names of groups may have some, such as those of LDAP.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (group, role) = text.rsplit_once('=').filter(|(group, _)| !group.is_empty()).ok_or_else(|| {
+            format!("{text:?} is not of the form GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP")
+        })?;
+        let role = role.parse().map_err(|sentence: String| format!("{text:?}: {sentence}"))?;
+        Ok(Self { group: group.to_owned(), role })
+    }
+}
+
+impl fmt::Display for GroupRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.group, self.role)
+    }
+}
+
+/// What these groups give. A place that does not exist gives nothing, and is told in the log.
+pub(super) async fn grants(
+    store: &dyn Store,
+    given: &[GroupRole],
+    groups: &[String],
+) -> Result<Vec<Grant>, StoreError> {
+    let mut grants = Vec::new();
+    for one in given.iter().filter(|one| groups.contains(&one.group)) {
+        match grant(store, &one.role).await? {
+            Some(grant) => grants.push(grant),
+            None => {
+                tracing::warn!(group = one.group, role = %one.role, "a group gives a role at a place that does not exist")
+            }
+        }
+    }
+    grants.sort_unstable();
+    grants.dedup();
+    Ok(grants)
+}
+
+async fn grant(store: &dyn Store, at: &RoleAt) -> Result<Option<Grant>, StoreError> {
+    let Some(namespace) = &at.namespace else { return Ok(Some(Grant::everywhere(at.role))) };
+    let Some(namespace) = store.namespace(namespace).await? else { return Ok(None) };
+    let Some(app) = &at.app else {
+        return Ok(Some(Grant { role: at.role, namespace: Some(namespace.id), app: None }));
+    };
+    let app = store.app(namespace.id, app).await?;
+    Ok(app.map(|app| Grant { role: at.role, namespace: Some(namespace.id), app: Some(app.id) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_group_gives_is_read_as_it_is_written() {
+        for text in ["ops=admin", "CN=ops,OU=x=viewer:default", "a b=editor:default/billing"] {
+            assert_eq!(text.parse::<GroupRole>().unwrap().to_string(), text);
+        }
+        for (text, part) in [
+            ("ops", "GROUP=ROLE"),
+            ("=admin", "GROUP=ROLE"),
+            ("ops=root", "root"),
+            ("ops=executor:default/billing", "tokens"),
+            ("ops=viewer:", "name"),
+            ("ops=viewer:Default", "Default"),
+        ] {
+            let refused = text.parse::<GroupRole>().unwrap_err();
+            assert!(refused.contains(part), "{text}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Signing in through an OIDC provider: there, and back.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{LOCATION, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use rondel_admin::oidc::{Answer, Arrival, FLIGHT_LIFETIME, Identity, Oidc, OidcError, Refusal};
+use rondel_admin::sign_in::{self, Whose};
+use rondel_core::AuditId;
+use rondel_core::name::NAME_LEN_MAX;
+use rondel_store::access::{Attempt, AuditEntry, Means, Verdict};
+use serde_json::{Value, json};
+
+use super::sign_in::{Stranger, add_cookie, begin, blocked};
+use crate::app::Web;
+use crate::grants::Places;
+use crate::problem::{Code, Problem};
+use crate::query::Reader;
+use crate::redirect::own_path;
+use crate::{cookies, note};
+
+/// Sends a browser to the provider, with what it is to bring back.
+pub(super) async fn leave(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
+    let mut reader = Reader::new(&uri);
+    let (next, _) = (reader.one("next"), reader.one("lang"));
+    reader.finish()?;
+    let oidc = provider(&web)?;
+    let next = next.as_deref().and_then(own_path).unwrap_or("/");
+    let departure = oidc.begin(next, web.engine.now()).await.map_err(|error| away(&error))?;
+    let location = HeaderValue::from_str(&departure.url)
+        .map_err(|_| away(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
+    let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
+    add_cookie(&mut response, cookies::set_flight(&departure.cookie, FLIGHT_LIFETIME, oidc.config().is_tls()));
+    Ok(response)
+}
+
+/// Takes back a browser, and signs it in as whom the provider vouches for.
+pub(super) async fn come_back(
+    State(web): State<Web>,
+    headers: HeaderMap,
+    uri: Uri,
+    stranger: Stranger,
+) -> Result<Response, Problem> {
+    let oidc = provider(&web)?;
+    let is_tls = oidc.config().is_tls();
+    // Whatever comes of it, the cookie has had its use.
+    let spent = cookies::set_flight("", Duration::ZERO, is_tls);
+    match arrive(&web, oidc, cookies::flight(&headers, is_tls), &answer(&uri)).await {
+        Ok((identity, arrival, next)) => {
+            write(&web, &stranger, oidc, &identity, &arrival).await?;
+            let account = arrival.settle(web.engine.store()).await.map_err(|error| away(&error))?;
+            let mut response = begin(&web, &stranger, Whose::Account(account), &next).await?;
+            add_cookie(&mut response, spent);
+            Ok(response)
+        }
+        Err(OidcError::Refused(refusal)) => {
+            let mut response = refuse(&web, &stranger, oidc, &refusal).await?.into_response();
+            add_cookie(&mut response, spent);
+            Ok(response)
+        }
+        Err(error) => Err(away(&error)),
+    }
+}
+
+async fn arrive(
+    web: &Web,
+    oidc: &Oidc,
+    cookie: Option<&str>,
+    answer: &Answer,
+) -> Result<(Identity, Arrival, String), OidcError> {
+    let (store, now) = (web.engine.store(), web.engine.now());
+    let (identity, next) = oidc.finish(store, cookie, answer, now).await?;
+    let arrival = oidc.account(store, &identity, web.engine.new_id(), now).await?;
+    Ok((identity, arrival, next))
+}
+
+fn provider(web: &Web) -> Result<&Oidc, Problem> {
+    let missing = "this server has no provider of sign-ins; sign in with a password";
+    web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, missing))
+}
+
+/// Providers put more into the query than is read here.
+fn answer(uri: &Uri) -> Answer {
+    let mut reader = Reader::new(uri);
+    Answer {
+        state: reader.one("state"),
+        code: reader.one("code"),
+        error: reader.one("error"),
+        issuer: reader.one("iss"),
+    }
+}
+
+/// The answer to somebody who does not come in; so many from one address, and no more of them are looked at.
+async fn refuse(web: &Web, stranger: &Stranger, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
+    let (store, now) = (web.engine.store(), web.engine.now());
+    if let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
+        return Err(blocked(until, now));
+    }
+    let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
+    let name = refusal.who().unwrap_or_default();
+    let entry = entry(web, stranger, (name, Means::Anonymous), ("session.create", Verdict::Denied));
+    note::add(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
+    Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
+}
+
+/// What the provider's word is about to change here, and that somebody comes in: what cannot be written is not done.
+async fn write(
+    web: &Web,
+    stranger: &Stranger,
+    oidc: &Oidc,
+    identity: &Identity,
+    arrival: &Arrival,
+) -> Result<(), Problem> {
+    let (account, issuer) = (&arrival.account, &oidc.config().issuer);
+    let entry = |action| entry(web, stranger, (&account.name, Means::Session), (action, Verdict::Allowed));
+    let add = async |entry: AuditEntry, before: Option<Value>, after: Value| {
+        let (before, after) = (before.map(|before| before.to_string()), Some(after.to_string()));
+        let entry = AuditEntry { object: account.name.clone(), before, after, ..entry };
+        web.engine.store().add_audit(&entry).await
+    };
+    if arrival.is_new || arrival.grants_before.is_some() {
+        let before = arrival.grants_before.as_deref().unwrap_or_default();
+        let places = Places::of(&web.engine, before.iter().chain(&account.grants)).await?;
+        let mut after = json!({"by": issuer, "groups": identity.groups, "grants": places.show(&account.grants)});
+        if arrival.is_new {
+            after["display_name"] = json!(account.display_name);
+            add(entry("user.create"), None, after).await?;
+        } else {
+            add(entry("user.change"), Some(json!({"grants": places.show(before)})), after).await?;
+        }
+    }
+    let entry = AuditEntry { after: Some(json!({"by": issuer}).to_string()), ..entry("session.create") };
+    Ok(web.engine.store().add_audit(&entry).await?)
+}
+
+fn entry(
+    web: &Web,
+    stranger: &Stranger,
+    (actor, means): (&str, Means),
+    (action, verdict): (&str, Verdict),
+) -> AuditEntry {
+    AuditEntry {
+        id: AuditId::new(web.engine.new_id()),
+        at: web.engine.now(),
+        actor: actor.chars().take(NAME_LEN_MAX).collect(),
+        means,
+        address: stranger.address().map(|address| address.to_string()),
+        request_id: stranger.request_id.clone(),
+        action: action.to_owned(),
+        object: String::new(),
+        namespace: None,
+        verdict,
+        before: None,
+        after: None,
+    }
+}
+
+/// The provider, or the database, cannot be asked.
+fn away(error: &OidcError) -> Problem {
+    match error {
+        OidcError::Store(error) => Problem::of_store_error(error),
+        OidcError::Refused(refusal) => Problem::new(Code::SignInRefused, refusal.to_string()),
+        OidcError::Unavailable(cause) => Problem::new(
+            Code::ProviderUnavailable,
+            "the provider of sign-ins does not answer; try again in a moment, or sign in with a password",
+        )
+        .with_header(RETRY_AFTER, HeaderValue::from_static("5"))
+        .with_cause(cause.clone()),
+    }
+}

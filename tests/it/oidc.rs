@@ -1,0 +1,304 @@
+//! People sign in through an OIDC provider, end to end over HTTP, and nobody else does.
+
+mod provider;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use provider::{AWAY, CLIENT_ID, CLIENT_SECRET, Fault, Provider};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Url};
+use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_until};
+use serde_json::{Value, json};
+
+/// What is registered with the provider. The server listens elsewhere, at a free port: the browser of the tests knows.
+const REDIRECT_URL: &str = "http://localhost/sign-in/oidc/callback";
+
+/// A browser that follows nothing by itself.
+struct Browser {
+    client: Client,
+    home: String,
+    cookies: BTreeMap<String, String>,
+}
+
+/// A page, or where it sends the browser.
+struct Seen {
+    status: u16,
+    location: String,
+    text: String,
+}
+
+impl Browser {
+    fn new(server: &Server) -> Self {
+        // It sets up what clients of this process encrypt with.
+        server.api();
+        let client = Client::builder().no_proxy().redirect(Policy::none()).build().expect("make a client");
+        Self { client, home: server.url().to_owned(), cookies: BTreeMap::new() }
+    }
+
+    async fn go(&mut self, place: &str) -> Seen {
+        let is_home = place.starts_with('/');
+        let url = if is_home { format!("{}{place}", self.home) } else { place.to_owned() };
+        let mut request = self.client.get(url).header(ACCEPT, "text/html");
+        if is_home {
+            let pairs: Vec<String> = self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            request = request.header(COOKIE, pairs.join("; "));
+        }
+        let answer = request.send().await.expect("an answer");
+        for line in answer.headers().get_all(SET_COOKIE) {
+            let pair = line.to_str().expect("text").split(';').next().expect("a pair");
+            let (name, value) = pair.split_once('=').expect("a name and a value");
+            match value {
+                "" => self.cookies.remove(name),
+                value => self.cookies.insert(name.to_owned(), value.to_owned()),
+            };
+        }
+        let header = |name| answer.headers().get(name).map(|value| value.to_str().expect("text").to_owned());
+        let (status, location) = (answer.status().as_u16(), header(LOCATION).unwrap_or_default());
+        Seen { status, location, text: answer.text().await.expect("a body") }
+    }
+
+    /// To the provider and back; the address that the provider sends the browser to.
+    async fn there(&mut self) -> String {
+        let left = self.go("/sign-in/oidc?next=/account").await;
+        assert_eq!(left.status, 303, "{}", left.text);
+        let back = self.go(&left.location).await;
+        let url = Url::parse(&back.location).expect("the provider sends it back");
+        assert!(back.location.starts_with(REDIRECT_URL), "{}", back.location);
+        format!("{}?{}", url.path(), url.query().expect("a query"))
+    }
+
+    async fn sign_in(&mut self) -> Seen {
+        let back = self.there().await;
+        self.go(&back).await
+    }
+
+    async fn is_signed_in(&mut self) -> bool {
+        self.go("/account").await.status == 200
+    }
+}
+
+async fn start(db: &ScratchDb, folder: &Path, issuer: &str, more: &[&str]) -> Server {
+    let secret = folder.join("client.secret");
+    std::fs::write(&secret, format!("{CLIENT_SECRET}\n")).expect("write the secret");
+    let secret = secret.to_str().expect("a path");
+    let mut args = vec!["--oidc-issuer", issuer, "--oidc-client-id", CLIENT_ID];
+    args.extend(["--oidc-client-secret-file", secret, "--oidc-redirect-url", REDIRECT_URL]);
+    args.extend(more);
+    Server::start_with(db, &args).await
+}
+
+fn ann() -> Value {
+    json!({"email": "Ann@example.com", "email_verified": true, "name": "Ann"})
+}
+
+/// What the log has of sign-ins, the newest first: by whom, allowed or not, and why not.
+async fn logged(server: &Server) -> Vec<(String, String, String)> {
+    let page = server.api().get("/api/v1/audit?action=session.create").await.expect(200);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let items = page["items"].as_array().expect("items").iter();
+    items.map(|entry| (text(&entry["actor"]), text(&entry["verdict"]), text(&entry["after"]["refused"]))).collect()
+}
+
+#[tokio::test]
+async fn somebody_of_whom_the_provider_tells_signs_in_once() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let folder = tempfile::tempdir().expect("a folder");
+    let provider = Provider::start().await;
+    provider.set_person(ann());
+    let mut server = start(&db, folder.path(), &provider.issuer, &[]).await;
+    server.api().post("/api/v1/users", json!({"name": "ann@example.com"})).await.expect(201);
+    let mut browser = Browser::new(&server);
+    let page = browser.go("/sign-in?next=/account").await;
+    assert!(page.text.contains("href=\"/sign-in/oidc?next=/account\""), "{}", page.text);
+    let chinese = browser.go("/sign-in?lang=zh").await;
+    assert!(chinese.text.contains("使用组织账号登录"), "{}", chinese.text);
+    let back = browser.there().await;
+    let before = browser.cookies.clone();
+    let came = browser.go(&back).await;
+    assert_eq!((came.status, came.location.as_str()), (303, "/account"), "{}", came.text);
+    assert_eq!(browser.cookies.keys().collect::<Vec<_>>(), ["rondel_session"], "what went along has had its use");
+    let account = browser.go("/account").await;
+    assert!(account.status == 200 && account.text.contains("ann@example.com"), "{}", account.text);
+    assert_eq!(logged(&server).await[0], ("ann@example.com".to_owned(), "allowed".to_owned(), String::new()));
+    // The same again, by whoever has seen the address and has the cookie.
+    let mut thief = Browser { cookies: before.clone(), ..Browser::new(&server) };
+    let refused = thief.go(&back).await;
+    assert!(refused.status == 403 && refused.text.contains("invalid_grant"), "{}", refused.text);
+    provider.set_fault(Fault::TakesCodesAgain);
+    let back = browser.there().await;
+    let cookies = browser.cookies.clone();
+    assert_eq!(browser.go(&back).await.status, 303);
+    let mut thief = Browser { cookies, ..Browser::new(&server) };
+    let refused = thief.go(&back).await;
+    assert!(refused.status == 403 && refused.text.contains("used already"), "{}", refused.text);
+    assert!(!thief.is_signed_in().await);
+    // New keys are taken up.
+    provider.rotate();
+    let came = browser.sign_in().await;
+    assert_eq!(came.status, 303, "{}", came.text);
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test]
+async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let folder = tempfile::tempdir().expect("a folder");
+    let provider = Provider::start().await;
+    let mut server = start(&db, folder.path(), &provider.issuer, &[]).await;
+    let api = server.api();
+    for name in ["ann@example.com", "bob@example.com"] {
+        api.post("/api/v1/users", json!({ "name": name })).await.expect(201);
+    }
+    api.patch("/api/v1/users/bob@example.com", json!({"disabled": true})).await.expect(200);
+    let person = |email: &str| json!({"email": email, "email_verified": true});
+    let token = "the provider&#39;s token is not valid";
+    for (fault, claims, who, why) in [
+        (Fault::Denies, ann(), "", "access_denied"),
+        (Fault::OtherNonce, ann(), "", "belongs to another sign-in"),
+        (Fault::OtherAudience, ann(), "", "made out to another client"),
+        (Fault::OtherIssuer, ann(), "", "comes from another issuer"),
+        (Fault::Expired, ann(), "", "has expired"),
+        (Fault::FromTheFuture, ann(), "", "clocks differ"),
+        (Fault::Unsigned, ann(), "", "is not signed"),
+        (Fault::SignedWithTheSecret, ann(), "", "not in a way that is taken"),
+        (Fault::OtherKey, ann(), "", "does not fit the provider"),
+        (Fault::None, json!({"name": "Ann"}), "", "does not tell your e-mail address"),
+        (Fault::None, json!({"email": "ann@example.com"}), "ann@example.com", "has not verified"),
+        (
+            Fault::None,
+            json!({"email": "ann@example.com", "email_verified": false}),
+            "ann@example.com",
+            "verify it there",
+        ),
+        (Fault::None, person("eve@example.com"), "eve@example.com", "rondel user create eve@example.com"),
+        (Fault::None, person("bob@example.com"), "bob@example.com", "locked out here"),
+        (Fault::None, person("ä@example.com"), "ä@example.com", "cannot be the name of a user"),
+    ] {
+        provider.set_fault(fault);
+        provider.set_person(claims);
+        let mut browser = Browser::new(&server);
+        let refused = browser.sign_in().await;
+        assert_eq!(refused.status, 403, "{fault:?}: {}", refused.text);
+        assert!(refused.text.contains(why), "{fault:?}: {}", refused.text);
+        assert!(refused.text.contains("href=\"/sign-in\""), "there is a way back");
+        if fault != Fault::None && fault != Fault::Denies {
+            assert!(refused.text.contains(token), "{}", refused.text);
+        }
+        assert!(browser.cookies.is_empty(), "{fault:?}: {:?}", browser.cookies);
+        let (actor, verdict, refused) = logged(&server).await.swap_remove(0);
+        assert_eq!((actor.as_str(), verdict.as_str()), (who, "denied"), "{fault:?}");
+        assert!(refused.contains(why), "{fault:?}: {refused}");
+    }
+    provider.set_fault(Fault::None);
+    provider.set_person(ann());
+    // Somebody else's sign-in, with the cookie of one's own, or without any.
+    let mut victim = Browser::new(&server);
+    victim.there().await;
+    let mut attacker = Browser::new(&server);
+    let planted = attacker.there().await;
+    for cookies in [victim.cookies.clone(), BTreeMap::new()] {
+        victim.cookies = cookies;
+        let refused = victim.go(&planted).await;
+        assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
+    }
+    let mut other = planted.clone();
+    other.push_str("&iss=http%3A%2F%2F127.0.0.1%3A1");
+    assert!(attacker.go(&other).await.text.contains("comes from another provider"));
+    assert!(!victim.is_signed_in().await);
+    // The secret is read each time: a wrong one is told, and the right one works again.
+    let secret = folder.path().join("client.secret");
+    std::fs::write(&secret, "another").expect("write");
+    let refused = Browser::new(&server).sign_in().await;
+    assert!(refused.status == 403 && refused.text.contains("invalid_client"), "{}", refused.text);
+    std::fs::write(&secret, CLIENT_SECRET).expect("write");
+    let mut browser = Browser::new(&server);
+    assert_eq!(browser.sign_in().await.status, 303);
+    assert!(browser.is_signed_in().await);
+    // Strangers cannot fill the log: one address is refused so often, and then not looked at for a while.
+    let mut statuses = BTreeMap::<u16, u32>::new();
+    for _ in 0..60 {
+        *statuses.entry(Browser::new(&server).go("/sign-in/oidc/callback?code=x&state=y").await.status).or_default() +=
+            1;
+    }
+    assert!(statuses[&429] > 10 && statuses[&403] > 10, "{statuses:?}");
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test]
+async fn a_provider_that_is_down_stops_neither_the_start_nor_passwords() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let folder = tempfile::tempdir().expect("a folder");
+    let provider = Provider::start().await;
+    let issuer = provider.issuer.clone();
+    drop(provider);
+    let mut server = start(&db, folder.path(), &issuer, &[]).await;
+    for name in ["ann@example.com", "bob"] {
+        let body = json!({"name": name, "password": "correct horse"});
+        server.api().post("/api/v1/users", body).await.expect(201);
+    }
+    let mut browser = Browser::new(&server);
+    let away = browser.go("/sign-in/oidc").await;
+    assert!(away.status == 503 && away.text.contains("sign in with a password"), "{}", away.text);
+    assert!(browser.cookies.is_empty());
+    let request = browser.client.post(format!("{}/sign-in", server.url())).header("origin", server.url());
+    let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+    let request = request.body("name=bob&password=correct+horse&next=/account");
+    assert_eq!(request.send().await.expect("an answer").status().as_u16(), 303);
+    let provider = Provider::start_at(issuer.trim_start_matches("http://")).await;
+    provider.set_person(ann());
+    provider.set_fault(Fault::Endless);
+    wait_until(AWAY, "it asks again, and does not read on for ever", async || {
+        let away = browser.go("/sign-in/oidc").await;
+        let said = server.process().stderr();
+        if away.status == 503 && said.contains("the answer has more than") { Ok(()) } else { Err((away.text, said)) }
+    })
+    .await;
+    provider.set_fault(Fault::None);
+    wait_until(AWAY, "the provider is back", async || match browser.go("/sign-in/oidc").await {
+        Seen { status: 303, .. } => Ok(()),
+        other => Err(other.text),
+    })
+    .await;
+    assert_eq!(browser.sign_in().await.status, 303);
+    assert!(browser.is_signed_in().await);
+    assert!(server.stop().await.success());
+}
+
+#[tokio::test]
+async fn groups_give_roles_to_users_that_are_made_on_the_way() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let folder = tempfile::tempdir().expect("a folder");
+    let provider = Provider::start().await;
+    let settings = [
+        "--oidc-create-accounts",
+        "--oidc-groups-claim",
+        "teams",
+        "--oidc-group-role",
+        "dev=viewer:default",
+        "--oidc-group-role",
+        "ops=admin",
+    ];
+    let mut server = start(&db, folder.path(), &provider.issuer, &settings).await;
+    let person =
+        |teams: &[&str]| json!({"email": "bob@example.com", "email_verified": true, "name": "Bob", "teams": teams});
+    let grants = async || server.api().get("/api/v1/users/bob@example.com").await.expect(200)["grants"].clone();
+    let mut browser = Browser::new(&server);
+    provider.set_person(person(&["dev", "choir"]));
+    assert_eq!(browser.sign_in().await.status, 303);
+    assert_eq!(grants().await, json!([{"role": "viewer", "namespace": "default", "app": null}]));
+    assert_eq!(browser.go("/jobs").await.status, 200);
+    assert_eq!(browser.go("/users").await.status, 403);
+    // In another browser, with other groups: what the first one may do changes with it, which is to say it ends.
+    provider.set_person(person(&[]));
+    let mut second = Browser::new(&server);
+    assert_eq!(second.sign_in().await.status, 303);
+    assert_eq!(grants().await, json!([]));
+    assert!(!browser.is_signed_in().await && second.is_signed_in().await);
+    let page = server.api().get("/api/v1/audit?object=bob@example.com").await.expect(200);
+    let actions: Vec<_> = page["items"].as_array().expect("items").iter().map(|entry| &entry["action"]).collect();
+    assert_eq!(actions, ["user.change", "user.create"], "{page:#}");
+    assert_eq!(page["items"][1]["after"]["groups"], json!(["dev", "choir"]));
+    assert!(server.stop().await.success());
+}
