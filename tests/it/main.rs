@@ -13,6 +13,7 @@ mod declared;
 mod delays;
 mod drain;
 mod edits;
+mod events;
 mod fires;
 mod fuzz;
 mod harness;

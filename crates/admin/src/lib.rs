@@ -6,6 +6,7 @@
 //!   them;
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
+//! - [`events`] finds what happens for those who listen;
 //! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` is what operators watch;
 //! - `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
@@ -23,6 +24,7 @@ mod declared;
 mod definitions;
 mod dispatch;
 pub mod engine;
+pub mod events;
 pub mod fires;
 pub mod gateway;
 mod housekeeping;

@@ -15,6 +15,7 @@ use crate::context::{ContextArgs, LoginArgs, LogoutArgs};
 use crate::cron::CronArgs;
 use crate::dev::DevArgs;
 use crate::doctor::DoctorArgs;
+use crate::events::EventsArgs;
 use crate::executor::ExecutorArgs;
 use crate::exit::{Exit, Failure};
 use crate::job::JobArgs;
@@ -66,6 +67,8 @@ enum Command {
     User(UserArgs),
     /// See, create, rotate and revoke API tokens
     Token(TokenArgs),
+    /// Print what happens, as it happens
+    Events(EventsArgs),
     /// See what was done, by whom and from where
     Audit(AuditArgs),
     /// Print a link that opens the console in a browser, once, within 15 minutes
@@ -123,6 +126,7 @@ impl Command {
             Self::Namespace(args) => done(runtime::run(args.run())),
             Self::User(args) => done(runtime::run(args.run())),
             Self::Token(args) => done(runtime::run(args.run())),
+            Self::Events(args) => done(runtime::run(args.run())),
             Self::Audit(args) => done(runtime::run(args.run())),
             Self::SignInLink(args) => done(runtime::run(args.run())),
             Self::Cron(args) => done(args.run()),

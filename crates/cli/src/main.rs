@@ -24,6 +24,7 @@ mod contexts;
 mod cron;
 mod dev;
 mod doctor;
+mod events;
 mod executor;
 mod exit;
 mod failpoints;

@@ -73,6 +73,13 @@ impl From<SignedIn> for Caller {
 }
 
 impl Caller {
+    /// Somebody with a token.
+    #[cfg(test)]
+    pub(crate) fn for_tests(rights: Rights) -> Self {
+        let token = Some(TokenId::new(1));
+        Self { name: String::new(), means: Means::Token, namespace: None, rights, account: None, token, session: None }
+    }
+
     /// What changes are signed with.
     pub(crate) fn name(&self) -> &str {
         &self.name

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use rondel_admin::Engine;
+use rondel_admin::events::Events;
 use rondel_admin::oidc::Oidc;
 use rondel_admin::passwords::Passwords;
 use tokio::sync::Semaphore;
@@ -34,7 +35,9 @@ pub struct WebConfig {
     pub request_count_max: usize,
     /// How many logs are followed at the same time.
     pub follow_count_max: usize,
-    /// How long one log is followed at most.
+    /// How many listen to what happens at the same time.
+    pub listener_count_max: usize,
+    /// How long a log is followed, or what happens listened to, at most.
     pub follow_timeout: Duration,
     /// How fast one token may ask; `None` for as fast as it can.
     pub rate: Option<Rate>,
@@ -54,6 +57,7 @@ impl Default for WebConfig {
             body_timeout: Duration::from_secs(20),
             request_count_max: 1024,
             follow_count_max: 256,
+            listener_count_max: 256,
             follow_timeout: Duration::from_secs(3600),
             rate: Some(Rate { per_second: 1_000, burst: 5_000 }),
             tls: false,
@@ -70,6 +74,8 @@ pub(crate) struct Web {
     pub(crate) config: Arc<WebConfig>,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) follows: Arc<Semaphore>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) listeners: Arc<Semaphore>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) passwords: Arc<Passwords>,
     pub(crate) denials: Denials,
@@ -79,6 +85,8 @@ pub(crate) struct Web {
 pub fn app(engine: Engine, config: WebConfig) -> Router {
     let gateway = engine.gateway();
     let web = Web {
+        events: Arc::new(Events::new(engine.new_id())),
+        listeners: Arc::new(Semaphore::new(config.listener_count_max)),
         engine,
         requests: Arc::new(Semaphore::new(config.request_count_max)),
         follows: Arc::new(Semaphore::new(config.follow_count_max)),

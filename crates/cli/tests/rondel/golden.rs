@@ -54,6 +54,8 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("job-cancel", &["job", "cancel", "manual"]),
     ("run-list-empty", &["run", "list", "--job", "report.daily"]),
     ("run-get-missing", &["run", "get", "1"]),
+    ("help-events", &["events", "--help"]),
+    ("events-wrong", &["events", "--kind", "nosuch"]),
     ("executor-list", &["executor", "list"]),
     ("node-list", &["node", "list"]),
     ("app-list", &["app", "list"]),

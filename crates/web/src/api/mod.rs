@@ -6,6 +6,7 @@ mod apps;
 mod audit;
 pub(crate) mod calendars;
 pub(crate) mod cancels;
+mod events;
 pub(crate) mod executors;
 mod export;
 mod fires;

@@ -112,11 +112,7 @@ pub(super) async fn set_state(
 
 fn show(call: &Call, node: Node) -> NodeJson {
     let report = node.report;
-    let status = match node.is_living(call.engine().now()) {
-        false => "dead",
-        true if report.is_leaving => "leaving",
-        true => node.switch.as_str(),
-    };
+    let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     NodeJson {
         id: node.id,

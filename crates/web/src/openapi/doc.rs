@@ -76,6 +76,11 @@ impl Doc {
         self.answer(200, "", Some((media, Form::Text)))
     }
 
+    /// Answers a text of this type, and no JSON unless that follows.
+    pub(crate) fn stream(self, media: &'static str, about: &'static str) -> Self {
+        self.answer(200, about, Some((media, Form::Text)))
+    }
+
     /// A header that the last answer has.
     pub(crate) fn with(mut self, header: &'static str) -> Self {
         if let Some(answer) = self.answers.last_mut() {

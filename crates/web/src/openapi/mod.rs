@@ -54,6 +54,7 @@ const TAGS: &[(&str, &str)] = &[
     ("schedules", "What a schedule means, before it is saved."),
     ("apps", "Groups of executors that run the same handlers."),
     ("executors", "The processes that run jobs."),
+    ("events", "What happens, as it happens."),
     ("nodes", "The servers of the cluster."),
     ("namespaces", "Tenants or environments."),
     ("tokens", "What programs and executors come in by."),

@@ -12,6 +12,7 @@ mod calendars;
 mod contract;
 mod documents;
 mod edit_pages;
+mod events;
 mod fires;
 mod fires_pages;
 mod harness;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -16,7 +17,7 @@ use rondel_core::{AccountId, AppId, JobSpec, NamespaceId, TokenId};
 use rondel_store::access::{Account, TokenKind, TokenRecord};
 use rondel_store::catalog::{JobQuery, Namespace};
 use rondel_store::ledger::RunQuery;
-use rondel_web::{Access, RouteInfo, route_table};
+use rondel_web::{Access, RouteInfo, WebConfig, route_table};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server};
@@ -53,7 +54,9 @@ pub(crate) struct Things {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        let server = Server::start().await;
+        // Who listens is told that it is over, at once.
+        let config = WebConfig { follow_timeout: Duration::ZERO, ..WebConfig::default() };
+        let server = Server::start_with(config).await;
         let engine = &server.engine;
         let (store, now) = (engine.store(), engine.now());
         let elsewhere = Namespace { id: NamespaceId::new(2), name: "elsewhere".to_owned() };

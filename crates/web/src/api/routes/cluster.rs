@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::access::Permission::{Admin, Cluster, Edit, Operate, View};
-use crate::api::{Page, apps, executors, namespaces, nodes, webhooks};
+use crate::api::{Page, apps, events, executors, namespaces, nodes, webhooks};
 use crate::openapi::Doc;
 use crate::problem::Code;
 use crate::routes::Routes;
@@ -71,6 +71,21 @@ fn of_servers() -> Routes {
             >>(
                 200, "The executors."
             ),
+        )
+        .get(
+            "/api/v1/events",
+            View,
+            events::listen,
+            Doc::new(
+                "Listen to what happens",
+                "Runs that come to stand elsewhere, jobs that are saved, executors and servers that come and go: as server-sent events, \
+                 or with `Accept: application/x-ndjson` as lines of JSON. The first one is `ready`, the last one `end`; `gap` says that \
+                 something may have been missed.",
+            )
+            .stream("text/event-stream", "A stream of events, until one side ends it.")
+            .text("application/x-ndjson")
+            .reads(events::LAST_EVENT)
+            .refuses(&[Code::InvalidHeader]),
         )
         .get(
             "/api/v1/nodes",

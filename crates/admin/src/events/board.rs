@@ -1,0 +1,309 @@
+//! How everything stood when it was last looked at, and what is new by comparison. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Reason, RunId, RunStatus, Timestamp};
+use rondel_store::changes::{RunStand, SavedJob};
+
+/// So long after its id was made a run is looked for: what is made first may be stored last.
+const LATE_MAX: Duration = Duration::from_secs(3);
+/// The same for the instant at which a job was saved.
+pub(super) const SAVED_LATE_MAX: Duration = Duration::from_secs(10);
+/// How many runs are kept in mind.
+const RUN_COUNT_MAX: usize = 50_000;
+/// How many of them are read again at once.
+const REREAD_COUNT_MAX: usize = 2_000;
+/// How often those are that are not due yet.
+const REREAD_PERIOD: Duration = Duration::from_secs(10);
+
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Runs, each at most once.
+    pub(super) runs: Vec<RunStand>,
+    /// Those of them that were asked for by their ids: what is not among the runs is gone.
+    pub(super) asked: Vec<RunId>,
+    pub(super) jobs: Vec<SavedJob>,
+    pub(super) executors: BTreeMap<ExecutorId, Heard>,
+    /// By id: name and status.
+    pub(super) nodes: BTreeMap<NodeId, (String, &'static str)>,
+    /// There was more than could be read.
+    pub(super) is_cut: bool,
+}
+
+/// An executor that some node hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) name: String,
+    pub(super) namespace: NamespaceId,
+    pub(super) app: AppId,
+}
+
+/// What is new, before names are put to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Run(RunStand),
+    Job(SavedJob),
+    Executor(ExecutorId, Heard, bool),
+    Node(String, &'static str),
+    Gap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stand {
+    status: RunStatus,
+    reason: Option<Reason>,
+    attempt: i32,
+}
+
+impl From<&RunStand> for Stand {
+    fn from(run: &RunStand) -> Self {
+        Self { status: run.status, reason: run.reason, attempt: run.attempt }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    stand: Stand,
+    due_at: Timestamp,
+    read_at: Timestamp,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    /// When it was last brought up to date; `None` before it ever was.
+    pub(super) seen_at: Option<Timestamp>,
+    runs: BTreeMap<RunId, Known>,
+    jobs: BTreeMap<JobId, (Timestamp, i64, bool)>,
+    executors: BTreeMap<ExecutorId, Heard>,
+    nodes: BTreeMap<NodeId, (String, &'static str)>,
+}
+
+impl Board {
+    /// Runs with higher ids are to be read.
+    pub(super) fn runs_after(&self, now: Timestamp) -> RunId {
+        let from = self.seen_at.map_or(now, |seen_at| seen_at.min(now));
+        RunId::new(IdGen::first_at(from - LATE_MAX))
+    }
+
+    /// Jobs saved from then on are to be read.
+    pub(super) fn jobs_since(&self, now: Timestamp) -> Timestamp {
+        self.seen_at.map_or(now, |seen_at| seen_at.min(now)) - SAVED_LATE_MAX
+    }
+
+    /// Open runs, not found by [`runs_after`](Self::runs_after), that are to be read again: the longest unread first.
+    pub(super) fn to_reread(&self, now: Timestamp) -> Vec<RunId> {
+        let after = self.runs_after(now);
+        let is_due = |known: &Known| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
+        let open = self.runs.range(..=after).filter(|(_, known)| !known.stand.status.is_terminal() && is_due(known));
+        let mut ids: Vec<(Timestamp, RunId)> = open.map(|(id, known)| (known.read_at, *id)).collect();
+        ids.sort_unstable();
+        ids.truncate(REREAD_COUNT_MAX);
+        ids.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The executors of whom nothing is known yet.
+    pub(super) fn strangers<'i>(&self, ids: impl Iterator<Item = &'i ExecutorId>) -> Vec<ExecutorId> {
+        ids.filter(|id| !self.executors.contains_key(id)).copied().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    pub(super) fn executor(&self, id: ExecutorId) -> Option<&Heard> {
+        self.executors.get(&id)
+    }
+
+    /// What is new. Before anything was ever seen, nothing is: it was so before.
+    pub(super) fn compare(&self, seen: &Seen) -> Vec<News> {
+        if self.seen_at.is_none() {
+            return Vec::new();
+        }
+        let mut news = Vec::new();
+        let is_full = self.runs.len() >= RUN_COUNT_MAX;
+        if seen.is_cut || is_full {
+            news.push(News::Gap);
+        }
+        for (id, (name, status)) in &seen.nodes {
+            if self.nodes.get(id).is_none_or(|(_, before)| before != status) {
+                news.push(News::Node(name.clone(), status));
+            }
+        }
+        let gone = self.nodes.iter().filter(|(id, _)| !seen.nodes.contains_key(id));
+        news.extend(gone.map(|(_, (name, _))| News::Node(name.clone(), "gone")));
+        let went = self.executors.iter().filter(|(id, _)| !seen.executors.contains_key(id));
+        news.extend(went.map(|(id, heard)| News::Executor(*id, heard.clone(), false)));
+        let came = seen.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
+        news.extend(came.map(|(id, heard)| News::Executor(*id, heard.clone(), true)));
+        let is_new = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
+        news.extend(seen.jobs.iter().filter(is_new).cloned().map(News::Job));
+        let mut runs: Vec<&RunStand> = seen.runs.iter().collect();
+        runs.sort_by_key(|run| run.id);
+        let is_new = |run: &&RunStand| match self.runs.get(&run.id) {
+            Some(known) => known.stand != Stand::from(*run),
+            None => !is_full,
+        };
+        news.extend(runs.into_iter().filter(is_new).cloned().map(News::Run));
+        news
+    }
+
+    /// Keeps in mind how it is now.
+    pub(super) fn apply(&mut self, seen: Seen, now: Timestamp) {
+        for id in &seen.asked {
+            self.runs.remove(id);
+        }
+        for run in &seen.runs {
+            let known = Known { stand: Stand::from(run), due_at: run.due_at, read_at: now };
+            if self.runs.len() < RUN_COUNT_MAX || self.runs.contains_key(&run.id) {
+                self.runs.insert(run.id, known);
+            }
+        }
+        self.seen_at = Some(self.seen_at.map_or(now, |seen_at| seen_at.max(now)));
+        let after = self.runs_after(now);
+        self.runs.retain(|id, known| *id > after || !known.stand.status.is_terminal());
+        let since = self.jobs_since(now);
+        self.jobs.retain(|_, (at, ..)| *at >= since);
+        self.jobs.extend(seen.jobs.into_iter().map(|job| (job.id, (job.at, job.version, job.is_deleted))));
+        (self.executors, self.nodes) = (seen.executors, seen.nodes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+    fn at(seconds: u64) -> Timestamp {
+        START + Duration::from_secs(seconds)
+    }
+
+    fn run(made_at: Timestamp, status: RunStatus) -> RunStand {
+        RunStand {
+            id: RunId::new(IdGen::first_at(made_at) + 1),
+            namespace: NamespaceId::new(1),
+            app: AppId::new(2),
+            job: JobId::new(3),
+            fire_at: made_at,
+            shard_index: 0,
+            status,
+            reason: None,
+            attempt: 1,
+            due_at: made_at,
+            executor: None,
+        }
+    }
+
+    fn runs(runs: impl Into<Vec<RunStand>>) -> Seen {
+        Seen { runs: runs.into(), ..Seen::default() }
+    }
+
+    /// Compares, and keeps in mind.
+    fn look(board: &mut Board, seen: Seen, now: Timestamp) -> Vec<News> {
+        let news = board.compare(&seen);
+        board.apply(seen, now);
+        news
+    }
+
+    #[test]
+    fn a_run_is_told_each_time_it_stands_elsewhere() {
+        let mut board = Board::default();
+        let (old, fresh) = (run(at(0), RunStatus::Running), run(at(2), RunStatus::Pending));
+        assert_eq!(look(&mut board, runs([old.clone()]), at(1)), [], "it was so before");
+        assert_eq!(look(&mut board, runs([fresh.clone()]), at(2)), [News::Run(fresh.clone())]);
+        assert_eq!(look(&mut board, runs([fresh.clone()]), at(3)), []);
+        let waits = RunStand { status: RunStatus::Waiting, attempt: 2, ..fresh.clone() };
+        assert_eq!(look(&mut board, runs([waits.clone()]), at(4)), [News::Run(waits)]);
+        let over = RunStand { status: RunStatus::Failed, attempt: 2, ..fresh };
+        assert_eq!(look(&mut board, runs([over.clone()]), at(5)), [News::Run(over.clone())]);
+        // Made long ago, it is read by its id alone, and is forgotten once it is over.
+        assert_eq!(board.to_reread(at(6)), [old.id]);
+        let ended = RunStand { status: RunStatus::Succeeded, ..old.clone() };
+        let seen = Seen { asked: vec![ended.id], ..runs([ended.clone()]) };
+        assert_eq!(look(&mut board, seen, at(6)), [News::Run(ended)]);
+        assert!(board.to_reread(at(7)).is_empty() && !board.runs.contains_key(&old.id));
+    }
+
+    #[test]
+    fn open_runs_are_read_again_when_they_are_due_and_now_and_then() {
+        let mut board = Board::default();
+        let later = RunStand { due_at: at(600), ..run(at(0), RunStatus::Waiting) };
+        look(&mut board, runs([later.clone()]), at(1));
+        assert_eq!(board.to_reread(at(2)), [], "it is among the newest");
+        look(&mut board, Seen::default(), at(8));
+        assert_eq!(board.to_reread(at(9)), []);
+        assert_eq!(board.to_reread(at(11)), [later.id]);
+        // Gone: removed with what is old.
+        look(&mut board, Seen { asked: vec![later.id], ..Seen::default() }, at(11));
+        assert_eq!(board.to_reread(at(700)), []);
+    }
+
+    #[test]
+    fn what_is_stored_late_is_found_and_told_once() {
+        let mut board = Board::default();
+        look(&mut board, Seen::default(), at(0));
+        look(&mut board, Seen::default(), at(1));
+        let late = run(at(0), RunStatus::Succeeded);
+        assert!(late.id > board.runs_after(at(2)), "two seconds late");
+        assert_eq!(look(&mut board, runs([late.clone()]), at(2)), [News::Run(late.clone())]);
+        assert_eq!(look(&mut board, runs([late]), at(3)), []);
+        for second in 4..20 {
+            look(&mut board, Seen::default(), at(second));
+        }
+        assert!(board.runs.is_empty());
+    }
+
+    #[test]
+    fn executors_nodes_and_jobs_come_and_go() {
+        let mut board = Board::default();
+        let node = |status| BTreeMap::from([(NodeId::new(1), ("a".to_owned(), status))]);
+        let seen = |status| Seen { nodes: node(status), ..Seen::default() };
+        assert_eq!(look(&mut board, seen("active"), at(0)), []);
+        let heard = Heard { name: "x".to_owned(), namespace: NamespaceId::new(1), app: AppId::new(2) };
+        let (id, nobody) = (ExecutorId::new(9), ExecutorId::new(8));
+        let with = Seen { executors: BTreeMap::from([(id, heard.clone())]), ..seen("active") };
+        assert_eq!(board.strangers([id, nobody, id].iter()), [nobody, id]);
+        assert_eq!(look(&mut board, with.clone(), at(1)), [News::Executor(id, heard.clone(), true)]);
+        assert!(board.strangers([id].iter()).is_empty());
+        assert_eq!(look(&mut board, with, at(2)), []);
+        let expected = [News::Node("a".to_owned(), "dead"), News::Executor(id, heard, false)];
+        assert_eq!(look(&mut board, seen("dead"), at(3)), expected);
+        assert_eq!(look(&mut board, Seen::default(), at(4)), [News::Node("a".to_owned(), "gone")]);
+
+        let saved = SavedJob {
+            id: JobId::new(5),
+            namespace: NamespaceId::new(1),
+            app: AppId::new(2),
+            name: "j".to_owned(),
+            version: 1,
+            is_deleted: false,
+            at: at(5),
+        };
+        let jobs = |job: &SavedJob| Seen { jobs: vec![job.clone()], ..Seen::default() };
+        assert_eq!(look(&mut board, jobs(&saved), at(5)), [News::Job(saved.clone())]);
+        assert_eq!(look(&mut board, jobs(&saved), at(6)), []);
+        let gone = SavedJob { is_deleted: true, at: at(7), ..saved };
+        assert_eq!(look(&mut board, jobs(&gone), at(7)), [News::Job(gone)]);
+        for second in 8..40 {
+            look(&mut board, Seen::default(), at(second));
+        }
+        assert!(board.jobs.is_empty());
+    }
+
+    #[test]
+    fn what_is_too_much_is_a_gap_and_no_more_memory() {
+        let mut board = Board::default();
+        look(&mut board, Seen::default(), at(0));
+        let many: Vec<RunStand> = (0..i64::try_from(RUN_COUNT_MAX).unwrap() + 10)
+            .map(|number| RunStand {
+                id: RunId::new(IdGen::first_at(at(1)) + number),
+                ..run(at(1), RunStatus::Pending)
+            })
+            .collect();
+        look(&mut board, runs(&*many), at(1));
+        assert_eq!(board.runs.len(), RUN_COUNT_MAX);
+        assert_eq!(look(&mut board, runs(&many[..1]), at(2)), [News::Gap]);
+        look(&mut board, Seen::default(), at(20));
+        assert_eq!(board.to_reread(at(30)).len(), REREAD_COUNT_MAX);
+        let cut = Seen { is_cut: true, ..Seen::default() };
+        assert!(look(&mut board, cut, at(3)).contains(&News::Gap));
+    }
+}

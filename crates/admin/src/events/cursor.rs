@@ -1,0 +1,64 @@
+//! A place in the stream: which event, of which node's watch, and when that was.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rondel_core::Timestamp;
+
+use super::Event;
+
+/// What a listener goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The watch: one per start of a node.
+    pub(super) watch: i64,
+    /// The last event that was had.
+    pub(super) number: u64,
+    /// When that was seen: what another node can go by.
+    pub(super) at: Timestamp,
+}
+
+impl Cursor {
+    /// Behind an event of the same watch.
+    #[must_use]
+    pub const fn at_event(self, event: &Event) -> Self {
+        Self { watch: self.watch, number: event.number, at: event.at }
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}-{}-{}", self.watch, self.number, self.at.as_millis())
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let mut parts = text.split('-');
+            let cursor = Self {
+                watch: i64::from_str_radix(parts.next()?, 16).ok()?,
+                number: parts.next()?.parse().ok()?,
+                at: Timestamp::from_millis(parts.next()?.parse().ok()?),
+            };
+            parts.next().is_none().then_some(cursor)
+        };
+        read().ok_or_else(|| format!("{text:?} is not the id of an event"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_is_written() {
+        let cursor = Cursor { watch: 0x0123_4567_89ab_cdef, number: 7, at: Timestamp::from_millis(1_790_000_000_123) };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for bad in ["", "1-2", "1-2-3-4", "x-1-2", "1--2", "1-2-99999999999999999999"] {
+            assert!(bad.parse::<Cursor>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The watch of a node: reads the store while somebody listens, and keeps what happened for a while.
+//!
+//! There is no task: whichever listener finds that the last look is a period old looks, and the others have the same.
+//! Between a look's first statement and what is made of it nothing is changed, so a listener that goes away in the middle
+//! takes nothing with it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
+use rondel_store::changes::RunStand;
+use rondel_store::cluster::Session;
+use rondel_store::{Store, StoreError};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::board::{Board, Heard, News, Seen};
+use super::{Cursor, Event, What};
+use crate::engine::chain;
+
+/// How often the store is read while somebody listens.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How often the open runs of every lease are: for those that nothing else has shown.
+const SWEEP_PERIOD: Duration = Duration::from_secs(10);
+/// After how long without a look what happened meanwhile is not looked for any more.
+const CARRY_MAX: Duration = Duration::from_secs(60);
+/// How many events are kept for those who are slow or come back.
+const KEPT_COUNT: usize = 10_000;
+/// How many of them a listener gets at once.
+const BATCH: usize = 500;
+/// How many runs, and jobs, are read in a look.
+const RUN_LIMIT: u32 = 10_000;
+const JOB_LIMIT: u32 = 2_000;
+const SWEEP_LIMIT: u32 = 2_000;
+/// How fresh the word about an executor must be.
+const HEARD_FOR: Duration = Duration::from_secs(30);
+/// How far what two nodes saw may be apart.
+const NODES_APART: Duration = Duration::from_secs(15);
+
+/// What happened of late, for all listeners of a node.
+#[derive(Debug)]
+pub struct Events {
+    id: i64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    board: Board,
+    looked_at: Option<Instant>,
+    swept_at: Option<Instant>,
+    /// The events that are kept; their numbers follow each other.
+    kept: VecDeque<Arc<Event>>,
+    /// The number of the last one that there was.
+    last: u64,
+    /// Since when everything is in `kept`, or was.
+    since: Option<Timestamp>,
+    apps: HashMap<AppId, String>,
+    has_complained: bool,
+}
+
+/// Somebody who listens.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    events: Arc<Events>,
+    /// Where somebody listened before.
+    cursor: Option<Cursor>,
+    /// The last event that was had; `None` before the beginning.
+    had: Option<u64>,
+}
+
+/// What a listener gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It has begun: from now on nothing is missed.
+    Begun {
+        /// From here.
+        cursor: Cursor,
+        /// Whether something between the place that was asked for and this one may be missed.
+        is_gap: bool,
+    },
+    /// These, in order, and the cursor behind them.
+    Events(Vec<Arc<Event>>, Cursor),
+    /// Nothing for now.
+    Nothing,
+    /// The listener was so slow that what comes next is not kept any more.
+    TooSlow,
+}
+
+impl Events {
+    /// The watch of this start of a node; `id` is one of its.
+    #[must_use]
+    pub fn new(id: i64) -> Self {
+        Self { id, state: Mutex::default() }
+    }
+
+    /// Listens, from here on or from a place where somebody did before.
+    #[must_use]
+    pub fn listen(self: &Arc<Self>, cursor: Option<Cursor>) -> Listener {
+        Listener { events: Arc::clone(self), cursor, had: None }
+    }
+}
+
+impl Listener {
+    /// What comes next; looks again after a while, once, where there is nothing.
+    pub async fn next(&mut self, store: &dyn Store, now: impl Fn() -> Timestamp) -> Next {
+        let next = self.take(store, now()).await;
+        if next != Next::Nothing {
+            return next;
+        }
+        sleep(self.events.until_due().await).await;
+        self.take(store, now()).await
+    }
+
+    async fn take(&mut self, store: &dyn Store, now: Timestamp) -> Next {
+        let id = self.events.id;
+        let mut state = self.events.state.lock().await;
+        if state.looked_at.is_none_or(|at| at.elapsed() >= PERIOD) {
+            state.look(store, now).await;
+        }
+        let Some(had) = self.had else {
+            // Before the store was read once, there is nothing to begin with.
+            if state.board.seen_at.is_none() {
+                return Next::Nothing;
+            }
+            let (number, is_gap) = match self.cursor.map(|cursor| state.place(id, cursor)) {
+                Some(Some(number)) => (number, false),
+                Some(None) => (state.last, true),
+                None => (state.last, false),
+            };
+            self.had = Some(number);
+            return Next::Begun { cursor: state.cursor(id, number), is_gap };
+        };
+        let Some(events) = state.after(had) else { return Next::TooSlow };
+        let Some(last) = events.last() else { return Next::Nothing };
+        self.had = Some(last.number);
+        let cursor = Cursor { watch: id, number: last.number, at: last.at };
+        Next::Events(events, cursor)
+    }
+}
+
+impl Events {
+    /// How long until it is time for another look.
+    async fn until_due(&self) -> Duration {
+        let looked_at = self.state.lock().await.looked_at;
+        looked_at.map_or(PERIOD, |at| PERIOD.saturating_sub(at.elapsed()))
+    }
+}
+
+impl State {
+    fn cursor(&self, watch: i64, number: u64) -> Cursor {
+        Cursor { watch, number, at: self.board.seen_at.unwrap_or(Timestamp::EPOCH) }
+    }
+
+    /// The number of the last event that whoever has this cursor had; `None` where it cannot be told.
+    fn place(&self, watch: i64, cursor: Cursor) -> Option<u64> {
+        let first = self.kept.front().map_or(self.last + 1, |event| event.number);
+        if cursor.watch == watch {
+            return (cursor.number <= self.last && cursor.number + 1 >= first).then_some(cursor.number);
+        }
+        // Another node's: what this one saw about then may come twice.
+        let from = cursor.at - NODES_APART;
+        self.since.filter(|since| *since <= from)?;
+        let later = self.kept.iter().find(|event| event.at >= from);
+        Some(later.map_or(self.last, |event| event.number - 1))
+    }
+
+    /// Some of what came after an event; `None` where that is not kept any more.
+    fn after(&self, number: u64) -> Option<Vec<Arc<Event>>> {
+        let first = self.kept.front().map_or(self.last + 1, |event| event.number);
+        let skipped = usize::try_from((number + 1).checked_sub(first)?).ok()?;
+        Some(self.kept.iter().skip(skipped).take(BATCH).cloned().collect())
+    }
+
+    /// Looks at the store. Where it does not answer, listeners wait.
+    async fn look(&mut self, store: &dyn Store, now: Timestamp) {
+        let is_stale = self.board.seen_at.is_some_and(|seen_at| seen_at + CARRY_MAX < now);
+        let fresh = Board::default();
+        let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_PERIOD);
+        let board = if is_stale { &fresh } else { &self.board };
+        let sweeps = is_due || board.seen_at.is_none();
+        let read = async {
+            let seen = read(store, board, now, sweeps).await?;
+            let news = board.compare(&seen);
+            let named = Named::read(store, &news, &self.apps).await?;
+            Ok::<_, StoreError>((seen, news, named))
+        };
+        let read = read.await;
+        self.looked_at = Some(Instant::now());
+        let (seen, news, named) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_complained, true) {
+                    tracing::warn!(error = chain(&error), "cannot read what happens for those who listen; trying on");
+                }
+                return;
+            }
+        };
+        self.has_complained = false;
+        self.apps.extend(named.apps);
+        if sweeps {
+            self.swept_at = self.looked_at;
+        }
+        if is_stale {
+            self.board = fresh;
+            self.since = None;
+            self.keep(now, None, What::Gap);
+        }
+        self.since = self.since.or(Some(now));
+        self.board.apply(seen, now);
+        for one in news {
+            let what = match one {
+                News::Run(stand) => {
+                    let job = named.jobs.get(&stand.job).cloned().unwrap_or_default();
+                    What::Run { stand, job }
+                }
+                News::Job(job) => What::Job(job),
+                News::Executor(id, Heard { name, namespace, app }, is_online) => {
+                    What::Executor { id, name, namespace, app, is_online }
+                }
+                News::Node(name, status) => What::Node { name, status },
+                News::Gap => What::Gap,
+            };
+            let app = what.place().and_then(|(_, app)| self.apps.get(&app).cloned());
+            self.keep(now, app, what);
+        }
+    }
+
+    fn keep(&mut self, at: Timestamp, app: Option<String>, what: What) {
+        self.last += 1;
+        self.kept.push_back(Arc::new(Event { number: self.last, at, app, what }));
+        if self.kept.len() > KEPT_COUNT
+            && let Some(dropped) = self.kept.pop_front()
+        {
+            self.since = Some(dropped.at);
+        }
+    }
+}
+
+/// Reads how everything stands.
+async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) -> Result<Seen, StoreError> {
+    let nodes = store.nodes().await?;
+    let mut runs: BTreeMap<RunId, RunStand> = BTreeMap::new();
+    let mut is_cut = false;
+    if sweeps {
+        for node in &nodes {
+            runs.extend(by_id(store.runs_of_lease(node.token(), SWEEP_LIMIT).await?));
+        }
+    }
+    let asked = board.to_reread(now);
+    if !asked.is_empty() {
+        runs.extend(by_id(store.runs_now(&asked).await?));
+    }
+    let fresh = store.runs_after(board.runs_after(now), RUN_LIMIT).await?;
+    is_cut |= fresh.len() >= RUN_LIMIT as usize;
+    runs.extend(by_id(fresh));
+    let jobs = store.jobs_saved(board.jobs_since(now), JOB_LIMIT).await?;
+    is_cut |= jobs.len() >= JOB_LIMIT as usize;
+    let sessions = store.sessions(now - HEARD_FOR).await?;
+    let nodes = nodes.into_iter().map(|node| (node.id, (node.name.clone(), node.status(now)))).collect();
+    let executors = heard(store, board, &sessions).await?;
+    Ok(Seen { runs: runs.into_values().collect(), asked, jobs, executors, nodes, is_cut })
+}
+
+fn by_id(runs: Vec<RunStand>) -> impl Iterator<Item = (RunId, RunStand)> {
+    runs.into_iter().map(|run| (run.id, run))
+}
+
+/// The executors that some node hears.
+async fn heard(
+    store: &dyn Store,
+    board: &Board,
+    sessions: &[Session],
+) -> Result<BTreeMap<rondel_core::ExecutorId, Heard>, StoreError> {
+    let open = || sessions.iter().filter(|session| session.open);
+    let strangers = board.strangers(open().map(|session| &session.executor));
+    let named = if strangers.is_empty() { Vec::new() } else { store.executor_names(&strangers).await? };
+    let named: HashMap<_, _> = named.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
+    let heard = |session: &Session| {
+        let known = board.executor(session.executor).cloned();
+        let heard = known.or_else(|| {
+            let (namespace, name) = named.get(&session.executor)?.clone();
+            Some(Heard { name, namespace, app: session.app })
+        });
+        Some((session.executor, heard?))
+    };
+    Ok(open().filter_map(heard).collect())
+}
+
+/// The names that news are told with.
+struct Named {
+    jobs: HashMap<JobId, String>,
+    apps: HashMap<AppId, String>,
+}
+
+impl Named {
+    async fn read(store: &dyn Store, news: &[News], known: &HashMap<AppId, String>) -> Result<Self, StoreError> {
+        let mut jobs: Vec<JobId> = Vec::new();
+        let mut places: Vec<(NamespaceId, AppId)> = Vec::new();
+        for one in news {
+            match one {
+                News::Run(run) => {
+                    jobs.push(run.job);
+                    places.push((run.namespace, run.app));
+                }
+                News::Job(job) => places.push((job.namespace, job.app)),
+                News::Executor(_, heard, _) => places.push((heard.namespace, heard.app)),
+                News::Node(..) | News::Gap => {}
+            }
+        }
+        jobs.sort_unstable();
+        jobs.dedup();
+        let jobs = if jobs.is_empty() { Vec::new() } else { store.job_names(&jobs).await? };
+        let mut namespaces: Vec<NamespaceId> =
+            places.into_iter().filter(|(_, app)| !known.contains_key(app)).map(|(namespace, _)| namespace).collect();
+        namespaces.sort_unstable();
+        namespaces.dedup();
+        let mut apps = HashMap::new();
+        for namespace in namespaces {
+            apps.extend(store.apps(namespace).await?.into_iter().map(|app| (app.id, app.name)));
+        }
+        Ok(Self { jobs: jobs.into_iter().collect(), apps })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use rondel_core::homes::Switch;
+    use rondel_store::cluster::{Join, JoinRequest};
+    use rondel_store::{Cluster as _, MemStore};
+
+    use super::*;
+
+    /// A store with one node, and a clock that the test sets, in seconds.
+    async fn world() -> (MemStore, Arc<AtomicI64>) {
+        let clock = Arc::new(AtomicI64::new(1_790_000_000));
+        let read = Arc::clone(&clock);
+        let store = MemStore::new(Arc::new(move || Timestamp::from_secs(read.load(Ordering::Relaxed))));
+        let request = JoinRequest {
+            name: "a".to_owned(),
+            lease: Duration::from_secs(1_000_000),
+            advertise_url: None,
+            server_version: String::new(),
+            take_over: false,
+        };
+        assert!(matches!(store.join(&request).await.unwrap(), Join::Joined { .. }));
+        (store, clock)
+    }
+
+    async fn next(listener: &mut Listener, store: &MemStore, clock: &AtomicI64) -> Next {
+        tokio::time::advance(PERIOD).await;
+        clock.fetch_add(1, Ordering::Relaxed);
+        listener.next(store, || Timestamp::from_secs(clock.load(Ordering::Relaxed))).await
+    }
+
+    async fn switch(store: &MemStore, to: Switch) {
+        assert!(store.set_node_switch("a", to).await.unwrap());
+    }
+
+    fn begun(next: &Next) -> (Cursor, bool) {
+        match next {
+            Next::Begun { cursor, is_gap } => (*cursor, *is_gap),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    /// What happened to nodes, and the cursor behind it.
+    fn told(next: Next) -> (Vec<&'static str>, Cursor) {
+        let Next::Events(events, cursor) = next else { unreachable!("{next:?}") };
+        let word = |event: &Arc<Event>| match &event.what {
+            What::Node { status, .. } => status,
+            other => other.kind(),
+        };
+        (events.iter().map(word).collect(), cursor)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_listeners_hear_the_same_and_go_on_where_they_were() {
+        let (store, clock) = world().await;
+        let events = Arc::new(Events::new(7));
+        let (mut one, mut two) = (events.listen(None), events.listen(None));
+        let (start, is_gap) = begun(&next(&mut one, &store, &clock).await);
+        assert_eq!((start.watch, start.number, is_gap), (7, 0, false));
+        assert!(!begun(&next(&mut two, &store, &clock).await).1);
+        assert_eq!(next(&mut one, &store, &clock).await, Next::Nothing);
+        switch(&store, Switch::Draining).await;
+        let (heard, behind) = told(next(&mut one, &store, &clock).await);
+        assert_eq!(heard, ["draining"]);
+        assert_eq!(told(two.take(&store, behind.at).await).0, ["draining"], "without another look");
+        switch(&store, Switch::Active).await;
+        let mut back = events.listen(Some(behind));
+        let (from, is_gap) = begun(&next(&mut back, &store, &clock).await);
+        assert_eq!((from.number, is_gap), (behind.number, false));
+        assert_eq!(told(next(&mut back, &store, &clock).await).0, ["active"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_have_been_missed_is_a_gap() {
+        let (store, clock) = world().await;
+        let events = Arc::new(Events::new(7));
+        let mut first = events.listen(None);
+        let (start, _) = begun(&next(&mut first, &store, &clock).await);
+        switch(&store, Switch::Draining).await;
+        let (_, behind) = told(next(&mut first, &store, &clock).await);
+        // Another node's: what was about then comes again, if it is known.
+        clock.fetch_add(16, Ordering::Relaxed);
+        let elsewhere = Cursor { watch: 8, number: 99, at: Timestamp::from_secs(clock.load(Ordering::Relaxed)) };
+        assert!(!begun(&next(&mut events.listen(Some(elsewhere)), &store, &clock).await).1);
+        let long_ago = Cursor { at: start.at - Duration::from_secs(60), ..elsewhere };
+        assert!(begun(&next(&mut events.listen(Some(long_ago)), &store, &clock).await).1);
+        assert!(begun(&next(&mut events.listen(Some(Cursor { number: 1_000, ..behind })), &store, &clock).await).1);
+        // Nobody listened for long.
+        clock.fetch_add(i64::try_from(CARRY_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
+        assert_eq!(told(next(&mut first, &store, &clock).await).0, ["gap"]);
+        assert_eq!(next(&mut first, &store, &clock).await, Next::Nothing);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_too_slow_is_told() {
+        let (store, clock) = world().await;
+        let events = Arc::new(Events::new(7));
+        let mut slow = events.listen(None);
+        begun(&next(&mut slow, &store, &clock).await);
+        {
+            let mut state = events.state.lock().await;
+            for _ in 0..KEPT_COUNT {
+                state.keep(Timestamp::EPOCH, None, What::Gap);
+            }
+        }
+        let Next::Events(heard, _) = slow.take(&store, Timestamp::EPOCH).await else { unreachable!() };
+        assert_eq!(heard.len(), BATCH, "as many as fit are kept");
+        let mut slower = Listener { had: Some(0), ..slow.clone() };
+        events.state.lock().await.keep(Timestamp::EPOCH, None, What::Gap);
+        assert_eq!(slower.take(&store, Timestamp::EPOCH).await, Next::TooSlow);
+        assert!(events.state.lock().await.kept.len() <= KEPT_COUNT);
+    }
+}

@@ -1,0 +1,125 @@
+//! `rondel events`: what happens, as it happens.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::client::{ClientArgs, text_of};
+use crate::exit::{Exit, Failure};
+use crate::format::{Format, FormatArgs};
+use crate::output;
+use crate::terminal::harmless;
+
+/// Prints runs that come to stand elsewhere, jobs that are saved, executors and servers that come and go, until it is
+/// interrupted.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rondel events --kind run --job report.daily\n  rondel events -o jsonl --count 1")]
+pub(crate) struct EventsArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Only of these kinds, with commas between them: run, job, executor, node
+    #[arg(long, value_name = "KINDS")]
+    kind: Option<String>,
+    /// Only of this job and its runs
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Only of this app
+    #[arg(long, value_name = "NAME")]
+    app: Option<String>,
+    /// End after so many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+impl EventsArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        if self.format.format == Format::Name {
+            return Err(Failure::refused("events have no names: use -o table or jsonl"));
+        }
+        let client = self.client.client()?;
+        let filters = [("kind", &self.kind), ("job", &self.job), ("app", &self.app)];
+        let filters: Vec<(&str, &str)> =
+            filters.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))).collect();
+        let (mut cursor, mut left) = (None::<String>, self.count);
+        loop {
+            let mut query = filters.clone();
+            query.extend(cursor.as_deref().map(|cursor| ("after", cursor)));
+            let mut lines = client.follow(&["events"], &query).await?;
+            let reason = loop {
+                let Some(line) = lines.next().await? else {
+                    return Err(Failure::new(Exit::Unreachable, "the server broke the stream off"));
+                };
+                let event: Value = serde_json::from_str(&line)
+                    .map_err(|error| Failure::of("the server's answer is not understood", &error))?;
+                cursor = event["id"].as_str().map(str::to_owned).or(cursor);
+                match event["event"].as_str().unwrap_or_default() {
+                    "ready" => {}
+                    "end" => break text_of(&event["data"]["reason"]),
+                    kind => {
+                        self.print(kind, &line, &event["data"])?;
+                        left = left.map(|left| left - 1);
+                        if left == Some(0) {
+                            return Ok(());
+                        }
+                    }
+                }
+            };
+            match reason.as_str() {
+                // It lasted as long as one may: another one goes on where it ended.
+                "timeout" => {}
+                "token_over" => return Err(Failure::new(Exit::Auth, "the token is over, or may not look any more")),
+                other => {
+                    let other = harmless(other);
+                    return Err(Failure::new(Exit::Unreachable, format!("the server ended the stream: {other}")));
+                }
+            }
+        }
+    }
+
+    fn print(&self, kind: &str, line: &str, data: &Value) -> Result<(), Failure> {
+        match self.format.format {
+            Format::Table | Format::Wide => output::data(&shown(kind, data)),
+            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::data(line),
+        }
+    }
+}
+
+/// `2026-03-08T07:00:00.250Z run      report.daily 7301… running, attempt 2, on a-1`
+fn shown(kind: &str, data: &Value) -> String {
+    let text = |key: &str| text_of(&data[key]);
+    let what = match kind {
+        "run" => {
+            let reason = data["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let attempt = data["attempt"].as_i64().filter(|attempt| *attempt > 1);
+            let attempt = attempt.map(|attempt| format!(", attempt {attempt}")).unwrap_or_default();
+            let executor = data["executor"].as_str().map(|executor| format!(", on {executor}")).unwrap_or_default();
+            format!("{} {} {}{reason}{attempt}{executor}", text("job"), text("id"), text("status"))
+        }
+        "job" => format!("{} {}, version {}", text("name"), text("change"), text("version")),
+        "executor" => format!("{} of {} {}", text("name"), text("app"), text("status")),
+        "node" => format!("{} {}", text("name"), text("status")),
+        _ => "something may have been missed: look at the lists anew".to_owned(),
+    };
+    format!("{:<24} {:<8} {}", harmless(&text("at")), harmless(kind), harmless(&what))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_line() {
+        let at = "2026-03-08T07:00:00.250Z";
+        let run = json!({"at": at, "job": "a", "id": "7", "status": "failed", "reason": "handler", "attempt": 2, "executor": "x"});
+        assert_eq!(shown("run", &run), format!("{at} run      a 7 failed: handler, attempt 2, on x"));
+        let job = json!({"at": at, "name": "a\u{1b}", "change": "changed", "version": 3});
+        assert_eq!(shown("job", &job), format!("{at} job      a\\x1b changed, version 3"));
+        let executor = json!({"at": at, "name": "x", "app": "billing", "status": "offline"});
+        assert_eq!(shown("executor", &executor), format!("{at} executor x of billing offline"));
+        assert!(shown("gap", &json!({"at": at})).ends_with("look at the lists anew"));
+    }
+}

@@ -1,0 +1,375 @@
+//! What happens, as server-sent events or lines of JSON: to a listener within their sight, for as long as they may look.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rondel_admin::auth::principal_of;
+use rondel_admin::events::{Cursor, Event, Listener, Next, What};
+use rondel_core::name;
+use rondel_store::StoreError;
+use rondel_store::catalog::Namespace;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::access::{Caller, Permission};
+use crate::app::Web;
+use crate::call::Call;
+use crate::parameter::Parameter;
+use crate::problem::{Code, Problem, chain};
+use crate::query::{FromQuery, Reader};
+
+/// After how long without an event something is sent, so that proxies keep the connection.
+const QUIET_MAX: Duration = Duration::from_secs(15);
+/// How often it is asked whether the listener may still look.
+const CHECK_PERIOD: Duration = Duration::from_secs(3);
+/// How long that question may stay without an answer.
+const UNCHECKED_MAX: Duration = Duration::from_secs(30);
+/// Keeps proxies from collecting events before they pass them on.
+const UNBUFFERED: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// For the document.
+pub(super) const LAST_EVENT: Parameter =
+    Parameter::cursor_in("Last-Event-ID").about("The event that was seen last: the stream goes on behind it.");
+const KINDS: [&str; 4] = ["run", "job", "executor", "node"];
+
+/// What is listened for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    job: Option<String>,
+    app: Option<String>,
+    /// Words of [`KINDS`]; none for all.
+    kinds: Vec<Kind>,
+    /// Where somebody listened before; as good as `Last-Event-ID`.
+    after: Option<Cursor>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind(&'static str);
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = KINDS.into_iter().find(|kind| *kind == word);
+        known.map(Self).ok_or_else(|| format!("{word:?} is none of {}", KINDS.join(", ")))
+    }
+}
+
+impl FromQuery for Wanted {
+    fn from_query(reader: &mut Reader) -> Self {
+        let checked = |text: &str| name::check(text).map(|()| text.to_owned());
+        Self {
+            job: reader.parsed(Parameter::name("job").about("Only of this job and its runs."), checked),
+            app: reader.parsed(Parameter::name("app").about("Only of this app."), checked),
+            kinds: reader.words(Parameter::words("kind", &KINDS).about("Only of these kinds.")),
+            after: reader.parsed(
+                Parameter::cursor_in("after")
+                    .about("The `id` of the event to go on behind; as good as `Last-Event-ID`."),
+                str::parse,
+            ),
+        }
+    }
+}
+
+impl Wanted {
+    /// Whether an event is asked for, and in the caller's sight.
+    fn has(&self, event: &Event, namespace: &Namespace, caller: &Caller) -> bool {
+        if event.what == What::Gap {
+            return true;
+        }
+        if !self.kinds.is_empty() && !self.kinds.contains(&Kind(event.what.kind())) {
+            return false;
+        }
+        let job = match &event.what {
+            What::Run { job, .. } => Some(job),
+            What::Job(job) => Some(&job.name),
+            What::Executor { .. } | What::Node { .. } | What::Gap => None,
+        };
+        let is_asked_for = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
+            && self.app.as_ref().is_none_or(|wanted| event.app.as_ref() == Some(wanted));
+        is_asked_for
+            && event.what.place().is_none_or(|(place, app)| {
+                place == namespace.id && caller.rights.allow(Permission::View, place, Some(app))
+            })
+    }
+}
+
+pub(super) async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+    let last = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
+    let last = last.transpose().map_err(|message| {
+        Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))
+    })?;
+    let cursor = last.or(call.query.after);
+    let form = form(&headers);
+    let permit = Arc::clone(&call.web.listeners).try_acquire_owned().map_err(|_| {
+        Problem::new(Code::Overloaded, "too many listen on this server at the same time; try another one, or later")
+            .with_header(RETRY_AFTER, HeaderValue::from_static("10"))
+    })?;
+    let now = Instant::now();
+    let stream = Stream {
+        listener: call.web.events.listen(cursor),
+        ends_at: now + call.web.config.follow_timeout,
+        web: call.web,
+        caller: call.caller,
+        namespace: call.namespace,
+        wanted: call.query,
+        form,
+        cursor,
+        spoke_at: now,
+        checked_at: now,
+        is_over: false,
+        _permit: permit,
+    };
+    let bytes = unfold(stream, async |mut stream| {
+        let bytes = stream.next().await?;
+        Some((Ok::<_, Infallible>(bytes), stream))
+    });
+    let mut response = Response::new(Body::from_stream(bytes));
+    let content_type = match form {
+        Form::Events => "text/event-stream",
+        Form::Lines => "application/x-ndjson",
+    };
+    let content_type = (CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().extend([content_type, UNBUFFERED]);
+    Ok(response)
+}
+
+/// How the stream is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Server-sent events.
+    Events,
+    /// A JSON object in each line.
+    Lines,
+}
+
+fn form(headers: &HeaderMap) -> Form {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    if accept.starts_with("application/x-ndjson") { Form::Lines } else { Form::Events }
+}
+
+impl Form {
+    /// An event as it is sent. JSON has no line feeds.
+    fn block(self, cursor: Option<Cursor>, kind: &str, data: &Value) -> String {
+        let id = cursor.map(|cursor| cursor.to_string());
+        match (self, id) {
+            (Self::Events, Some(id)) => format!("id: {id}\nevent: {kind}\ndata: {data}\n\n"),
+            (Self::Events, None) => format!("event: {kind}\ndata: {data}\n\n"),
+            (Self::Lines, id) => format!("{}\n", json!({ "id": id, "event": kind, "data": data })),
+        }
+    }
+
+    /// What is sent while nothing happens. It is no event; but the place to go on from moves, where the form has room for
+    /// it.
+    fn quiet(self, cursor: Option<Cursor>) -> String {
+        match (self, cursor) {
+            (Self::Events, Some(cursor)) => format!(": still here\nid: {cursor}\n\n"),
+            (Self::Events, None) => ": still here\n\n".to_owned(),
+            (Self::Lines, _) => "\n".to_owned(),
+        }
+    }
+}
+
+struct Stream {
+    web: Web,
+    caller: Caller,
+    namespace: Namespace,
+    wanted: Wanted,
+    form: Form,
+    listener: Listener,
+    /// Up to where everything was told, or was none of the listener's.
+    cursor: Option<Cursor>,
+    ends_at: Instant,
+    spoke_at: Instant,
+    checked_at: Instant,
+    is_over: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Why a stream ends.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum End {
+    /// The server stops.
+    Stopping,
+    /// It lasted as long as one may.
+    Timeout,
+    /// The token is over, or does not let look at the namespace any more.
+    TokenOver,
+    /// Whether the token still holds could not be asked for long.
+    Unavailable,
+    /// The listener took so long that what came meanwhile is not kept any more.
+    TooSlow,
+}
+
+impl Stream {
+    /// The next piece of the stream.
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.is_over {
+            if let Some(end) = self.reason_to_end().await {
+                return Some(self.end(end));
+            }
+            let engine = self.web.engine.clone();
+            let next = tokio::select! {
+                next = self.listener.next(engine.store(), || engine.now()) => next,
+                () = self.web.config.shutdown.cancelled() => continue,
+            };
+            let text = match next {
+                Next::Begun { cursor, is_gap } => {
+                    self.cursor = Some(cursor);
+                    let at = self.web.engine.now();
+                    let ready = self.form.block(Some(cursor), "ready", &json!({ "at": at }));
+                    let gap =
+                        if is_gap { self.form.block(Some(cursor), "gap", &json!({ "at": at })) } else { String::new() };
+                    ready + &gap
+                }
+                Next::Events(events, cursor) => {
+                    self.cursor = Some(cursor);
+                    let own = events.iter().filter(|event| self.wanted.has(event, &self.namespace, &self.caller));
+                    let block = |event: &Arc<Event>| {
+                        self.form.block(Some(cursor.at_event(event)), event.what.kind(), &self.show(event))
+                    };
+                    own.map(block).collect()
+                }
+                Next::Nothing => String::new(),
+                Next::TooSlow => return Some(self.end(End::TooSlow)),
+            };
+            if !text.is_empty() {
+                self.spoke_at = Instant::now();
+                return Some(Bytes::from(text));
+            }
+            if self.spoke_at.elapsed() >= QUIET_MAX {
+                self.spoke_at = Instant::now();
+                return Some(Bytes::from(self.form.quiet(self.cursor)));
+            }
+        }
+        None
+    }
+
+    async fn reason_to_end(&mut self) -> Option<End> {
+        if self.web.config.shutdown.is_cancelled() {
+            return Some(End::Stopping);
+        }
+        if Instant::now() >= self.ends_at {
+            return Some(End::Timeout);
+        }
+        if self.checked_at.elapsed() < CHECK_PERIOD {
+            return None;
+        }
+        match self.may_look().await {
+            Ok(true) => {
+                self.checked_at = Instant::now();
+                None
+            }
+            Ok(false) => Some(End::TokenOver),
+            Err(error) => {
+                tracing::warn!(target: "http", error = chain(&error), "whether a listener may look could not be asked");
+                (self.checked_at.elapsed() >= UNCHECKED_MAX).then_some(End::Unavailable)
+            }
+        }
+    }
+
+    /// Whether the token still holds; what it may do by now holds from now on.
+    async fn may_look(&mut self) -> Result<bool, StoreError> {
+        let (store, now) = (self.web.engine.store(), self.web.engine.now());
+        let Some(token) = self.caller.token else { return Ok(false) };
+        let Some(record) = store.token_by_id(token).await? else { return Ok(false) };
+        let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
+        self.caller = Caller::from(principal);
+        Ok(self.caller.rights.allow(Permission::View, self.namespace.id, None))
+    }
+
+    fn end(&mut self, end: End) -> Bytes {
+        self.is_over = true;
+        Bytes::from(self.form.block(self.cursor, "end", &json!({ "reason": end })))
+    }
+
+    /// The event as the API shows it.
+    fn show(&self, event: &Event) -> Value {
+        let (at, namespace, app) = (event.at, &self.namespace.name, &event.app);
+        match &event.what {
+            What::Run { stand, job } => json!({
+                "at": at, "namespace": namespace, "app": app, "job": job, "id": stand.id, "fire_at": stand.fire_at,
+                "shard_index": stand.shard_index, "status": stand.status, "reason": stand.reason,
+                "attempt": stand.attempt, "executor": stand.executor,
+            }),
+            What::Job(job) => json!({
+                "at": at, "namespace": namespace, "app": app, "name": job.name, "version": job.version,
+                "change": change(job.is_deleted, job.version), "changed_at": job.at,
+            }),
+            What::Executor { id, name, is_online, .. } => json!({
+                "at": at, "namespace": namespace, "app": app, "id": id, "name": name,
+                "status": if *is_online { "online" } else { "offline" },
+            }),
+            What::Node { name, status } => json!({ "at": at, "name": name, "status": status }),
+            What::Gap => json!({ "at": at }),
+        }
+    }
+}
+
+const fn change(is_deleted: bool, version: i64) -> &'static str {
+    match (is_deleted, version) {
+        (true, _) => "deleted",
+        (false, 1) => "created",
+        (false, _) => "changed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::access::{Grant, Rights, Role};
+    use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
+
+    use super::*;
+
+    fn caller(app: Option<AppId>) -> Caller {
+        let grant = Grant { role: Role::Viewer, namespace: Some(NamespaceId::new(1)), app };
+        Caller::for_tests(Rights::new(vec![grant]))
+    }
+
+    fn event(namespace: i64, app: i64) -> Event {
+        let what = What::Executor {
+            id: ExecutorId::new(1),
+            name: "x".to_owned(),
+            namespace: NamespaceId::new(namespace),
+            app: AppId::new(app),
+            is_online: true,
+        };
+        Event { number: 1, at: Timestamp::EPOCH, app: Some(format!("app-{app}")), what }
+    }
+
+    #[test]
+    fn nobody_hears_what_they_may_not_see() {
+        let here = Namespace { id: NamespaceId::new(1), name: "here".to_owned() };
+        let all = Wanted { job: None, app: None, kinds: Vec::new(), after: None };
+        for (caller, namespace, app, expected) in [
+            (caller(None), 1, 7, true),
+            (caller(None), 2, 7, false),
+            (caller(Some(AppId::new(7))), 1, 7, true),
+            (caller(Some(AppId::new(7))), 1, 8, false),
+        ] {
+            assert_eq!(all.has(&event(namespace, app), &here, &caller), expected, "{namespace} {app}");
+        }
+        let node = Event { what: What::Node { name: "n".to_owned(), status: "dead" }, app: None, ..event(1, 7) };
+        assert!(all.has(&node, &here, &caller(None)));
+        let of_app = Wanted { app: Some("app-7".to_owned()), ..all.clone() };
+        assert!(of_app.has(&event(1, 7), &here, &caller(None)) && !of_app.has(&event(1, 8), &here, &caller(None)));
+        let of_job = Wanted { job: Some("j".to_owned()), ..all.clone() };
+        assert!(!of_job.has(&event(1, 7), &here, &caller(None)) && !of_job.has(&node, &here, &caller(None)));
+        let of_kind = Wanted { kinds: vec!["node".parse().unwrap()], ..all };
+        assert!(of_kind.has(&node, &here, &caller(None)) && !of_kind.has(&event(1, 7), &here, &caller(None)));
+        let gap = Event { what: What::Gap, ..node };
+        assert!(of_job.has(&gap, &here, &caller(None)), "whatever is asked for may have been missed");
+        assert!("gap".parse::<Kind>().is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! What happens, as it is told to those who listen.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use rondel_core::outcome::Outcome;
+use rondel_web::WebConfig;
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+/// Each look is a second after the one before.
+async fn a_while() {
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+}
+
+async fn listening_for(seconds: u64) -> Server {
+    Server::start_with(WebConfig { follow_timeout: Duration::from_secs(seconds), ..WebConfig::default() }).await
+}
+
+/// The events of a stream: id, kind, data.
+fn told(text: &str) -> Vec<(String, String, Value)> {
+    let field = |block: &str, name: &str| {
+        let value = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        value.unwrap_or_default().to_owned()
+    };
+    let events = text.split("\n\n").filter(|block| block.contains("event: "));
+    let read = |block: &str| {
+        let data = serde_json::from_str(&field(block, "data")).unwrap();
+        (field(block, "id"), field(block, "event"), data)
+    };
+    events.map(read).collect()
+}
+
+/// Only what is told of one kind.
+fn of<'t>(told: &'t [(String, String, Value)], kind: &str) -> Vec<&'t Value> {
+    told.iter().filter(|(_, one, _)| one == kind).map(|(_, _, data)| data).collect()
+}
+
+async fn listen(server: &Server, query: &str, last: Option<&str>) -> Vec<(String, String, Value)> {
+    let mut request = server.request("GET", &format!("/api/v1/events{query}"));
+    if let Some(last) = last {
+        request = request.header("last-event-id", last);
+    }
+    let answer = server.send(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.headers["content-type"], "text/event-stream");
+    told(&answer.text())
+}
+
+#[tokio::test]
+async fn runs_and_jobs_are_told_as_they_change() {
+    let server = listening_for(8).await;
+    server.job("before").await;
+    let before = server.trigger("before").await;
+    a_while().await;
+    let happens = async {
+        a_while().await;
+        server.job("a").await;
+        let run = server.trigger("a").await;
+        a_while().await;
+        server.finish(run, Outcome::Succeeded).await;
+        server.finish(before, Outcome::Succeeded).await;
+        server.bare("DELETE", "/api/v1/jobs/a").await.expect(204);
+        run
+    };
+    let (all, only, run) = tokio::join!(listen(&server, "", None), listen(&server, "?kind=job&job=a", None), happens);
+    assert_eq!(all[0].1, "ready", "{all:#?}");
+    let of_run: Vec<_> = of(&all, "run").into_iter().filter(|data| data["job"] == "a").collect();
+    let statuses: Vec<_> = of_run.iter().map(|data| &data["status"]).collect();
+    assert_eq!(statuses, ["pending", "succeeded"], "{all:#?}");
+    assert_eq!((of_run[0]["id"].as_str(), of_run[0]["app"].as_str()), (Some(run.to_string().as_str()), Some("app")));
+    let of_before: Vec<_> = of(&all, "run").into_iter().filter(|data| data["job"] == "before").collect();
+    assert_eq!(of_before.len(), 1, "it was open before anybody listened: {all:#?}");
+    let changes = |told: &[(String, String, Value)]| -> Vec<Value> {
+        of(told, "job").iter().map(|data| json!([data["name"], data["change"]])).collect()
+    };
+    assert_eq!(changes(&all), [json!(["a", "created"]), json!(["a", "deleted"])], "{all:#?}");
+    assert_eq!(changes(&only), changes(&all));
+    assert!(only.iter().all(|(_, kind, _)| matches!(kind.as_str(), "ready" | "job" | "end")), "{only:#?}");
+    assert_eq!(all.last().unwrap().2, json!({"reason": "timeout"}));
+}
+
+#[tokio::test]
+async fn whoever_comes_back_goes_on_where_they_were() {
+    let server = listening_for(4).await;
+    let (first, ()) = tokio::join!(listen(&server, "", None), async {
+        a_while().await;
+        server.job("a").await;
+    });
+    let created = first.iter().find(|(_, kind, _)| kind == "job").expect("it was told");
+    // Nobody listens meanwhile.
+    server.job("b").await;
+    let end = &first.last().unwrap().0;
+    let second = listen(&server, "?kind=job", Some(end)).await;
+    assert_eq!(of(&second, "job").iter().map(|data| &data["name"]).collect::<Vec<_>>(), ["b"], "{second:#?}");
+    assert!(of(&second, "gap").is_empty());
+    let again = listen(&server, "?kind=job", Some(&first[0].0)).await;
+    assert_eq!(of(&again, "job")[0], &created.2, "from the beginning: {again:#?}");
+    // A place of which this server knows nothing.
+    let elsewhere = listen(&server, "", Some("abc-5-1500000000000")).await;
+    assert_eq!(elsewhere[1].1, "gap", "{elsewhere:#?}");
+    let refused = server.request("GET", "/api/v1/events").header("last-event-id", "x").body(Body::empty()).unwrap();
+    assert_eq!(server.send(refused).await.expect(400)["code"], "invalid_header");
+    for query in ["kind=gap", "job=A+B", "app=", "limit=3"] {
+        server.get(&format!("/api/v1/events?{query}")).await.expect(422);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_token_and_with_the_server() {
+    let config = WebConfig { listener_count_max: 1, ..WebConfig::default() };
+    let shutdown = config.shutdown.clone();
+    let server = Server::start_with(config).await;
+    let token = json!({"kind": "api", "name": "ear", "grants": [{"role": "viewer"}]});
+    let made = server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
+    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let request = http::Request::get("/api/v1/events").header("authorization", bearer).body(Body::empty()).unwrap();
+    let (heard, ()) = tokio::join!(server.send(request), async {
+        a_while().await;
+        let full = server.get("/api/v1/events").await;
+        assert_eq!((full.status.as_u16(), &full.headers["retry-after"]), (503, &"10".parse().unwrap()));
+        server.bare("DELETE", &format!("/api/v1/tokens/{}", made["id"].as_str().unwrap())).await.expect(204);
+    });
+    assert_eq!(told(&heard.text()).last().unwrap().2, json!({"reason": "token_over"}));
+    let (heard, ()) = tokio::join!(listen(&server, "", None), async {
+        a_while().await;
+        shutdown.cancel();
+    });
+    assert_eq!(heard.last().unwrap().2, json!({"reason": "stopping"}));
+}
