@@ -21,6 +21,7 @@ use crate::auth;
 use crate::declared::Declaring;
 use crate::dispatch::{Event, FenceAnswer, Reply, SessionHandle, fence, incoming};
 use crate::engine::{Shared, chain};
+use crate::metrics::add;
 use crate::progress::Progress;
 
 /// A stream on which nothing came for so many heartbeats is dead.
@@ -190,6 +191,8 @@ impl Session {
                 self.tell(Event::Results(self.handle.clone(), results.collect())).await;
             }
             Body::Logs(logs) => {
+                let dropped = logs.chunks.iter().map(|chunk| chunk.dropped).sum();
+                add(&self.shared.metrics.log_lines_dropped, dropped);
                 let chunks = logs.chunks.into_iter().map(chunk).collect();
                 let item =
                     LogItem { chunks, app: self.app, session: self.handle.clone(), pending: self.pending_logs.begin() };

@@ -156,6 +156,11 @@ fn edges(shared: &Shared) -> Vec<Family> {
             to_f64(size(shared.log_readers.count())),
         ),
         Family::counter("rondel_log_bytes", "Text of runs' logs that was stored", get(&metrics.log_bytes)),
+        Family::counter(
+            "rondel_log_lines_dropped",
+            "Lines of runs' logs that executors left out",
+            get(&metrics.log_lines_dropped),
+        ),
         Family::counters(
             "rondel_alert_deliveries",
             "Messages about failures, by what became of a try",
