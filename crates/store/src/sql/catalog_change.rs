@@ -54,13 +54,13 @@ const SETTLE_FUTURE: Statement = Statement {
 };
 const KEEP_FUTURE: Statement = Statement {
     name: "keep_future",
-    text: "UPDATE run {join:iiiiii} SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
+    text: "UPDATE {join:iiiiii}run SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
            shard_index = v.column5, shard_total = v.column6 {from:iiiiii} WHERE run.id = v.column1 \
            AND run.status IN ('pending', 'waiting')",
 };
 const REOPEN_FUTURE: Statement = Statement {
     name: "reopen_future",
-    text: "UPDATE run {join:iiiiii} SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
+    text: "UPDATE {join:iiiiii}run SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
            shard_index = v.column5, shard_total = v.column6, status = 'pending', reason = NULL, finished_at_ms = NULL, \
            cancel_by = NULL {from:iiiiii} WHERE run.id = v.column1 AND run.status = 'skipped'",
 };

@@ -53,7 +53,7 @@ const LOCK_HOMES: Statement = Statement {
 };
 const MOVE_HOMES: Statement = Statement {
     name: "move_homes",
-    text: "UPDATE job_due {join:iii} SET home = v.column3, term = term + 1 {from:iii} \
+    text: "UPDATE {join:iii}job_due SET home = v.column3, term = term + 1 {from:iii} \
            WHERE job_due.job_id = v.column1 AND job_due.home = v.column2",
 };
 const LOCK_ORPHANS: Statement = Statement {
@@ -66,7 +66,7 @@ const LOCK_ORPHANS: Statement = Statement {
 };
 const ADOPT_RUNS: Statement = Statement {
     name: "adopt_runs",
-    text: "UPDATE run {join:iiiiit} SET node_id = v.column4, node_epoch = v.column5, status = v.column6 {from:iiiiit} \
+    text: "UPDATE {join:iiiiit}run SET node_id = v.column4, node_epoch = v.column5, status = v.column6 {from:iiiiit} \
            WHERE run.id = v.column1 AND run.node_id = v.column2 AND run.node_epoch = v.column3 \
            AND run.status IN ('pending', 'waiting', 'running')",
 };

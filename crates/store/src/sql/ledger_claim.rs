@@ -29,7 +29,7 @@ const LOCK_DUE: Statement = Statement {
 };
 const MOVE_DUE: Statement = Statement {
     name: "move_due",
-    text: "UPDATE job_due {join:iiiii} SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
+    text: "UPDATE {join:iiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
            follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END \
            {from:iiiii} WHERE job_due.job_id = v.column1",
 };

@@ -18,7 +18,7 @@ pub(super) const LOCK_FOLLOWED: Statement = Statement {
 };
 const MOVE_FOLLOWED: Statement = Statement {
     name: "move_followed",
-    text: "UPDATE job_due {join:ii} SET next_fire_at_ms = v.column2, follows_run_id = NULL, \
+    text: "UPDATE {join:ii}job_due SET next_fire_at_ms = v.column2, follows_run_id = NULL, \
            is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END {from:ii} WHERE job_due.job_id = v.column1",
 };
 

@@ -28,7 +28,7 @@ pub(super) const LOCK_RUNS: Statement = Statement {
 };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
-    text: "UPDATE run {join:iittitiittt} SET status = v.column3, reason = v.column4, executor_id = v.column5, \
+    text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
            result = v.column10, trace = v.column11 {from:iittitiittt} WHERE run.id = v.column1 \
            AND run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running')",
@@ -36,7 +36,7 @@ const SETTLE_RUNS: Statement = Statement {
 /// Late results: the only way out of a verdict.
 const CORRECT_RUNS: Statement = Statement {
     name: "correct_runs",
-    text: "UPDATE run {join:iittitiitt} SET status = v.column3, reason = v.column4, executor_id = v.column5, \
+    text: "UPDATE {join:iittitiitt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
            result = v.column10 {from:iittitiitt} WHERE run.id = v.column1 AND run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped')",
@@ -44,7 +44,7 @@ const CORRECT_RUNS: Statement = Statement {
 /// The name of the executor stays, without an incarnation: the next attempt goes to another one first.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
-    text: "UPDATE run {join:iiitit} SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
+    text: "UPDATE {join:iiitit}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
            reason = v.column4, lost_count = v.column5, executor = v.column6, executor_id = NULL, marked_at_ms = NULL, \
            started_at_ms = NULL, message = NULL {from:iiitit} WHERE run.id = v.column1 AND run.attempt = v.column2 \
            AND run.status IN ('pending', 'waiting', 'running')",
@@ -57,7 +57,7 @@ const INSERT_ATTEMPTS: Statement = Statement {
 /// A result that comes after its attempt was given up says how it ended after all.
 const CORRECT_ATTEMPTS: Statement = Statement {
     name: "correct_attempts",
-    text: "UPDATE run_attempt {join:iittitiit} SET status = v.column3, executor_id = v.column5, \
+    text: "UPDATE {join:iittitiit}run_attempt SET status = v.column3, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9 \
            {from:iittitiit} WHERE run_attempt.run_id = v.column1 AND run_attempt.attempt = v.column2 \
            AND run_attempt.status = 'unknown'",
@@ -75,7 +75,7 @@ pub(super) const READ_SHARDS: Statement = Statement {
 };
 const COUNT_SHARDS: Statement = Statement {
     name: "count_shards",
-    text: "UPDATE run {join:iititt} SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
+    text: "UPDATE {join:iititt}run SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
            message = v.column5, reason = v.column6 {from:iititt} WHERE run.id = v.column1 AND run.shard_index = -1",
 };
 

@@ -48,13 +48,13 @@ const READ_PASSED: Statement = Statement {
 };
 const FOLD_CHILDREN: Statement = Statement {
     name: "fold_children",
-    text: "UPDATE run {join:iitit} SET open_children = v.column2, status = v.column3, \
+    text: "UPDATE {join:iitit}run SET open_children = v.column2, status = v.column3, \
            finished_at_ms = COALESCE(v.column4, run.finished_at_ms), message = COALESCE(v.column5, run.message) \
            {from:iitit} WHERE run.id = v.column1 AND run.status IN ('running', 'succeeded')",
 };
 const TAKE_HOMES: Statement = Statement {
     name: "take_homes",
-    text: "UPDATE job_due {join:iii} SET home = v.column3, term = term + 1 {from:iii} \
+    text: "UPDATE {join:iii}job_due SET home = v.column3, term = term + 1 {from:iii} \
            WHERE job_due.job_id = v.column1 AND job_due.home = v.column2",
 };
 

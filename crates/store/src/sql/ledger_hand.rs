@@ -34,7 +34,7 @@ const LOCK_OWN_PENDING: Statement = Statement {
 };
 const MARK_RUNS: Statement = Statement {
     name: "mark_runs",
-    text: "UPDATE run {join:iiti} SET executor_id = v.column2, executor = v.column3, marked_at_ms = v.column4 \
+    text: "UPDATE {join:iiti}run SET executor_id = v.column2, executor = v.column3, marked_at_ms = v.column4 \
            {from:iiti} WHERE run.id = v.column1 AND run.status = 'pending' AND run.marked_at_ms IS NULL",
 };
 const UNMARK_RUNS: Statement = Statement {
@@ -44,7 +44,7 @@ const UNMARK_RUNS: Statement = Statement {
 };
 const NOTE_RUNNING: Statement = Statement {
     name: "note_running",
-    text: "UPDATE run {join:iiti} SET status = 'running', executor_id = v.column2, executor = v.column3, \
+    text: "UPDATE {join:iiti}run SET status = 'running', executor_id = v.column2, executor = v.column3, \
            started_at_ms = v.column4 {from:iiti} WHERE run.id = v.column1 AND run.status = 'pending'",
 };
 const EXPAND_RUN: Statement = Statement {
