@@ -150,9 +150,10 @@ fn launch(name: &str, urls: &[String], token: &Path, journal: &Path, data: Optio
     })
 }
 
-/// A server with a lease that is shorter than most.
+/// A server with a lease that is shorter than most, which may call listeners of the test's own.
 pub(super) async fn server(db: &ScratchDb, args: &[&str]) -> Server {
-    Server::start_with(db, &[&["--lease", "4s", "--beat", "1s"], args].concat()).await
+    let common = ["--lease", "4s", "--beat", "1s", "--outgoing-allow", "127.0.0.1"];
+    Server::start_with(db, &[&common, args].concat()).await
 }
 
 /// A job with a fire each second, the parameters of which are for the handler `journal`; `more` over what everyone has.
