@@ -78,13 +78,19 @@ fn abort(run: &RunContext, body: impl Sized) {
     }
 }
 
-/// A run that was to stop reports why, whatever its handler returned in the end.
+/// A run that was to stop reports why, whatever its handler returned in the end; but a success is one where the handler
+/// came to it without knowing, and nobody had asked for less.
 fn settle(run: &RunContext, ended: Option<Result<Ending, String>>, grace: Duration) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);
     }
     match (run.stop_cause(), ended) {
         (Some(cause), None) => cause.ending(Some(grace)),
+        (Some(cause), Some(Ok(ending)))
+            if ending.status == RunStatus::Succeeded && cause.yields_to_success() && !run.was_told_to_stop() =>
+        {
+            ending
+        }
         (Some(cause), Some(_)) => cause.ending(None),
         (None, Some(Ok(ending))) => ending,
         (None, Some(Err(panic))) => Ending::new(RunStatus::Failed, panic, true),

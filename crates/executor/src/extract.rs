@@ -201,12 +201,13 @@ impl Cancel {
     /// Resolves when the run is to stop.
     pub async fn cancelled(&self) {
         self.run.stopped().await;
+        self.run.tell_stop();
     }
 
     /// Whether the run is to stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.run.stop_cause().is_some()
+        self.run.tell_stop().is_some()
     }
 
     /// An error once the run is to stop: `cancel.check()?` between two steps.
@@ -214,7 +215,7 @@ impl Cancel {
     /// # Errors
     /// [`Cancelled`], with the reason.
     pub fn check(&self) -> Result<(), Cancelled> {
-        self.run.stop_cause().map_or(Ok(()), |cause| Err(Cancelled(cause.to_string())))
+        self.run.tell_stop().map_or(Ok(()), |cause| Err(Cancelled(cause.to_string())))
     }
 }
 

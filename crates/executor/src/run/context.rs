@@ -291,6 +291,16 @@ impl RunContext {
         self.inner.stop.stopped().await;
     }
 
+    /// Tells the handler why it is to stop, if it is.
+    pub(crate) fn tell_stop(&self) -> Option<&StopCause> {
+        self.inner.stop.tell()
+    }
+
+    /// Whether the handler knows that it is to stop.
+    pub(crate) fn was_told_to_stop(&self) -> bool {
+        self.inner.stop.was_told()
+    }
+
     /// Takes a task on that ends with the run.
     pub(crate) fn adopt(&self, task: AbortHandle) {
         let mut tasks = lock(&self.inner.tasks);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rondel_core::RunStatus;
@@ -35,6 +36,12 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
+    /// Whether the run was stopped by nobody's will and only because it might not end otherwise: a handler that did end,
+    /// and did not know, has done its work.
+    pub(crate) fn yields_to_success(&self) -> bool {
+        matches!(self, Self::Silence { .. } | Self::Drained)
+    }
+
     /// What the run ends with. Only what a person asked for is `cancelled`; where the executor itself had to stop the
     /// run it has failed, so that the job's retries apply.
     pub(crate) fn ending(&self, aborted_after: Option<Duration>) -> Ending {
@@ -63,6 +70,7 @@ impl StopCause {
 pub(crate) struct StopCell {
     cause: OnceLock<StopCause>,
     token: CancellationToken,
+    was_told: AtomicBool,
 }
 
 impl StopCell {
@@ -78,5 +86,16 @@ impl StopCell {
 
     pub(crate) async fn stopped(&self) {
         self.token.cancelled().await;
+    }
+
+    /// The cause, for the handler: from now on it may have left something undone.
+    pub(crate) fn tell(&self) -> Option<&StopCause> {
+        let cause = self.cause.get()?;
+        self.was_told.store(true, Ordering::Relaxed);
+        Some(cause)
+    }
+
+    pub(crate) fn was_told(&self) -> bool {
+        self.was_told.load(Ordering::Relaxed)
     }
 }

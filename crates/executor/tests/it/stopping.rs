@@ -153,3 +153,37 @@ async fn without_any_answer_serial_runs_stop_and_others_go_on() {
     assert_eq!(server.count_results(3), 0);
     running.crash().await;
 }
+
+/// A process that stood still finds its runs to be stopped at the moment at which their handlers are through: what is done
+/// is done. Whoever was told, and may have stopped halfway, has not succeeded.
+#[tokio::test]
+async fn what_succeeds_without_knowing_that_it_is_to_stop_has_succeeded() {
+    let server = FakeServer::start().await;
+    let (told, through) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (tell, end) = (Arc::clone(&told), Arc::clone(&through));
+    let unaware = move || {
+        let end = Arc::clone(&end);
+        async move { end.notified().await }
+    };
+    let aware = move |cancel: Cancel| {
+        let tell = Arc::clone(&tell);
+        async move {
+            cancel.cancelled().await;
+            tell.notify_one();
+        }
+    };
+    let timing = Timing { silence: Some(Duration::from_millis(500)), cancel_grace: Duration::from_secs(60), ..quick() };
+    let builder = builder(&server).handler("unaware", unaware).handler("aware", aware);
+    let running = Running::start(builder.timing(timing));
+    let once = |run_id, handler| Trigger { at_most_once: true, ..trigger(run_id, handler) };
+    server.trigger_all(vec![once(1, "unaware"), once(2, "aware")]).await;
+    server.reply(1, Kind::Started).await;
+    server.reply(2, Kind::Started).await;
+    server.set_answers(false);
+    told.notified().await;
+    through.notify_one();
+    let (unaware, aware) = (server.result(1).await, server.result(2).await);
+    assert_eq!(unaware.status(), End::Succeeded, "{unaware:?}");
+    assert!(aware.message.starts_with("stopped: no server answered"), "{aware:?}");
+    running.crash().await;
+}
