@@ -85,7 +85,12 @@ impl TokenArgs {
         match self.command {
             TokenCommand::List { everybody, bounds } => {
                 let query: &[(&str, &str)] = if everybody { &[("all", "true")] } else { &[] };
-                VIEW.list(&list::read(&client, "tokens", query, &bounds).await?, format)
+                let found = list::read(&client, "tokens", query, &bounds).await?;
+                VIEW.list(&found, format)?;
+                if !everybody && found.page()?.items.is_empty() {
+                    output::talk("you have made none; those of others: rondel token list --everybody");
+                }
+                Ok(())
             }
             TokenCommand::Create { name, kind, roles: wanted, expires_in, no_declares } => {
                 let kind = match kind {

@@ -184,7 +184,7 @@ fn write_state(dir: &Path, state: &State) -> io::Result<()> {
 /// Replaces a file whole: a crash leaves the old one or the new one.
 fn replace(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
+    let mut file = owner_only().write(true).create(true).truncate(true).open(&fresh)?;
     file.write_all(text)?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)?;
@@ -192,7 +192,15 @@ fn replace(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    owner_only().create(true).append(true).open(path)
+}
+
+/// Results are nobody else's to read, whoever made the folder.
+fn owner_only() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 fn read_results(path: &Path) -> io::Result<Vec<v1::Result>> {
@@ -303,6 +311,23 @@ mod tests {
         let third = open(dir.path(), 13);
         assert_eq!(third.predecessor, 11, "no server has heard of the second");
         assert_eq!(third.results, [result(3)]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn its_files_are_the_owners_alone_in_a_folder_that_everybody_reads() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let first = open(dir.path(), 1);
+        first.journal.append(&[result(1)]).unwrap();
+        first.journal.rewrite(&[result(1)]).unwrap();
+        first.journal.welcomed();
+        first.journal.remember_welcome().unwrap();
+        for name in ["results.jsonl", "state.json"] {
+            let mode = dir.path().join(name).metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
     }
 
     #[test]

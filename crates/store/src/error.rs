@@ -105,6 +105,16 @@ pub enum OpenError {
         #[source]
         source: sqlx::Error,
     },
+    /// Somebody answers there, and lets nobody in.
+    #[error("the database {url} refuses: {reason}; {hint}")]
+    Refused {
+        /// Which, without its password.
+        url: String,
+        /// What it said.
+        reason: String,
+        /// What can be done about it.
+        hint: &'static str,
+    },
     /// Another server has the file.
     #[error("{path} is in use by another rondel server; SQLite is for one server, use PostgreSQL or MySQL for several")]
     InUse {

@@ -117,6 +117,21 @@ async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
 }
 
+#[tokio::test]
+async fn a_database_that_is_not_there_is_told_with_what_to_do() {
+    for place in Place::all().await.into_iter().filter(|place| place.scratch.is_some()) {
+        let url = format!("{}_missing", place.url).parse().unwrap();
+        let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
+        assert!(matches!(error, OpenError::Refused { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(
+            said.contains("_missing") && said.ends_with("create it, or name another one at the end of the URL"),
+            "{said}"
+        );
+        assert!(!said.contains("at line"), "{said}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_that_is_too_new_is_refused_and_one_that_is_newer_is_not() {
     for place in Place::all().await {

@@ -67,6 +67,11 @@ impl Note {
         self.told().after = serde_json::to_value(document).ok();
     }
 
+    /// It was a trial: nothing has become anything.
+    pub(crate) fn dry_run(&self) {
+        self.after(&serde_json::json!({"dry_run": true}));
+    }
+
     /// It was refused, though the answer does not say so.
     pub(crate) fn denied(&self) {
         self.told().is_denied = true;

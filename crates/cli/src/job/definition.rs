@@ -129,8 +129,13 @@ pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
 pub(crate) fn read(path: &Path) -> Result<String, Failure> {
     let text = read_text(path)?;
     serde_json::from_str::<&serde_json::value::RawValue>(&text)
-        .map_err(|error| Failure::refused(format!("{} is not JSON: {error}", path.display())))?;
+        .map_err(|error| Failure::refused(format!("{} is not JSON: {error}{}", path.display(), hint_for_yaml(path))))?;
     Ok(text)
+}
+
+fn hint_for_yaml(path: &Path) -> String {
+    let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    if is_yaml { format!("; for YAML: rondel job apply -f {}", path.display()) } else { String::new() }
 }
 
 /// Reads a file; `-` is stdin.

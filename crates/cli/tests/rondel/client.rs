@@ -21,6 +21,12 @@ fn what_cannot_be_sent_is_refused() {
     run(&[&["job", "trigger", "a", "--params", "{"][..], &server].concat()).refused(2, &["--params is not JSON"]);
     run(&[&["job", "create", "-f", "/nowhere.json"][..], &server].concat()).refused(2, &["/nowhere.json"]);
     run_with_input(&[&["job", "create", "-f", "-"][..], &server].concat(), "{]").refused(2, &["- is not JSON"]);
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = folder.path().join("jobs.yaml");
+    std::fs::write(&yaml, "name: nightly\n").unwrap();
+    let path = yaml.to_str().unwrap();
+    run(&[&["job", "create", "-f", path][..], &server].concat())
+        .refused(2, &["is not JSON", &format!("for YAML: rondel job apply -f {path}")]);
     run(&[&["job", "get", ".."][..], &server].concat()).refused(2, &["\"..\" is not a name"]);
     run(&[&["run", "logs", "1", "-o", "name"][..], &server].concat()).refused(2, &["no names"]);
 }

@@ -87,7 +87,7 @@ impl Dialler {
 
     fn say_refused(&mut self, reason: String) {
         if self.said.as_ref() != Some(&reason) {
-            tracing::error!(server = %self.url, "refused by the server at {}: {reason}", self.url);
+            tracing::error!(server = %self.url, "refused by the server at {}, and tried on in silence: {reason}", self.url);
             self.said = Some(reason);
         }
     }

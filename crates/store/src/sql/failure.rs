@@ -63,6 +63,28 @@ pub(super) fn classify(error: &Error) -> Failure {
     }
 }
 
+/// What to do about a database that lets nobody in.
+pub(super) fn hint(error: &Error) -> Option<&'static str> {
+    const MISSING: &str = "create it, or name another one at the end of the URL";
+    const CREDENTIALS: &str = "look at the user and the password in the URL";
+    const RIGHTS: &str = "grant the user of the URL all rights on it";
+    let Error::Database(database) = error else { return None };
+    if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
+        return match mysql.number() {
+            1049 => Some(MISSING),
+            1045 | 1698 => Some(CREDENTIALS),
+            1044 => Some(RIGHTS),
+            _ => None,
+        };
+    }
+    match database.code().as_deref() {
+        Some("3D000") => Some(MISSING),
+        Some("28P01" | "28000") => Some(CREDENTIALS),
+        Some("42501") => Some(RIGHTS),
+        _ => None,
+    }
+}
+
 /// What an error says about the database as a whole.
 pub(super) fn trouble(error: &Error) -> Trouble {
     match error {

@@ -136,13 +136,20 @@ async fn connect(
         Ok(Err(sqlx::Error::Configuration(_))) => Err(OpenError::Url { url: url.to_string() }),
         Ok(Err(source)) => Err(match url.sqlite_path() {
             Some(path) => OpenError::File { path: shown(path), source: std::io::Error::other(source) },
-            None => unreachable(source),
+            None => refused(url, &source).unwrap_or_else(|| unreachable(source)),
         }),
         Err(_) => {
             let message = format!("no answer within {}", rondel_core::time::format_duration(timeout));
             Err(unreachable(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
         }
     }
+}
+
+/// What a person in front of a new installation can mend, in words that say how.
+fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
+    let sqlx::Error::Database(database) = error else { return None };
+    let hint = failure::hint(error)?;
+    Some(OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint })
 }
 
 fn pool(size: u32, settings: Vec<String>, config: &StoreConfig) -> AnyPoolOptions {

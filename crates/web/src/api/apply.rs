@@ -185,6 +185,7 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, body: Docum
         job.app.map_or(Ok(()), |app| call.check(Some(app), taken))?;
     }
     if call.query.is_dry_run {
+        call.note.dry_run();
         return json(StatusCode::OK, &of_plan(&plan));
     }
     note_plan(&call, &plan);

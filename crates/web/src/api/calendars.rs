@@ -208,6 +208,7 @@ pub(super) async fn import_file(
     let spec = CalendarSpec { name, description, rule };
     if dry_run {
         call.engine().check_calendar(call.namespace.id, &spec).await?;
+        call.note.dry_run();
         return json(StatusCode::OK, &spec);
     }
     save(&call, existing.as_ref(), &if_match, &spec).await

@@ -40,6 +40,8 @@ async fn a_list_is_made_so_and_then_is_so() {
     check(&planned, &[("child", "created"), ("parent", "created")]);
     assert_eq!(planned["items"][1]["fires"]["appearing"]["count"], 7, "{planned:#}");
     server.get("/api/v1/jobs/parent").await.expect(404);
+    let entry = server.get("/api/v1/audit?action=job.apply&limit=1").await.expect(200)["items"][0].clone();
+    assert_eq!(entry["after"], json!({"dry_run": true}), "{entry:#}");
 
     let made = apply(&server, "", jobs.clone()).await.expect(200);
     check(&made, &[("child", "created"), ("parent", "created")]);
