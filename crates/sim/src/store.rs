@@ -41,6 +41,9 @@ impl SimStore {
             return Err(StoreError::no_answer(name));
         }
         let answer = effect.await;
+        if self.world.trace.is_told() {
+            watch::rows(&self.world).await;
+        }
         self.world.say("call", self.number(), || format!("{name}{}", if answer.is_ok() { "" } else { " failed" }));
         self.world.seam(&self.process, name).await;
         let has_way_back = self.world.chance().happens(200_000);

@@ -25,6 +25,17 @@ impl Trace {
         }
     }
 
+    pub(crate) const fn is_told(&self) -> bool {
+        self.is_told
+    }
+
+    /// A line for people alone: no part of the number.
+    pub(crate) fn tell(&self, at_ms: u64, text: &str) {
+        if self.is_told {
+            lock(&self.state).1.push(format!("{:>8.3}   {text}", at_ms as f64 / 1000.0));
+        }
+    }
+
     /// The number, and the lines where they were asked for.
     pub(crate) fn take(&self) -> (u64, Vec<String>) {
         std::mem::take(&mut *lock(&self.state))

@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) net: Net,
     pub(crate) tracker: TaskTracker,
     pub(crate) trace: Trace,
+    /// The rows as the trace told them last.
+    pub(crate) rows: Mutex<BTreeMap<String, String>>,
     /// Steps of the database's clock so far.
     step_ms: Arc<AtomicI64>,
     /// The most that these steps ever came to.
@@ -69,6 +71,7 @@ impl World {
             net: Net::new(profile.node_count, profile.executor_count),
             tracker: TaskTracker::new(),
             trace: Trace::new(is_told),
+            rows: Mutex::default(),
             step_ms,
             step_ms_max: AtomicI64::new(0),
             faulty: AtomicBool::new(false),
