@@ -47,6 +47,7 @@ pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<Prob
         advertise_url: None,
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         take_over: true,
+        held: None,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
         return Err(BenchError::void("another probe is running on this database"));

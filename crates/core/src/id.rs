@@ -136,6 +136,13 @@ impl IdGen {
         Self { ordinal: ordinal.rem_euclid(Self::ORDINAL_COUNT), last: std::sync::atomic::AtomicI64::new(0) }
     }
 
+    /// A generator with this ordinal that goes on where this one is: what it makes is greater, whatever the clock says.
+    #[must_use]
+    pub fn going_on(&self, ordinal: i64) -> Self {
+        let last = self.last.load(std::sync::atomic::Ordering::Relaxed);
+        Self { last: std::sync::atomic::AtomicI64::new(last), ..Self::new(ordinal) }
+    }
+
     /// The least id that any generator makes at `at` or later: what was made before it has a smaller one.
     #[must_use]
     pub fn first_at(at: Timestamp) -> i64 {
@@ -167,6 +174,9 @@ mod tests {
         let now = Timestamp::from_secs(1_800_000_000);
         let mut made: Vec<i64> = (0..10_000).map(|_| ids.next(now)).collect();
         made.push(ids.next(Timestamp::from_secs(1_700_000_000)));
+        // Under its next lease, perhaps with another ordinal, a node goes on above what it made before.
+        let next = ids.going_on(1023);
+        made.push(next.next(Timestamp::from_secs(1_700_000_000)));
         assert!(made.windows(2).all(|pair| pair[0] < pair[1]));
         assert!(made.iter().all(|id| *id > 0));
     }

@@ -14,6 +14,7 @@ use crate::net::{Pipe, Way};
 use crate::process::Process;
 use crate::profile::engine_config;
 use crate::store::SimStore;
+use crate::watch;
 use crate::world::{World, lock};
 
 /// A server's host, across the starts of the server.
@@ -182,6 +183,7 @@ impl NodeHost {
                     message = outgoing.recv() => message,
                 };
                 let Some(message) = message else { return };
+                watch::said(&world, &process, &message).await;
                 // The last place at which a node can be stopped before it says something.
                 world.seam(&process, "before a message is written").await;
                 if from_node.send(message).is_err() {

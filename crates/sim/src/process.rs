@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rondel_admin::lifecycle::Task;
+use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -17,6 +18,8 @@ enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
+    /// When it went on after it had stood still.
+    resumed_at: Option<Instant>,
     next_task: u64,
     wakers: BTreeMap<u64, Waker>,
 }
@@ -27,7 +30,12 @@ pub(crate) struct Process(Mutex<State>);
 
 impl Process {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { phase: Phase::Running, next_task: 0, wakers: BTreeMap::new() })))
+        Arc::new(Self(Mutex::new(State {
+            phase: Phase::Running,
+            resumed_at: None,
+            next_task: 0,
+            wakers: BTreeMap::new(),
+        })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -62,7 +70,17 @@ impl Process {
     }
 
     pub(crate) fn resume(&self) {
+        let mut state = self.state();
+        if state.phase == Phase::Stopped {
+            state.resumed_at = Some(Instant::now());
+        }
+        drop(state);
         self.enter(Phase::Running);
+    }
+
+    /// When it last went on after it had stood still.
+    pub(crate) fn resumed_at(&self) -> Option<Instant> {
+        self.state().resumed_at
     }
 
     /// Dies: its tasks are dropped where they stand.

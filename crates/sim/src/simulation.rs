@@ -21,8 +21,9 @@ use crate::{jobs, people};
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// How long schedules go on after everything is well again.
 const AFTERLIFE: Duration = Duration::from_secs(4);
-/// How long it may take from the last fire until nothing is open.
-const SETTLES_WITHIN: Duration = Duration::from_secs(300);
+/// How long it may take, once everything is well, until one more run is over: longer than any wait that a job is drawn with.
+/// A serial job without an executor lets its runs go one after the other, each when it has waited as long as it may.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How to run a seed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,14 +122,18 @@ async fn settle(hosts: &Hosts, ends_at: Timestamp) {
     // Where the clock stepped back, the schedules end later.
     let left = ends_at.since(world.now()) + Duration::from_secs(2);
     sleep(left).await;
-    let gives_up_at = Instant::now() + SETTLES_WITHIN;
     let open = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
-    let mut quiet = 0;
-    while Instant::now() < gives_up_at && quiet < 3 {
+    let query = RunQuery { statuses: open.to_vec(), limit: u32::MAX, ..RunQuery::default() };
+    let (mut quiet, mut count, mut gives_up_at) = (0, usize::MAX, Instant::now());
+    while quiet < 3 {
         sleep(Duration::from_millis(700)).await;
-        let query = RunQuery { statuses: open.to_vec(), limit: 1, ..RunQuery::default() };
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
         quiet = if runs.is_empty() { quiet + 1 } else { 0 };
+        if runs.len() < count {
+            (count, gives_up_at) = (runs.len(), Instant::now() + ENDS_WITHIN);
+        } else if Instant::now() > gives_up_at {
+            return;
+        }
     }
 }
 

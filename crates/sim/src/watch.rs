@@ -1,16 +1,23 @@
 //! What is looked at after every write of the store: what must hold at each moment, not only at the end.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rondel_core::{NamespaceId, NodeId, RunId, RunStatus, Timestamp};
+use rondel_proto::v1;
+use rondel_proto::v1::server_message::Body;
 use rondel_store::catalog::JobQuery;
+use rondel_store::cluster::Node;
 use rondel_store::ledger::{Claimed, DueRange, Finish, RunQuery};
 use rondel_store::{Catalog as _, Cluster as _, LeaseToken, Ledger as _};
 
+use crate::process::Process;
 use crate::world::{World, lock};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const ALL: u32 = 1_000_000;
+/// What passed the node's own look at its lease before it stood still is written when it goes on.
+const WAKES_WITHIN: Duration = Duration::from_millis(20);
 
 /// Tells which rows a call has changed: only for the reader of a trace.
 pub(crate) async fn rows(world: &World) {
@@ -68,6 +75,22 @@ pub(crate) async fn claimed(world: &World, token: LeaseToken, claimed: &Claimed)
     let holds = nodes.iter().any(|node| node.token() == token && node.is_living(now));
     if !holds {
         world.truth().violate("I5 fencing", &format!("node {} claimed under a lease that is over", token.node));
+    }
+}
+
+/// What a node that has not just been asleep sends, it sends under a lease that holds, as whoever adopts its runs sees it: its
+/// executors may refuse what is later, but they need not have heard of it.
+pub(crate) async fn said(world: &World, process: &Process, message: &v1::ServerMessage) {
+    let Some(Body::Triggers(triggers)) = &message.body else { return };
+    let was_asleep = process.resumed_at().is_some_and(|at| at.elapsed() < WAKES_WITHIN);
+    if was_asleep || world.profile.clock_faults {
+        return;
+    }
+    let (nodes, now) = (world.store.nodes().await.unwrap_or_default(), world.now());
+    let (id, epoch) = (triggers.node_id, triggers.node_epoch);
+    let holds = |node: &Node| (node.id.get(), node.epoch) == (id, epoch) && node.is_living(now);
+    if !nodes.iter().any(holds) {
+        world.truth().violate("I5 lease", &format!("node {id} sent something under epoch {epoch}, which is over"));
     }
 }
 

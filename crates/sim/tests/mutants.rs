@@ -12,36 +12,38 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_dedupe_on_executor", 5, "I3 no duplicate"),
     ("forget_result_when_sent", 5, "I3 no duplicate"),
     ("no_fence_row", 18, "I4 no overlap"),
-    ("no_unique_key", 134, "I11 edits"),
-    ("adopt_without_epoch", 4, "I2 not early"),
+    ("no_unique_key", 3, "I11 edits"),
+    ("adopt_without_epoch", 228, "I5 lease"),
     ("claim_without_lease", 46, "I5 fencing"),
     ("claim_without_rows", 1, "I1 complete"),
     ("due_means_unsent", 7, "I6 verdicts are final"),
     ("late_result_overwrites", 7, "I6 durable"),
     ("any_attempt_ends", 52, "I6 durable"),
     ("retry_keeps_attempt", 1, "I1 verdicts"),
-    ("expand_twice", 12, "I6 durable"),
     ("no_followers", 3, "I7 liveness"),
     ("no_shard_count", 1, "I7 liveness"),
     ("no_mark", 25, "I3 at most once"),
-    ("not_reported_is_not_held", 7, "I6 verdicts are final"),
-    ("no_gates_after_adoption", 18, "I4 no overlap"),
+    ("lease_without_end", 7, "I5 lease"),
+    ("not_reported_is_not_held", 28, "I6 verdicts are final"),
+    ("no_gates_after_adoption", 48, "I4 no overlap"),
     ("ack_before_commit", 54, "I6 durable"),
     ("no_strays", 2, "I7 liveness"),
     ("no_reconcile", 6, "I7 liveness"),
-    ("no_look", 18, "I7 liveness"),
+    ("no_look", 40, "I7 liveness"),
     ("no_gate", 1, "I4 no overlap"),
     ("wall_clock", 2, "I2 not early"),
 ];
 
 /// Those that no seed has shown so far, or not in a way that tells.
 const UNSEEN: &[&str] = &[
-    "lease_without_end",
     "no_fence_on_executor",
     "no_silence_rule",
     "lease_from_the_answer",
-    "no_lease_check_before_send",
     "no_misfire_at_tick",
+    // A server that asks again whether a broadcast is expanded names the same shards.
+    "expand_twice",
+    // Now and then (I5 lease), in fewer than one seed of six hundred.
+    "no_lease_check_before_send",
 ];
 
 #[test]

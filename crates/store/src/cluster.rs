@@ -30,6 +30,29 @@ pub struct JoinRequest {
     pub server_version: String,
     /// The database admits one server alone (SQLite's file lock is held): take the lease even from a living one.
     pub take_over: bool,
+    /// The lease of this name that the caller has held until now: it may take the next one before that has ended.
+    pub held: Option<LeaseToken>,
+}
+
+impl JoinRequest {
+    /// When the leases up to `before` ended, the last of them and the one before as their row says; `None` where it lives, and
+    /// is another's. Where the database's clock has stepped back an earlier one may have the later end.
+    pub(crate) fn ended_at(
+        &self,
+        before: LeaseToken,
+        (last, prior): (Timestamp, Timestamp),
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let is_own = self.held == Some(before);
+        let ended_at = if is_own { last } else { last.min(now) };
+        (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
+    }
+}
+
+/// Whether a lease may be renewed until then. Where the database's clock has stepped back so far that its end would come
+/// before what was sent under it, it may not: whoever adopts tells by that end what may have been sent.
+pub(crate) fn may_renew(lease_until: Timestamp, until: Timestamp, lease: Duration) -> bool {
+    lease_until <= until + lease / 10
 }
 
 /// The answer to a [`JoinRequest`].
@@ -221,7 +244,8 @@ pub trait Cluster {
     /// Takes the lease of the node with this name under the next epoch, if it is not held.
     async fn join(&self, request: &JoinRequest) -> Result<Join>;
 
-    /// Prolongs the lease to now + `lease` and answers the database's clock; `None` where the epoch is gone.
+    /// Prolongs the lease to now + `lease` and answers the database's clock; `None` where the epoch is gone, or where the clock
+    /// has stepped back by more than a tenth of that beyond the last renewal: then the node is to take the next lease.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>>;
 
     /// What is wrong with the database, by the error that a call gave; may look itself, for at most a second.

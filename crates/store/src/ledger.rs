@@ -277,8 +277,8 @@ pub trait Ledger {
     /// Jobs of these homes (0 among them for jobs without one) whose next fire is in the range, the earliest first.
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
 
-    /// Claims in one transaction: the lease must hold, each job must still be as it was seen and at home at no other
-    /// node that lives; its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node
+    /// Claims in one transaction: the lease must hold, each job must still be as it was seen, and another node that
+    /// it is at home at must be fenced ([`adopt`](Self::adopt)); its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node
     /// took drops out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
@@ -337,19 +337,14 @@ pub trait Ledger {
     /// now on. Who adopts a dead node's runs ([`adopt`](Self::adopt)) counts in its place.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 
-    /// Gives own pending runs that were never sent to another living node, and their jobs with them; of a job that is at
-    /// home there already, just the runs. A job takes along what nobody has looked at yet, due at or after `not_before`, and
-    /// stays with all of its runs where anything else of it is open: a job has one home. Answers which of the runs went.
-    async fn hand_over(
-        &self,
-        token: LeaseToken,
-        runs: &[RunId],
-        to: NodeId,
-        not_before: Timestamp,
-    ) -> Result<Vec<RunId>>;
+    /// Gives own runs that were never sent to another living node, and their jobs with them: a job goes with all that is open
+    /// of it here, or stays where it is, since a job has one home. It stays where anything of it is open that is not among
+    /// `runs`, or that may have been sent. Of a job that is at home there already, just the pending runs go. They wait in
+    /// the store, where the other node's scan finds them. Answers which went.
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
-    /// The same of whole jobs whose home the node is: each goes with its open runs, or stays where it is. It stays where it
-    /// has an open run that the caller did not name, one that may have been sent, or one that is due before `not_before`.
+    /// The same of whole jobs whose home the node is. A job stays, too, where it has an open run with a later attempt, or one
+    /// that is due before `not_before`.
     /// The runs wait in the store, where the other node's scan finds them. Answers the runs that went, and the jobs.
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 

@@ -116,7 +116,7 @@ macro_rules! pass_on {
                 fn ask_cancels(runs: &[RunId], by: &str, now: Timestamp) -> u64;
                 fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
                 fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
-                fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId, not_before: Timestamp) -> Vec<RunId>;
+                fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
                 fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobId>;

@@ -38,6 +38,8 @@ pub(crate) fn passed_row(
 /// What the store knows about a run when a result arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
+    /// Its planned instant.
+    pub(crate) fire_at: Timestamp,
     pub(crate) attempt: i32,
     pub(crate) status: RunStatus,
     pub(crate) lost_count: i32,
@@ -96,7 +98,12 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
         marked: standing.marked,
         cancel_asked: standing.cancel_asked,
     };
-    Judgement::Ends(after(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter))
+    let mut then = after(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
+    if let After::Again { due_at, .. } = &mut then {
+        // Where the clock stepped back, one that was not due yet may have been lost: no attempt comes before its instant.
+        *due_at = standing.fire_at.max(*due_at);
+    }
+    Judgement::Ends(then)
 }
 
 /// Whether a result proves that a handler began: then nobody passed the run over, whatever its row says. It was on its way
@@ -224,6 +231,7 @@ mod tests {
     #[test]
     fn a_row_that_was_passed_over_learns_that_it_ran() {
         let standing = |status| Standing {
+            fire_at: Timestamp::EPOCH,
             attempt: 1,
             status,
             lost_count: 0,
@@ -265,6 +273,11 @@ mod tests {
         ] {
             assert_eq!(judge(standing(status), &finish(outcome, began)), expected, "{status:?} {outcome:?} {began}");
         }
+        // An attempt that was lost before its instant, by a clock that stepped back since.
+        let ahead = Standing { fire_at: Timestamp::from_secs(100), ..standing(RunStatus::Running) };
+        let again = After::Again { due_at: ahead.fire_at, reason: Reason::NotReceived, lost_count: 0 };
+        let lost = finish(Outcome::Lost(Reason::NotReceived), false);
+        assert_eq!(judge(ahead, &lost), Judgement::Ends(again));
     }
 
     #[test]

@@ -199,6 +199,7 @@ async fn sessions_have_their_limits() {
                 advertise_url: None,
                 server_version: "0.1.0".to_owned(),
                 take_over: false,
+                held: None,
             };
             let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
             let mut holder = AnyConnection::connect(&place.url).await.unwrap();
@@ -223,6 +224,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         advertise_url: None,
         server_version: "0.1.0".to_owned(),
         take_over: true,
+        held: None,
     };
     let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let now = store.now().await.unwrap();

@@ -12,7 +12,7 @@ use rondel_store::{LeaseToken, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{Held, leases_over};
+use crate::cluster::{Held, Over, leases_over};
 use crate::dispatch::{CalledRun, Event, Ready};
 use crate::engine::{Shared, chain};
 
@@ -31,15 +31,17 @@ const RUNNING_MAX: u32 = 20_000;
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
     rounds: u32,
-    /// Under which lease everything is adopted that was open before.
+    /// Under which lease everything is adopted that was open before, and the dispatcher knows it.
     adopted: Option<LeaseToken>,
+    /// Leases that are over whose open runs are known here.
+    known: Vec<Over>,
     /// Something was adopted, and then the database did not answer: the executors must be asked anew.
     is_interrupted: bool,
 }
 
 impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, rounds: 0, adopted: None, is_interrupted: false }
+        Self { shared, rounds: 0, adopted: None, known: Vec::new(), is_interrupted: false }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -101,7 +103,13 @@ impl AdoptLoop {
     /// job, and a retry that is due later still has its place before it.
     async fn adopt(&mut self, held: &Held) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
-        let dead = self.shared.membership.adoptable(now, self.shared.config.lease);
+        let over = self.shared.membership.adoptable(now, self.shared.config.lease);
+        let dead: Vec<NodeId> = over.iter().map(|(node, _)| *node).collect();
+        if self.adopted.is_some() && over.iter().any(|lease| !self.known.contains(lease)) {
+            // With the commit their jobs are at home here, before the dispatcher can know what is open of them.
+            self.adopted = None;
+            drop(self.shared.events.send(Event::Adopting).await);
+        }
         let mut all_unsent = Vec::new();
         loop {
             let adopted = self.shared.store.adopt(held.token, &dead, PAGE).await?;
@@ -112,7 +120,9 @@ impl AdoptLoop {
             self.is_interrupted = true;
             let (awaiting, adopted): (Vec<_>, Vec<_>) =
                 adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
-            self.hold(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
+            let awaiting: Vec<Run> = awaiting.into_iter().map(|adopted| adopted.run).collect();
+            self.shared.awaiting.admit(awaiting.iter().map(|run| (run.job, run.id)));
+            self.hold(awaiting).await?;
             self.restore(adopted.iter().map(|adopted| &adopted.run)).await?;
             let (unsent, maybe_sent) = sort(adopted);
             all_unsent.extend(unsent);
@@ -122,7 +132,8 @@ impl AdoptLoop {
             self.is_interrupted = false;
         }
         self.shared.put(all_unsent).await;
-        self.shared.membership.adopted(&dead);
+        self.shared.membership.adopted(&over);
+        self.known = over;
         self.free_jobs(held, &dead).await
     }
 
@@ -168,7 +179,7 @@ impl AdoptLoop {
         let shared = &self.shared;
         let running = shared.store.running(held.token, RUNNING_MAX).await?;
         let (awaiting, running): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
-        self.hold(awaiting).await?;
+        self.hold(shared.awaiting.admit_new(awaiting)).await?;
         let missing: Vec<RunId> = shared.in_memory.missing(running.iter().map(|run| run.id));
         if missing.is_empty() {
             return Ok(());
@@ -191,13 +202,12 @@ impl AdoptLoop {
     /// Runs that await their children have a place in the gate of their job, and nothing else.
     async fn hold(&self, runs: Vec<Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let new = shared.awaiting.admit_new(runs);
-        if new.is_empty() {
+        if runs.is_empty() {
             return Ok(());
         }
-        let keys = new.iter().map(|run| (run.job, run.job_version));
+        let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
-        let ready = new.into_iter().filter_map(|run| {
+        let ready = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             Some(Ready::new(run, definition))
         });

@@ -159,16 +159,18 @@ impl BeatLoop {
         }
     }
 
-    /// The epoch is gone: this node slept through its lease. What it had not handed over is somebody else's now.
+    /// The epoch is gone: this node slept through its lease, or the database's clock stepped back behind what was sent under
+    /// it. What it had not handed over is somebody else's now, or its own anew.
     async fn rejoin(&self) -> Result<(), StoreError> {
         let shared = &self.shared;
         shared.membership.end();
-        tracing::warn!(epoch = shared.membership.token().epoch, "the lease ran out; joining under a new epoch");
+        let held = shared.membership.token();
+        tracing::warn!(epoch = held.epoch, "the lease is over; joining under a new epoch");
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent = shared.clock.boot_micros();
-        if let Join::Joined { token, ordinal } =
-            shared.store.join(&request(&shared.config, shared.store.as_ref())).await?
+        let request = request(&shared.config, shared.store.as_ref());
+        if let Join::Joined { token, ordinal } = shared.store.join(&JoinRequest { held: Some(held), ..request }).await?
         {
             shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
             tracing::info!(epoch = token.epoch, "joined");
@@ -185,6 +187,7 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
         advertise_url: config.advertise_url.clone(),
         server_version: config.server_version.clone(),
         take_over: store.is_single_server(),
+        held: None,
     }
 }
 

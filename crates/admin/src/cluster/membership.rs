@@ -34,8 +34,8 @@ pub(crate) struct Membership {
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Homes whose due jobs this node may claim.
     claimable: RwLock<Arc<Vec<NodeId>>>,
-    /// Dead nodes whose open runs this node has taken over: all of them.
-    adopted: RwLock<Vec<NodeId>>,
+    /// Leases that are over whose open runs this node has taken over: all of them.
+    adopted: RwLock<Vec<Over>>,
     /// Since when the lease holds without a gap, by the boot-time clock.
     held_since: AtomicI64,
     /// There was such a gap: the node did not begin then.
@@ -43,6 +43,9 @@ pub(crate) struct Membership {
     /// When the nodes that take jobs were last other ones, and who they are.
     seated: RwLock<(Timestamp, Vec<NodeId>)>,
 }
+
+/// A lease that is over: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
+pub(crate) type Over = (NodeId, Timestamp);
 
 /// How long after a change among the nodes jobs and runs may be on their way from one to another.
 const UNSETTLED: Duration = Duration::from_secs(30);
@@ -77,8 +80,10 @@ impl Membership {
 
     /// The lease is taken anew.
     pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) =
-            Held { token, ids: Arc::new(IdGen::new(ordinal)) };
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let ids = Arc::new(current.ids.going_on(ordinal));
+        *current = Held { token, ids };
+        drop(current);
         self.renewed(sent_at, lease);
     }
 
@@ -120,10 +125,10 @@ impl Membership {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The open runs of these dead nodes are known here: their jobs may be claimed.
-    pub(crate) fn adopted(&self, dead: &[NodeId]) {
+    /// The open runs of these leases are known here: the jobs of their nodes may be claimed.
+    pub(crate) fn adopted(&self, over: &[Over]) {
         let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
-        dead.clone_into(&mut adopted);
+        over.clone_into(&mut adopted);
     }
 
     /// Takes in the list of nodes: jobs of this node, of nobody, and of dead nodes that it stands in for may be claimed.
@@ -134,7 +139,9 @@ impl Membership {
         if nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
             claimable.push(NodeId::new(0));
             let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let is_adopted = |node: &&Node| node.id != this && !node.is_living(now) && adopted.contains(&node.id);
+            let is_adopted = |node: &&Node| {
+                node.id != this && !node.is_living(now) && adopted.contains(&(node.id, node.lease_until))
+            };
             claimable.extend(nodes.iter().filter(is_adopted).map(|node| node.id));
         }
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
@@ -179,7 +186,7 @@ impl Membership {
     /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and after two
     /// more leases anybody's. After a gap in this node's own lease (the database was away, or it slept) the others get the
     /// time of a lease to come back first: they were cut off as it was.
-    pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<NodeId> {
+    pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<Over> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
         let had_gap = self.had_gap.load(Ordering::Acquire);
@@ -188,7 +195,7 @@ impl Membership {
             let released: Vec<NodeId> = released.map(|node| node.id).collect();
             return adoptable(&nodes, self.token().node, now, lease)
                 .into_iter()
-                .filter(|node| released.contains(node))
+                .filter(|(node, _)| released.contains(node))
                 .collect();
         }
         adoptable(&nodes, self.token().node, now, lease)
@@ -202,7 +209,7 @@ pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
 }
 
 /// Who is on the way out, or switched off, inherits only where nobody else can.
-fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<NodeId> {
+fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<Over> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
@@ -217,7 +224,7 @@ fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> V
             && !node.is_living(now)
             && (heir(node.id) == Some(this) || now > node.lease_until + lease.saturating_mul(2))
     };
-    nodes.iter().filter(is_mine).map(|node| node.id).collect()
+    nodes.iter().filter(is_mine).map(|node| (node.id, node.lease_until)).collect()
 }
 
 #[cfg(test)]
@@ -244,7 +251,8 @@ mod tests {
 
     fn heirs(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
         let lease = Duration::from_secs(5);
-        adoptable(nodes, NodeId::new(this), Timestamp::from_secs(now), lease).iter().map(|id| id.get()).collect()
+        let over = adoptable(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
+        over.iter().map(|(node, _)| node.get()).collect()
     }
 
     #[test]
@@ -272,13 +280,14 @@ mod tests {
         let membership = Membership::new(token, 1, long_ago, lease, Boot::Host);
         let now = Timestamp::from_secs(50);
         membership.saw_nodes(vec![node(1, 100), node(2, 10)], now);
-        assert_eq!(membership.adoptable(now, lease), [NodeId::new(2)]);
+        let over = [(NodeId::new(2), Timestamp::from_secs(10))];
+        assert_eq!(membership.adoptable(now, lease), over);
         membership.renewed(boot_micros(), lease);
         assert_eq!(membership.adoptable(now, lease), []);
         let mut left = node(2, 10);
         left.report.is_leaving = true;
         membership.saw_nodes(vec![node(1, 100), left], now);
-        assert_eq!(membership.adoptable(now, lease), [NodeId::new(2)]);
+        assert_eq!(membership.adoptable(now, lease), over);
     }
 
     #[test]
@@ -286,9 +295,12 @@ mod tests {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
         let now = Timestamp::from_secs(50);
-        membership.adopted(&[NodeId::new(2)]);
+        membership.adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
         membership.saw_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
         assert_eq!(*membership.claimable_homes(), [NodeId::new(0), NodeId::new(2)]);
+        // It came back, and its lease ended anew: what it has open by now nobody has taken over.
+        membership.saw_nodes(vec![node(1, 100), node(2, 20), node(3, 10)], now);
+        assert_eq!(*membership.claimable_homes(), [NodeId::new(0)]);
         let mut switched = node(1, 100);
         switched.switch = Switch::Stopped;
         membership.saw_nodes(vec![switched, node(2, 10), node(3, 100)], now);

@@ -14,6 +14,6 @@ pub(crate) use beat::{BeatLoop, join};
 pub use database::DatabaseTrouble;
 pub(crate) use database::DatabaseWatch;
 pub(crate) use departing::Departing;
-pub(crate) use membership::{Held, Membership, leases_over};
-pub(crate) use moves::MoveLoop;
+pub(crate) use membership::{Held, Membership, Over, leases_over};
+pub(crate) use moves::{MayGo, MoveLoop, unsent_by_job};
 pub(crate) use switches::AppSwitches;

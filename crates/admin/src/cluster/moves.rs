@@ -228,7 +228,7 @@ async fn jobs_at(shared: &Shared, home: NodeId) -> Result<Vec<JobId>, StoreError
     }
 }
 
-async fn unsent_by_job(
+pub(crate) async fn unsent_by_job(
     shared: &Shared,
     held: &Held,
     may_go: MayGo<'_>,

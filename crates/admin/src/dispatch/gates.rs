@@ -275,17 +275,6 @@ impl Gates {
         true
     }
 
-    /// A broadcast that passed is cut into these shards now.
-    pub(crate) fn expand(&mut self, root: RunId, shards: impl IntoIterator<Item = RunId>) {
-        let Some(seat) = self.seats.remove(&root) else { return };
-        let shards: Vec<RunId> = shards.into_iter().collect();
-        let open = self.gates.get_mut(&seat.before).and_then(|gate| gate.open.get_mut(&root));
-        if let Some(open) = open {
-            open.count = shards.len();
-            self.seats.extend(shards.into_iter().map(|shard| (shard, Seat { counts_as: root, ..seat })));
-        }
-    }
-
     /// A run waits for its next attempt. Answers who may go on where it gives its place up.
     pub(crate) fn again(&mut self, run: RunId) -> Vec<Passed> {
         let Some(seat) = self.seats.get(&run).copied() else { return Vec::new() };
@@ -310,6 +299,18 @@ impl Gates {
         }
         let Some(before) = self.forget(run) else { return Vec::new() };
         self.pump(before)
+    }
+
+    /// The runs whose places somebody waits behind.
+    pub(crate) fn holding_up(&self) -> Vec<RunId> {
+        let is_waited_for = |seat: &Seat| {
+            let gate = self.gates.get(&seat.before).filter(|_| seat.state != State::Queued);
+            gate.is_some_and(|gate| !gate.queue.is_empty())
+        };
+        let holding_up = self.seats.iter().filter(|(_, seat)| is_waited_for(seat)).map(|(run, _)| *run);
+        let mut holding_up: Vec<RunId> = holding_up.collect();
+        holding_up.sort_unstable();
+        holding_up
     }
 
     /// The executor has not got this run: it has no place there any more.

@@ -117,11 +117,11 @@ impl Limits {
         self.own.insert(name);
     }
 
-    /// Some of those who wait to know who counts for the limit, the first in turn.
-    pub(crate) fn homeless(&self, name: &LimitName, count: usize) -> Vec<RunId> {
+    /// The jobs of some of those who wait to know who counts for the limit, the first in turn.
+    pub(crate) fn homeless(&self, name: &LimitName, count: usize) -> BTreeSet<JobId> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
         let waiting = limit.into_iter().flat_map(|limit| limit.waiting.values());
-        waiting.take(count).map(|waiting| waiting.ready.run.id).collect()
+        waiting.take(count).map(|waiting| waiting.ready.run.job).collect()
     }
 
     /// Which limit holds the run back, if one does.
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(limits.take_to_ask(), []);
         limits.ask_again();
         assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name), "no answer came");
-        assert_eq!(limits.homeless(&name, 1), [RunId::new(1_000)]);
+        assert_eq!(limits.homeless(&name, 1), BTreeSet::from([JobId::new(1)]));
         assert!(limits.remove(RunId::new(1_000)).is_some(), "it went to the home");
         limits.own(name.clone());
         assert_eq!(next(&mut limits, &LimitKey::Home(name), at(0)), Some(2));

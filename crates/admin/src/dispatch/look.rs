@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
+use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
 
@@ -68,12 +68,21 @@ impl DispatchLoop {
         }
     }
 
-    /// A result may have been stored by another node: then nothing comes here any more.
-    pub(super) fn look_at_held(&mut self, now: Timestamp) {
-        if self.shared.store.is_single_server() || now < self.next_look_at || mutant::on(Mutant::NoLook) {
+    /// A result may have been stored by another node: then nothing comes here any more. And a run that is not here at all,
+    /// since its next attempt waits in the store, keeps its place in its job's order only while that is so.
+    pub(super) fn look_at_rows(&mut self, now: Timestamp) {
+        if now < self.next_look_at || mutant::on(Mutant::NoLook) {
             return;
         }
         self.next_look_at = now + LOOK_PERIOD;
+        let mut runs = if self.shared.store.is_single_server() { Vec::new() } else { self.held_for_long(now) };
+        runs.extend(self.shared.in_memory.missing(self.gates.holding_up()).into_iter().take(LOOK_MAX));
+        if !runs.is_empty() {
+            self.try_step(Step::Look(runs));
+        }
+    }
+
+    fn held_for_long(&mut self, now: Timestamp) -> Vec<RunId> {
         let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
         let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
         let mut held: Vec<(Timestamp, RunId)> = self
@@ -90,63 +99,44 @@ impl DispatchLoop {
             }
         }
         let called = self.rollcall.runs().take(LOOK_MAX).map(|ready| ready.run.id);
-        let runs: Vec<RunId> = held.into_iter().map(|(_, run)| run).chain(called).collect();
-        if !runs.is_empty() {
-            self.try_step(Step::Look(runs));
-        }
+        held.into_iter().map(|(_, run)| run).chain(called).collect()
     }
 
     pub(super) fn looked(&mut self, asked: &[RunId], checks: &[RunCheck], now: Timestamp) {
         let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
         let this = self.shared.membership.token();
+        let is_own = |check: &RunCheck| check.owner.node == this.node;
         for run in asked {
+            let row = rows.get(run).copied();
             let held = self.active.get(run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
-            let superseded = self.superseded.remove(run);
-            let Some(ready) = held.map(|active| &active.ready).or_else(|| self.rollcall.get(*run)) else {
-                if let Some(attempt) = superseded.filter(|_| !self.active.contains_key(run)) {
-                    self.went_on(
-                        *run,
-                        known(attempt, rows.get(run).copied(), |check| check.owner.node == this.node),
-                        now,
-                    );
-                }
-                continue;
-            };
-            let attempt = ready.run.attempt;
-            let known = known(attempt, rows.get(run).copied(), |check| check.owner.node == this.node);
-            if known != Known::Same {
-                self.rollcall.remove(*run);
-                self.free_active(*run);
-            }
-            match known {
-                Known::Same => {}
-                Known::Over | Known::Moved => {
-                    self.settled(&Settled { run: *run, attempt, finished: Finished::Duplicate }, now);
-                }
-                Known::Again => {
-                    self.shared.in_memory.forget([*run]);
-                    self.release_limit(*run, now);
-                    let passed = self.gates.again(*run);
-                    self.go_on(passed, now);
-                }
+            if let Some(ready) = held.map(|active| &active.ready).or_else(|| self.rollcall.get(*run)) {
+                let attempt = ready.run.attempt;
+                self.went_on(*run, attempt, known(attempt, row, is_own), now);
+            } else if !self.shared.in_memory.missing([*run]).is_empty() {
+                let passed = match place_of(row.filter(|row| is_own(row))) {
+                    Place::Open => continue,
+                    Place::Reserved => self.gates.again(*run),
+                    Place::None => self.gates.leave(*run),
+                };
+                self.go_on(passed, now);
             }
         }
     }
 
-    /// An attempt that ended was not the last one: its place in its job's order is the next one's, if that is here.
-    fn went_on(&mut self, run: RunId, known: Known, now: Timestamp) {
-        let passed = match known {
-            Known::Same => return,
-            Known::Over | Known::Moved => self.gates.leave(run),
-            Known::Again => self.gates.again(run),
-        };
-        self.go_on(passed, now);
-    }
-
-    /// Asks what became of runs of which a later attempt exists already.
-    pub(super) fn look_at_superseded(&self) {
-        if !self.superseded.is_empty() {
-            self.try_step(Step::Look(self.superseded.keys().copied().collect()));
+    /// What became of an attempt that was thought to be in an executor's hands.
+    fn went_on(&mut self, run: RunId, attempt: i32, known: Known, now: Timestamp) {
+        if known == Known::Same {
+            return;
+        }
+        self.rollcall.remove(run);
+        self.free_active(run);
+        if known == Known::Again {
+            self.shared.in_memory.forget([run]);
+            self.release_limit(run, now);
+            let passed = self.gates.again(run);
+            self.go_on(passed, now);
+        } else {
+            self.settled(&Settled { run, attempt, owner: None, finished: Finished::Duplicate }, now);
         }
     }
 
@@ -170,16 +160,35 @@ fn known(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> boo
     }
 }
 
+/// The place that a run has in its job's order which is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It is under way: the standing queries find who has it.
+    Open,
+    /// It waits for another attempt.
+    Reserved,
+    /// It is over, or another node's.
+    None,
+}
+
+/// By its row, where that is this node's.
+fn place_of(row: Option<&RunCheck>) -> Place {
+    match row.map(|row| row.status) {
+        Some(RunStatus::Running) => Place::Open,
+        Some(RunStatus::Pending | RunStatus::Waiting) => Place::Reserved,
+        _ => Place::None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use rondel_core::{NodeId, RunStatus};
+    use rondel_core::NodeId;
     use rondel_store::LeaseToken;
 
     use super::*;
 
-    #[test]
-    fn what_a_row_says_about_a_held_run() {
-        let row = |status, attempt, node| RunCheck {
+    fn row(status: RunStatus, attempt: i32, node: i64) -> RunCheck {
+        RunCheck {
             id: RunId::new(1),
             status,
             attempt,
@@ -187,7 +196,11 @@ mod tests {
             owner: LeaseToken { node: NodeId::new(node), epoch: 1 },
             cancel_by: None,
             term: 1,
-        };
+        }
+    }
+
+    #[test]
+    fn what_a_row_says_about_a_held_run() {
         let known = |row: Option<RunCheck>| known(2, row.as_ref(), |check| check.owner.node == NodeId::new(1));
         for (row, expected) in [
             (None, Known::Over),
@@ -202,5 +215,19 @@ mod tests {
         ] {
             assert_eq!(known(row.clone()), expected, "{row:?}");
         }
+    }
+
+    #[test]
+    fn a_run_that_is_not_here_keeps_its_place_while_it_is_open_and_this_nodes() {
+        for (status, expected) in [
+            (RunStatus::Running, Place::Open),
+            (RunStatus::Waiting, Place::Reserved),
+            (RunStatus::Pending, Place::Reserved),
+            (RunStatus::Failed, Place::None),
+            (RunStatus::Unknown, Place::None),
+        ] {
+            assert_eq!(place_of(Some(&row(status, 2, 1))), expected, "{status}");
+        }
+        assert_eq!(place_of(None), Place::None, "it is another node's, or gone");
     }
 }

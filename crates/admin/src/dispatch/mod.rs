@@ -7,6 +7,7 @@
 mod executors;
 mod fences;
 mod gates;
+mod hand_over;
 mod limits;
 mod look;
 mod messages;
@@ -45,7 +46,6 @@ use crate::definitions::Compiled;
 use crate::registry::OnlineExecutor;
 
 pub(crate) use messages::{fence, incoming};
-use parked::Waiting;
 pub(crate) use run_loop::DispatchLoop;
 
 /// A run that comes out of the ring so long after its instant was late before it had to wait for anybody.
@@ -181,15 +181,17 @@ pub(crate) enum Event {
     Hold(Vec<Ready>),
     /// Runs that awaited their children and are over now.
     Over(Vec<(JobId, RunId)>),
-    /// Broadcasts that were expanded, or not.
-    Expanded(Ready, Vec<Run>, steps::Done),
+    /// A broadcast that is expanded.
+    Expanded(Ready, Shards),
     /// At-most-once runs that were marked, or not.
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
     /// Runs of leases that are over, which may have been sent; who may have got them; and all leases that are over.
     RollCall(Vec<CalledRun>, Vec<Session>, Vec<LeaseToken>),
     /// Open runs of a lease that is over which nobody has in hand: what of them has a place at its job's gate keeps it.
     Restored(Vec<Ready>),
-    /// Everything that was open when this lease was taken has been told.
+    /// Jobs of other nodes come to this one: what is open of them is told next.
+    Adopting,
+    /// Everything that was open when this lease was taken has been told, and of jobs that came since then.
     Adopted(LeaseToken),
     /// Runs that somebody asked to cancel, with who.
     Cancels(Vec<(RunId, String)>),
@@ -199,10 +201,10 @@ pub(crate) enum Event {
     LimitHomes(Vec<(LimitName, NodeId)>),
     /// Requests to cancel runs of other nodes, which executors that are connected here may have in hand.
     CancelsElsewhere(Vec<CancelElsewhere>),
-    /// Runs that are another node's now.
+    /// Runs that are another node's now, or may be.
     HandedOver(Vec<RunId>),
-    /// Runs for which an executor was looked for on other nodes: those that went there, and those that stay.
-    Sought(Vec<RunId>, Vec<Waiting>),
+    /// Jobs that were to go to another node: they went, or they stay.
+    Handed(BTreeSet<JobId>),
     /// What the store knows of runs that have been in executors' hands for long.
     Looked(Vec<RunId>, Vec<RunCheck>),
     /// Marks were taken off, or the database did not answer.
@@ -227,11 +229,22 @@ pub(crate) struct CalledRun {
     pub(crate) from: Option<LeaseToken>,
 }
 
+/// What became of a broadcast's shards.
+#[derive(Debug)]
+pub(crate) enum Shards {
+    /// These are open, and this node's.
+    Open(Vec<Run>),
+    /// The database did not answer: it may have these.
+    Unknown(Vec<Run>),
+}
+
 /// The end of an attempt that is durable now.
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
+    /// Under which lease the server came to it by itself.
+    pub(crate) owner: Option<LeaseToken>,
     pub(crate) finished: Finished,
 }
 

@@ -164,19 +164,18 @@ impl Parked {
         expired
     }
 
-    /// Takes out those of which `is_chosen` holds, the first of each kind in turn first, at most `count`. Where it does not
-    /// hold of the first of a kind, the others of that kind are not asked about.
-    pub(crate) fn take_where(&mut self, is_chosen: impl Fn(&Waiting) -> bool, count: usize) -> Vec<Waiting> {
+    /// Those of which `is_chosen` holds, the first of each kind in turn first, at most `count`. Where it does not hold of the
+    /// first of a kind, the others of that kind are not asked about.
+    pub(crate) fn waiting(&self, is_chosen: impl Fn(&Waiting) -> bool, count: usize) -> Vec<&Waiting> {
         let mut chosen = Vec::new();
         for app in self.apps().iter().filter_map(|app| self.apps.get(app)) {
             for kind in app.heads.values() {
                 let queue = app.kinds.get(kind).into_iter().flatten();
                 let left = count.saturating_sub(chosen.len());
-                chosen.extend(queue.take_while(|(_, waiting)| is_chosen(waiting)).take(left).map(|(turn, _)| turn.run));
+                chosen.extend(queue.map(|(_, waiting)| waiting).take_while(|waiting| is_chosen(waiting)).take(left));
             }
         }
-        chosen.sort_unstable();
-        chosen.into_iter().filter_map(|run| self.remove(run)).collect()
+        chosen
     }
 
     pub(crate) fn remove(&mut self, run: RunId) -> Option<Waiting> {
@@ -282,16 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn some_are_taken_out_together() {
+    fn some_are_looked_at_together() {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
-        let mut parked = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
-        let seconds = |taken: Vec<Waiting>| taken.iter().map(|one| one.ready.run.due_at.second()).collect::<Vec<_>>();
-        assert_eq!(seconds(parked.take_where(|_| true, 2)).len(), 2);
-        assert_eq!(parked.runs.len(), 2);
-        assert_eq!(
-            seconds(parked.take_where(|waiting| waiting.ready.definition.job.handler == "other", 9)).len(),
-            1.min(parked.runs.len())
-        );
+        let parked = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
+        let seconds = |some: Vec<&Waiting>| some.iter().map(|one| one.ready.run.due_at.second()).collect::<Vec<_>>();
+        assert_eq!(seconds(parked.waiting(|_| true, 2)), [1, 2]);
+        assert_eq!(seconds(parked.waiting(|waiting| waiting.ready.definition.job.handler == "other", 9)), [4]);
+        assert_eq!(seconds(parked.waiting(|waiting| waiting.ready.run.due_at.second() != 2, 9)), [1, 4]);
     }
 
     /// A hundred thousand: every step is logarithmic, or this would take minutes.

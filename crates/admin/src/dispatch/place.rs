@@ -15,9 +15,9 @@ use rondel_store::ledger::Finish;
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
 use super::parked::Waiting;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
-use super::steps::{Done, Step};
+use super::steps::Step;
 use super::switches::Switched;
-use super::{Ready, finish_unsent};
+use super::{Ready, Shards, finish_unsent};
 use crate::metrics::{Counted, FireOutcome};
 
 /// How long after its mark an at-most-once run may be sent.
@@ -33,7 +33,9 @@ impl DispatchLoop {
         }
         while self.upcoming.peek().is_some_and(|Reverse(next)| next.at <= now) {
             let Some(Reverse(next)) = self.upcoming.pop() else { return };
-            if next.at < next.ready.run.due_at && !self.may_go_ahead(&next.ready, now) {
+            if self.is_adopting && self.terms.get(&next.ready.run.job) != Some(&next.ready.term) {
+                self.held_back.push(next);
+            } else if next.at < next.ready.run.due_at && !self.may_go_ahead(&next.ready, now) {
                 let at = next.ready.run.due_at;
                 self.upcoming.push(Reverse(Upcoming { at, ..next }));
             } else {
@@ -86,6 +88,9 @@ impl DispatchLoop {
             let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
             let counted = Counted::of_ready(&ready);
             return (!self.shared.results.try_submit(finish, counted, None)).then_some(ready);
+        }
+        if self.handing.contains(&ready.run.job) {
+            return Some(ready);
         }
         let ready = match self.unless_switched_off(ready, now) {
             Switched::On(ready) => ready,
@@ -225,7 +230,7 @@ impl DispatchLoop {
     pub(super) fn let_go(&mut self, ready: &Ready, now: Timestamp) {
         let run = ready.run.id;
         self.deadlines.forget(run);
-        self.shared.in_memory.forget([run]);
+        self.shared.in_memory.forget_of([(run, ready.token())]);
         self.release_limit(run, now);
         self.leave_gate(run, now);
     }
@@ -254,7 +259,7 @@ impl DispatchLoop {
             if active.phase == Phase::Placed && active.ready.definition.job.delivery == Delivery::AtMostOnce {
                 unmark.push((run, active.ready.run.attempt));
             }
-            self.shared.in_memory.forget([run]);
+            self.shared.in_memory.forget_of([(run, active.ready.token())]);
         }
         self.unmark(unmark);
     }
@@ -323,24 +328,32 @@ impl DispatchLoop {
         }
     }
 
-    pub(super) fn expanded(&mut self, root: Ready, shards: Vec<Run>, done: Done, now: Timestamp) {
-        match done {
-            Done::Not => self.parked.push(Waiting { ready: root, since: now }),
-            Done::Before => {
-                self.shared.in_memory.forget([root.run.id]);
-                self.leave_gate(root.run.id, now);
-            }
-            Done::Now => {
-                root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
-                self.gates.expand(root.run.id, shards.iter().map(|shard| shard.id));
-                self.shared.in_memory.forget([root.run.id]);
-                for run in self.shared.in_memory.admit(shards) {
-                    let shard =
-                        Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
-                    self.start(shard, now);
-                }
+    /// Asks again for broadcasts of which the database did not say whether they are expanded.
+    pub(super) fn expand_again(&mut self) {
+        for (root, shards) in std::mem::take(&mut self.unsure) {
+            if let Err(error) = self.steps.try_send(Step::Expand(Box::new(root), shards))
+                && let Step::Expand(root, shards) = error.into_inner()
+            {
+                self.unsure.push((*root, shards));
             }
         }
+    }
+
+    /// The shards take their places beside the broadcast's row, and then that gives up its own: nothing of the job comes
+    /// between. A shard that came by itself meanwhile has its place.
+    pub(super) fn expanded(&mut self, root: Ready, shards: Shards, now: Timestamp) {
+        let shards = match shards {
+            Shards::Open(shards) => shards,
+            Shards::Unknown(shards) => return self.unsure.push((root, shards)),
+        };
+        if !shards.is_empty() {
+            root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
+        }
+        for run in self.shared.in_memory.admit(shards) {
+            let shard = Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
+            self.start(shard, now);
+        }
+        self.let_go(&root, now);
     }
 
     /// Only what was won is sent; at its instant, which may be a little ahead.

@@ -138,6 +138,11 @@ impl Probes {
         asked.jobs
     }
 
+    /// Whether a run of this job waits for answers.
+    pub(crate) fn has(&self, job: JobId) -> bool {
+        self.waiting.contains_key(&job)
+    }
+
     /// Takes out all runs of a job.
     pub(crate) fn take(&mut self, job: JobId) -> VecDeque<Probe> {
         self.waiting.remove(&job).unwrap_or_default()

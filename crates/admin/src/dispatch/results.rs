@@ -168,7 +168,10 @@ impl ResultLoop {
         }
         rondel_failpoint::pass("acknowledge.sent");
         let settled = finishes.into_iter().zip(finished);
-        let settled = settled.map(|(finish, finished)| Settled { run: finish.run, attempt: finish.attempt, finished });
+        let settled = settled.map(|(finish, finished)| {
+            let Finish { run, attempt, owner, .. } = finish;
+            Settled { run, attempt, owner, finished }
+        });
         drop(self.events.send(Event::Settled(settled.collect())).await);
         if !over.is_empty() {
             drop(self.events.send(Event::Over(over)).await);

@@ -21,6 +21,7 @@ impl DispatchLoop {
         self.note_running(now);
         self.watch_deadlines(now);
         self.ask_covered();
+        self.expand_again();
         self.limits.ask_again();
         for (ready, message) in self.limits.take_expired(now) {
             self.end_unsent(&ready, Outcome::Skipped(Reason::Expired), Some(message), now);
@@ -39,8 +40,7 @@ impl DispatchLoop {
         }
         self.tell_fences(now);
         self.look_for_lost(now);
-        self.look_at_held(now);
-        self.look_at_superseded();
+        self.look_at_rows(now);
         self.resolve_rollcall(now);
         self.ask_witnesses();
         for app in self.parked.apps() {
@@ -100,6 +100,7 @@ impl DispatchLoop {
         over: &[LeaseToken],
         now: Timestamp,
     ) {
+        let runs: Vec<CalledRun> = runs.into_iter().filter_map(|called| self.unless_in_hand(called)).collect();
         for called in &runs {
             self.gates.restore(&called.ready);
             self.limits.hold(&called.ready);
@@ -108,6 +109,18 @@ impl DispatchLoop {
         self.rollcall.call(runs, sessions, over, &mut self.executors, now);
         self.resolve_rollcall(now);
         self.ask_witnesses();
+    }
+
+    /// What this node itself sent under its lease before, and still waits for, need not be asked about: it is this lease's now.
+    fn unless_in_hand(&mut self, called: CalledRun) -> Option<CalledRun> {
+        let run = &called.ready.run;
+        match self.active.get_mut(&run.id).filter(|active| active.ready.run.attempt == run.attempt) {
+            Some(active) => {
+                active.ready.run.node_epoch = run.node_epoch;
+                None
+            }
+            None => Some(called),
+        }
     }
 
     pub(super) fn resolve_rollcall(&mut self, now: Timestamp) {

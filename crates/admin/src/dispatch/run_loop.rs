@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rondel_core::route::Memories;
 use rondel_core::spec::Delivery;
-use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
@@ -120,17 +120,23 @@ pub(crate) struct DispatchLoop {
     /// Those whose turn has come.
     pub(super) passed: VecDeque<Passed>,
     pub(super) is_going_on: bool,
+    /// Jobs that are on their way to another node, perhaps: nothing of them is started.
+    pub(super) handing: BTreeSet<JobId>,
     /// Runs that a later one takes the place of, until that is durable.
     pub(super) covering: BTreeSet<RunId>,
     pub(super) limits: Limits,
     pub(super) deadlines: Deadlines,
     /// Under which lease all open runs of before are known.
     pub(super) adopted: Option<LeaseToken>,
+    /// Jobs of other nodes come here, and what is open of them is not told yet: what is due of jobs that may be among them
+    /// waits.
+    pub(super) is_adopting: bool,
+    pub(super) held_back: Vec<Upcoming>,
+    /// Broadcasts of which nobody knows whether they are expanded into these shards.
+    pub(super) unsure: Vec<(Ready, Vec<Run>)>,
     pub(super) rollcall: RollCall,
     /// The newest term of each job under which something was sent.
     pub(super) terms: HashMap<JobId, i64>,
-    /// Attempts that ended although a later one existed, until it is known what became of that.
-    pub(super) superseded: BTreeMap<RunId, i32>,
     pub(super) executors: Executors,
     pub(super) tracer: FireTracer,
     pub(super) memories: Memories,
@@ -167,13 +173,16 @@ impl DispatchLoop {
             gates: Gates::default(),
             passed: VecDeque::new(),
             is_going_on: false,
+            handing: BTreeSet::new(),
             covering: BTreeSet::new(),
             limits,
             deadlines: Deadlines::default(),
             adopted: None,
+            is_adopting: false,
+            held_back: Vec::new(),
+            unsure: Vec::new(),
             rollcall: RollCall::default(),
             terms: HashMap::new(),
-            superseded: BTreeMap::new(),
             executors: Executors::default(),
             tracer,
             memories: Memories::default(),
@@ -269,17 +278,21 @@ impl DispatchLoop {
                     self.leave_gate(run, now);
                 }
             }
-            Event::Expanded(root, shards, done) => self.expanded(root, shards, done, now),
+            Event::Expanded(root, shards) => self.expanded(root, shards, now),
             Event::Marked(asked, won) => self.marked(&asked, &won, now),
             Event::Unmarked => self.unmarking = self.unmarking.saturating_sub(1),
             Event::RollCall(runs, sessions, over) => self.call_roll(runs, &sessions, &over, now),
             Event::Restored(runs) => runs.iter().for_each(|ready| self.gates.restore(ready)),
-            Event::Adopted(token) => self.adopted = Some(token),
+            Event::Adopting => self.is_adopting = true,
+            Event::Adopted(token) => {
+                (self.adopted, self.is_adopting) = (Some(token), false);
+                self.upcoming.extend(std::mem::take(&mut self.held_back).into_iter().map(Reverse));
+            }
             Event::Cancels(cancels) => self.cancel(cancels, now),
             Event::Covered(asked, cancels) => self.covered(&asked, cancels, now),
             Event::LimitHomes(homes) => self.homes_of_limits(homes, now),
             Event::CancelsElsewhere(cancels) => self.cancel_elsewhere(cancels),
-            Event::Sought(given, left) => self.sought(given, left, now),
+            Event::Handed(jobs) => self.open_jobs(jobs),
             Event::Looked(asked, checks) => self.looked(&asked, &checks, now),
             Event::HandedOver(runs) => self.handed_over(runs, now),
             Event::LeaseLost => self.drop_unsent(),
@@ -308,6 +321,8 @@ impl DispatchLoop {
         self.drop_placed();
         let upcoming = std::mem::take(&mut self.upcoming).into_iter().map(|Reverse(next)| next.ready);
         let mut dropped: Vec<Ready> = upcoming.collect();
+        dropped.extend(std::mem::take(&mut self.held_back).into_iter().map(|held| held.ready));
+        dropped.extend(std::mem::take(&mut self.unsure).into_iter().map(|(root, _)| root));
         dropped.extend(self.parked.drain());
         let is_active = |run| self.active.contains_key(&run);
         dropped.extend(self.gates.retain(is_active));
@@ -315,8 +330,7 @@ impl DispatchLoop {
         self.covering.clear();
         dropped.extend(self.probes.drain());
         dropped.extend(self.rollcall.drain());
-        self.superseded.clear();
-        self.shared.in_memory.forget(dropped.iter().map(|ready| ready.run.id));
+        self.shared.in_memory.forget_of(dropped.iter().map(|ready| (ready.run.id, ready.token())));
     }
 
     fn answer_drain(&mut self) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rondel_core::{AppId, ExecutorId, NodeId, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, Timestamp};
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
 
 use super::Ready;
@@ -16,40 +16,29 @@ use super::steps::Step;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often somebody is looked for elsewhere.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
-/// Runs that are given away in one go.
+/// Runs whose jobs are looked at in one go.
 const SEEK_MAX: usize = 500;
 
 impl DispatchLoop {
-    /// Takes out the runs that wait for nobody here, and has them given to a node that has somebody.
+    /// Has the jobs of runs that wait for nobody here given to a node that has somebody.
     pub(super) fn seek_elsewhere(&mut self, now: Timestamp) {
         if self.shared.store.is_single_server() || now < self.next_seek_at || !self.knows_open_runs() {
             return;
         }
         self.next_seek_at = now + SEEK_PERIOD;
-        // A job with runs in executors' hands stays: its home counts them.
-        let busy: BTreeSet<_> = self.active.values().map(|active| active.ready.run.job).collect();
         let executors = &self.executors;
         let is_stranded = |waiting: &Waiting| {
-            let run = &waiting.ready.run;
-            waiting.since + PATIENCE <= now
-                && !busy.contains(&run.job)
-                && executors.staying(run.app, &waiting.ready.definition.job).is_empty()
+            let ready = &waiting.ready;
+            waiting.since + PATIENCE <= now && executors.staying(ready.run.app, &ready.definition.job).is_empty()
         };
-        let stranded = self.parked.take_where(is_stranded, SEEK_MAX);
-        if stranded.is_empty() {
-            return;
+        let stranded = self.parked.waiting(is_stranded, SEEK_MAX);
+        let mut by_job: BTreeMap<JobId, Ready> =
+            stranded.into_iter().rev().map(|waiting| (waiting.ready.run.job, waiting.ready.clone())).collect();
+        let closed = self.close_jobs(&by_job.keys().copied().collect());
+        by_job.retain(|job, _| closed.contains(job));
+        if !closed.is_empty() {
+            self.step_away(closed, Step::Seek(by_job.into_values().collect()));
         }
-        if let Err(error) = self.steps.try_send(Step::Seek(stranded))
-            && let Step::Seek(stranded) = error.into_inner()
-        {
-            stranded.into_iter().for_each(|waiting| self.parked.push(waiting));
-        }
-    }
-
-    /// Those that went, and those that stay.
-    pub(super) fn sought(&mut self, given: Vec<RunId>, left: Vec<Waiting>, now: Timestamp) {
-        left.into_iter().for_each(|waiting| self.parked.push(waiting));
-        self.handed_over(given, now);
     }
 }
 

@@ -6,23 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{LATER_RUN, Outcome, cancelled_by};
-use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId};
 use rondel_store::ledger::{InHand, LimitName};
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::parked::Waiting;
-use super::seek::Elsewhere;
-use super::{Event, IncomingResult, Ready, SessionHandle, finish_unsent};
+use super::{Event, IncomingResult, Ready, SessionHandle, Shards, finish_unsent};
 use crate::counters::Count;
 use crate::engine::{Shared, chain};
 use crate::metrics::Counted;
 
 /// Steps that may wait; a step that finds no room is tried again by the dispatcher.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
-/// What is due so much later the tick has not read yet.
-const UNREAD: Duration = Duration::from_millis(650);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Who cancels the runs of an app that is stopped.
@@ -47,14 +43,14 @@ pub(crate) enum Step {
     Stop(Vec<RunId>),
     /// Find out who counts for limits.
     LimitHomes(Vec<LimitName>),
-    /// Give runs that were never sent to another node.
-    HandOver(Vec<RunId>, NodeId),
+    /// Give jobs to another node.
+    HandOver(BTreeSet<JobId>, NodeId),
     /// Find out when other nodes last heard these executors.
     LastHeard(Vec<ExecutorId>),
     /// Read what has become of these runs.
     Look(Vec<RunId>),
-    /// Give these runs to nodes that hear somebody who can run them.
-    Seek(Vec<Waiting>),
+    /// Give the jobs of these runs to nodes that hear somebody who can run them.
+    Seek(Vec<Ready>),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),
 }
@@ -88,19 +84,8 @@ impl Reporter {
     }
 }
 
-/// Whether a broadcast was expanded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
-    /// Now.
-    Now,
-    /// Before, by somebody else.
-    Before,
-    /// Not: the database did not answer.
-    Not,
-}
-
 pub(crate) struct StepLoop {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     steps: mpsc::Receiver<Step>,
     events: mpsc::Sender<Event>,
 }
@@ -130,14 +115,12 @@ impl StepLoop {
         let store = &self.shared.store;
         match step {
             Step::Expand(root, shards) => {
-                let expanded = store.expand(token, root.run.id, &shards).await;
-                let done = match expanded {
-                    Ok(true) => Done::Now,
-                    Ok(false) => Done::Before,
-                    Err(_) => Done::Not,
+                let (shards, expanded) = match self.expand(token, &root.run, &shards).await {
+                    Ok(open) => (Shards::Open(open), Ok(())),
+                    Err(error) => (Shards::Unknown(shards), Err(error)),
                 };
-                self.tell(Event::Expanded(*root, shards, done)).await;
-                expanded.map(drop)
+                self.tell(Event::Expanded(*root, shards)).await;
+                expanded
             }
             Step::Mark(runs) => {
                 let asked = runs.iter().map(|run| (run.run, run.attempt)).collect();
@@ -163,13 +146,8 @@ impl StepLoop {
                 self.tell(Event::Looked(runs, checks)).await;
                 Ok(())
             }
-            Step::Seek(waiting) => self.seek(waiting, token).await,
-            Step::HandOver(runs, to) => {
-                let given = store.hand_over(token, &runs, to, self.shared.clock.now() + UNREAD).await?;
-                self.shared.counters.add(Count::RunsHandedOver, given.len());
-                self.tell(Event::HandedOver(given)).await;
-                Ok(())
-            }
+            Step::Seek(stranded) => self.seek(stranded).await,
+            Step::HandOver(jobs, to) => self.hand_over(jobs, to).await,
             Step::Cover(runs) => self.cover(runs).await,
             Step::Stop(runs) => {
                 store.ask_cancels(&runs, APP_STOPPED, self.shared.clock.now()).await?;
@@ -180,8 +158,23 @@ impl StepLoop {
         }
     }
 
-    async fn tell(&self, event: Event) {
+    pub(super) async fn tell(&self, event: Event) {
         drop(self.events.send(event).await);
+    }
+
+    /// The open shards of a broadcast, cut now or before: the answer to an earlier try may have been lost. None where it is
+    /// somebody else's, or over.
+    async fn expand(&self, token: LeaseToken, root: &Run, shards: &[Run]) -> Result<Vec<Run>, StoreError> {
+        if self.shared.store.expand(token, root.id, shards).await? {
+            return Ok(shards.to_vec());
+        }
+        let now = self.shared.store.runs(&[root.id]).await?;
+        let mut open = Vec::new();
+        for root in &now {
+            open.extend(self.shared.open_shards(root).await?);
+        }
+        open.retain(|shard| (shard.node, shard.node_epoch) == (token.node, token.epoch));
+        Ok(open)
     }
 
     /// When other nodes last heard these executors. Where the database does not answer, it is asked again.
@@ -200,47 +193,6 @@ impl StepLoop {
             *at = session.last_seen_at.max(*at);
         }
         self.tell(Event::Heard(executors, heard)).await;
-        Ok(())
-    }
-
-    /// Gives runs to nodes that hear somebody who can run them; what finds none comes back, and so does everything where
-    /// the database does not answer.
-    async fn seek(&self, waiting: Vec<Waiting>, token: LeaseToken) -> Result<(), StoreError> {
-        let mut given = Vec::new();
-        let sought = self.seek_each(&waiting, token, &mut given).await;
-        let mut left = waiting;
-        left.retain(|waiting| !given.contains(&waiting.ready.run.id));
-        self.shared.counters.add(Count::RunsHandedOver, given.len());
-        self.tell(Event::Sought(given, left)).await;
-        sought
-    }
-
-    async fn seek_each(
-        &self,
-        waiting: &[Waiting],
-        token: LeaseToken,
-        given: &mut Vec<RunId>,
-    ) -> Result<(), StoreError> {
-        let (store, now) = (&self.shared.store, self.shared.clock.now());
-        let since = now - self.shared.config.beat.saturating_mul(3);
-        let sessions = store.sessions(since).await?;
-        let namespaces: BTreeSet<NamespaceId> = waiting.iter().map(|waiting| waiting.ready.run.namespace).collect();
-        let mut records = Vec::new();
-        for namespace in namespaces {
-            records.extend(store.executors(namespace, since).await?);
-        }
-        let elsewhere = Elsewhere::new(token.node, &self.shared.membership.nodes(), &sessions, &records, now);
-        let mut by_node: BTreeMap<NodeId, Vec<RunId>> = BTreeMap::new();
-        for ready in waiting.iter().map(|waiting| &waiting.ready).filter(|ready| ready.token() == token) {
-            if let Some(node) = elsewhere.node_for(ready) {
-                by_node.entry(node).or_default().push(ready.run.id);
-            }
-        }
-        for (node, runs) in by_node {
-            let went = store.hand_over(token, &runs, node, now + UNREAD).await?;
-            tracing::info!(count = went.len(), node_id = %node, "gave runs to a node that hears an executor for them");
-            given.extend(went);
-        }
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use super::parked::Waiting;
 use super::run_loop::DispatchLoop;
 use super::steps::Step;
 
-/// Runs that go to another node in one transaction.
+/// Runs whose jobs go to another node in one transaction.
 const HAND_OVER_BATCH: usize = 500;
 
 impl DispatchLoop {
@@ -19,7 +19,7 @@ impl DispatchLoop {
     pub(super) fn start(&mut self, ready: Ready, now: Timestamp) {
         let is_given = self.shared.departing.has(ready.run.id);
         if is_given || self.drain.is_some() || ready.token() != self.shared.membership.token() {
-            self.shared.in_memory.forget([ready.run.id]);
+            self.shared.in_memory.forget_of([(ready.run.id, ready.token())]);
             return;
         }
         if self.gates.is_elsewhere(&ready) {
@@ -163,22 +163,11 @@ impl DispatchLoop {
                 self.offer_limit(&LimitKey::Home(name), now);
                 continue;
             }
-            let runs = self.limits.homeless(&name, HAND_OVER_BATCH);
-            if !runs.is_empty() {
-                self.step(Step::HandOver(runs, home));
+            let closed = self.close_jobs(&self.limits.homeless(&name, HAND_OVER_BATCH));
+            if !closed.is_empty() {
+                self.step_away(closed.clone(), Step::HandOver(closed, home));
             }
         }
-    }
-
-    /// These runs are another node's now.
-    pub(super) fn handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
-        for run in &runs {
-            self.limits.remove(*run);
-            self.parked.remove(*run);
-            self.leave_gate(*run, now);
-        }
-        self.shared.in_memory.forget(runs);
-        self.limits.ask_again();
     }
 
     /// Limits on starts that let the next one go by now, and limits of which nobody knows yet who counts.

@@ -104,23 +104,26 @@ impl DispatchLoop {
 
     pub(super) fn settled(&mut self, settled: &Settled, now: Timestamp) {
         let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
-        let was_active = self.active.get(&settled.run).is_some_and(is_this);
-        if settled.finished == Finished::Superseded && !was_active {
+        if self.active.get(&settled.run).is_some_and(is_this) {
+            self.active.remove(&settled.run);
+        }
+        let is_superseded = settled.finished == Finished::Superseded;
+        if is_superseded && !self.shared.in_memory.forget_through(settled.run, settled.attempt) {
             // The word of an attempt that was given up: a later one may be anywhere by now.
             return;
         }
-        if was_active {
-            self.active.remove(&settled.run);
+        match settled.owner {
+            // What is here by now was taken over since: this was not about it.
+            Some(owner) if self.shared.in_memory.is_newer(settled.run, owner) => return,
+            _ => self.shared.in_memory.forget([settled.run]),
         }
         self.deadlines.forget(settled.run);
-        self.shared.in_memory.forget([settled.run]);
         let passed = match settled.finished {
             Finished::Stored(After::Again { .. }, _) => self.gates.again(settled.run),
             Finished::Superseded => {
                 // It was stored before, and the answer was lost; or another node went on with it. Its place in its job's
                 // order is kept until that is known.
-                self.superseded.insert(settled.run, settled.attempt);
-                self.look_at_superseded();
+                self.step(Step::Look(vec![settled.run]));
                 Vec::new()
             }
             _ => self.gates.leave(settled.run),

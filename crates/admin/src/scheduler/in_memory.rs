@@ -1,12 +1,21 @@
 //! Which open runs this process has in memory, so that the standing query for strays never takes one up twice.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use rondel_core::{JobId, Run, RunId};
+use rondel_store::LeaseToken;
 
+/// Each with its attempt and the epoch that it stands under: the late word of an earlier attempt is none about the one that is
+/// here, and what is left in memory of a lease that is over is none of what was taken over from it.
 #[derive(Debug, Default)]
-pub(crate) struct InMemory(Mutex<HashSet<RunId>>);
+pub(crate) struct InMemory(Mutex<HashMap<RunId, Known>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    attempt: i32,
+    epoch: i64,
+}
 
 /// Open runs of this node that await their children. They are in nobody's hands; their place in the gate of their job is
 /// all that is theirs here.
@@ -39,16 +48,23 @@ impl Awaiting {
 }
 
 impl InMemory {
-    /// Keeps of `runs` those that were not in memory, which are from now on.
+    /// Keeps of `runs` those that were not in memory under their lease, which are from now on.
     pub(crate) fn admit(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|run| known.insert(run.id)).collect()
+        let mut is_new = |run: &Run| {
+            let is_new = known.get(&run.id).is_none_or(|known| known.epoch < run.node_epoch);
+            if is_new {
+                known.insert(run.id, Known { attempt: run.attempt, epoch: run.node_epoch });
+            }
+            is_new
+        };
+        runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
     /// Which of these are not in memory.
     pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|run| !known.contains(run)).collect()
+        runs.into_iter().filter(|run| !known.contains_key(run)).collect()
     }
 
     /// These are over, or somebody else's, or wait in the store.
@@ -59,7 +75,86 @@ impl InMemory {
         }
     }
 
+    /// These of this lease are dropped; what was taken over from it since stays.
+    pub(crate) fn forget_of(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (run, lease) in runs {
+            if known.get(&run).is_some_and(|known| known.epoch <= lease.epoch) {
+                known.remove(&run);
+            }
+        }
+    }
+
+    /// Whether the run is here, under a later lease than this one.
+    pub(crate) fn is_newer(&self, run: RunId, lease: LeaseToken) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&run).is_some_and(|known| known.epoch > lease.epoch)
+    }
+
+    /// What is here turned out to be at a later attempt by now.
+    pub(crate) fn renew<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for run in runs {
+            known.entry(run.id).and_modify(|known| known.attempt = run.attempt);
+        }
+    }
+
+    /// This attempt is over, and a later one exists. Whether it, or one before it, was here: a later one stays.
+    pub(crate) fn forget_through(&self, run: RunId, attempt: i32) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = known.get(&run).is_some_and(|known| known.attempt <= attempt);
+        is_over && known.remove(&run).is_some()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+
+    use super::*;
+    use crate::dispatch::tests_support::run_due_at;
+
+    #[test]
+    fn the_late_word_of_an_earlier_attempt_is_none_about_a_later_one() {
+        let known = InMemory::default();
+        let first = run_due_at(Timestamp::from_secs(1));
+        let second = Run { attempt: 2, ..first.clone() };
+        assert_eq!(known.admit(vec![first.clone()]).len(), 1);
+        assert_eq!(
+            known.admit(vec![second.clone()]).len(),
+            0,
+            "it is here until its first attempt is known to be over"
+        );
+        assert!(known.forget_through(first.id, 1), "the store says that there is a second");
+        assert!(!known.forget_through(first.id, 1), "nothing is here any more");
+        assert_eq!(known.admit(vec![second.clone()]).len(), 1);
+        assert!(!known.forget_through(first.id, 1) && known.missing([first.id]).is_empty());
+
+        known.forget([first.id]);
+        assert_eq!(known.admit(vec![first.clone()]).len(), 1);
+        known.renew([&second]);
+        assert!(!known.forget_through(first.id, 1));
+        known.renew([&run_due_at(Timestamp::from_secs(2))]);
+        assert_eq!(known.len(), 1);
+    }
+
+    #[test]
+    fn what_is_left_of_a_lease_that_is_over_hides_nothing_that_was_taken_over_from_it() {
+        let known = InMemory::default();
+        let before = run_due_at(Timestamp::from_secs(1));
+        let after = Run { node_epoch: 2, ..before.clone() };
+        let lease = |epoch| LeaseToken { node: before.node, epoch };
+        assert_eq!(known.admit(vec![before.clone()]).len(), 1);
+        assert_eq!(known.admit(vec![after.clone()]).len(), 1);
+        assert_eq!(known.admit(vec![before.clone(), after.clone()]).len(), 0);
+        assert!(known.is_newer(before.id, lease(1)) && !known.is_newer(before.id, lease(2)));
+        known.forget_of([(before.id, lease(1))]);
+        assert_eq!(known.len(), 1, "the one of before is dropped where it was");
+        known.forget_of([(before.id, lease(2))]);
+        assert_eq!(known.len(), 0);
     }
 }

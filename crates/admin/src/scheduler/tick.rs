@@ -10,8 +10,8 @@ use std::time::Duration;
 use rondel_core::outcome::{Outcome, cancelled_by};
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::StoreError;
 use rondel_store::ledger::RunCheck;
+use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,10 @@ pub(crate) enum Command {
     Put(Vec<Run>),
     /// The lease is gone: what is not handed over is somebody else's.
     Clear,
+}
+
+fn lease_of(run: &Run) -> (RunId, LeaseToken) {
+    (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })
 }
 
 pub(crate) struct TickLoop {
@@ -111,7 +115,7 @@ impl TickLoop {
                 }
                 Command::Clear => {
                     let dropped = self.ring.clear().into_iter().chain(std::mem::take(&mut self.unread));
-                    self.shared.in_memory.forget(dropped.map(|run| run.id));
+                    self.shared.in_memory.forget_of(dropped.map(|run| lease_of(&run)));
                 }
             }
             next = self.commands.try_recv().ok();
@@ -151,10 +155,10 @@ impl TickLoop {
                         ready.push(run);
                     }
                 }
-                _ => dropped.push(run.id),
+                _ => dropped.push(lease_of(&run)),
             }
         }
-        self.shared.in_memory.forget(dropped);
+        self.shared.in_memory.forget_of(dropped);
         self.shared.results.submit_unsent(ended).await;
         Ok(ready)
     }
@@ -186,6 +190,7 @@ impl TickLoop {
         }
         let mut fresh: HashMap<RunId, Run> =
             self.shared.store.runs(&stale).await?.into_iter().map(|run| (run.id, run)).collect();
+        self.shared.in_memory.renew(fresh.values());
         Ok(batch.into_iter().map(|run| fresh.remove(&run.id).unwrap_or(run)).collect())
     }
 }

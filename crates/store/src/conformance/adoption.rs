@@ -49,6 +49,36 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), []);
 }
 
+/// What was due before the latest end of any lease of before may have been sent, whatever the database's clock says since.
+pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
+    let request = JoinRequest {
+        name: super::name("node"),
+        lease: LEASE,
+        advertise_url: None,
+        server_version: "0.1.0".to_owned(),
+        take_over: false,
+        held: None,
+    };
+    let joined = async |request: &JoinRequest| match store.join(request).await.unwrap() {
+        Join::Joined { token, .. } => token,
+        living @ Join::Living { .. } => unreachable!("{living:?}"),
+    };
+    let first = joined(&request).await;
+    let at = store.now().await.unwrap().ceil_second() + LEASE * 3 / 4;
+    let job = job(store, Some(at)).await;
+    let (sent, ahead) = (run(&job, first, at), run(&job, first, at + LEASE));
+    claim(store, first, &job, vec![sent.clone(), ahead.clone()]).await;
+    // As where the clock has stepped back: the next lease ends sooner than the one before it.
+    let shorter = JoinRequest { lease: LEASE / 4, held: Some(first), ..request.clone() };
+    let second = joined(&shorter).await;
+    store.release(second).await.unwrap();
+    let third = joined(&request).await;
+    let mut adopted = store.adopt(third, &[], 10).await.unwrap();
+    adopted.sort_by_key(|adopted| adopted.run.due_at);
+    let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.id, adopted.run.status)).collect();
+    assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
+}
+
 /// Adoption moves the lease row first; the node that wakes finds its epoch gone, and adopts its own rows when it is
 /// back.
 pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
@@ -58,6 +88,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
         advertise_url: None,
         server_version: "0.1.0".to_owned(),
         take_over: false,
+        held: None,
     };
     let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;

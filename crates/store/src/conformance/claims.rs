@@ -75,6 +75,9 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let now = due(store, &job, &[winner.node]).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its home lives");
     store.release(winner).await.unwrap();
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it may renew its lease");
+    let open = store.adopt(other, &[winner.node], 0).await.unwrap();
+    assert_eq!(open, [], "its epoch is over now, and its runs are not taken over yet");
     assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
     let last = due(store, &job, &[other.node]).await.unwrap();
     assert_eq!(

@@ -15,6 +15,7 @@ fn request(name: &str) -> JoinRequest {
         advertise_url: Some("http://node:8080".to_owned()),
         server_version: "0.1.0".to_owned(),
         take_over: false,
+        held: None,
     }
 }
 
@@ -49,21 +50,32 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(node.advertise_url.as_deref(), Some("http://node:8080"));
     assert!(node.lease_until > lease_until && node.is_living(now));
 
+    // Its end would move back, as where the clock has stepped back: what was sent under it could not be told any more. Who held
+    // it takes the next one, and what was due until its end may have been sent.
+    assert_eq!(store.renew(first, LEASE / 2).await.unwrap(), None);
+    let other = LeaseToken { epoch: 7, ..first };
+    let again = |held| JoinRequest { held: Some(held), ..request.clone() };
+    assert!(matches!(store.join(&again(other)).await.unwrap(), Join::Living { .. }), "it is another's");
+    let (next, same) = joined(store.join(&again(first)).await.unwrap());
+    assert_eq!((next, same), (LeaseToken { epoch: 2, ..first }, ordinal));
+    assert_eq!(store.renew(first, LEASE * 4).await.unwrap(), None);
+    let (first, ordinal) = (next, same);
+
     let taking = JoinRequest { take_over: true, ..request.clone() };
     let (second, same) = joined(store.join(&taking).await.unwrap());
-    assert_eq!((second, same), (LeaseToken { epoch: 2, ..first }, ordinal));
+    assert_eq!((second, same), (LeaseToken { epoch: 3, ..first }, ordinal));
     assert_eq!(store.renew(first, LEASE).await.unwrap(), None);
     store.release(first).await.unwrap();
-    assert!(matches!(store.join(&request).await.unwrap(), Join::Living { epoch: 2, .. }), "another's lease");
+    assert!(matches!(store.join(&request).await.unwrap(), Join::Living { epoch: 3, .. }), "another's lease");
 
     store.release(second).await.unwrap();
     let (third, _) =
         joined(store.join(&JoinRequest { lease: Duration::from_millis(30), ..request.clone() }).await.unwrap());
-    assert_eq!(third.epoch, 3);
+    assert_eq!(third.epoch, 4);
     tokio::time::sleep(Duration::from_millis(60)).await;
     let (a, b) = tokio::join!(store.join(&request), store.join(&request));
     let (a, b) = (a.unwrap(), b.unwrap());
-    let winners = [a, b].into_iter().filter(|join| matches!(join, Join::Joined { token, .. } if token.epoch == 4));
+    let winners = [a, b].into_iter().filter(|join| matches!(join, Join::Joined { token, .. } if token.epoch == 5));
     assert_eq!(winners.count(), 1, "{a:?} {b:?}");
 }
 

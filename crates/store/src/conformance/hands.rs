@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::{LATER_RUN, Outcome};
-use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
@@ -222,15 +222,13 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     store.note_running(token, &[in_hand(&rows[0], "one")]).await.unwrap();
     store.mark(token, &[in_hand(&rows[1], "one")]).await.unwrap();
     let all: Vec<RunId> = rows.iter().map(|run| run.id).collect();
-    let later = Timestamp::MAX;
-    assert_eq!(store.hand_over(token, &all, other.node, later).await.unwrap(), [], "it has a run in hand, and a mark");
+    assert_eq!(store.hand_over(token, &all, other.node).await.unwrap(), [], "it has a run in hand, and a mark");
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
     store.unmark(token, &[(rows[1].id, 1)]).await.unwrap();
-    assert_eq!(store.hand_over(token, &all, dead.node, later).await.unwrap(), []);
-    assert_eq!(store.hand_over(other, &all, token.node, later).await.unwrap(), [], "they are not its own");
-    let first = &all[1..2];
-    assert_eq!(store.hand_over(token, first, other.node, later).await.unwrap(), [], "the third would stay behind");
-    assert_eq!(store.hand_over(token, first, other.node, rows[2].due_at).await.unwrap(), first);
+    assert_eq!(store.hand_over(token, &all, dead.node).await.unwrap(), []);
+    assert_eq!(store.hand_over(other, &all, token.node).await.unwrap(), [], "they are not its own");
+    assert_eq!(store.hand_over(token, &all[1..2], other.node).await.unwrap(), [], "the third would stay behind");
+    assert_eq!(store.hand_over(token, &all, other.node).await.unwrap(), all[1..]);
     for run in &rows[1..] {
         let given = read(store, run.id).await;
         assert_eq!((given.node, given.node_epoch, given.status), (other.node, other.epoch, RunStatus::Waiting));

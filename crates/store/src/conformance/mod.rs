@@ -150,6 +150,7 @@ macro_rules! for_each_conformance_check {
             results_that_arrive_twice_at_once_are_stored_once,
             text_is_kept_as_far_as_it_fits,
             orphans_are_adopted_by_one,
+            the_latest_end_of_a_lease_counts,
             a_fenced_node_cannot_renew,
             nodes_say_how_they_stand,
             switches_stay_as_they_are_set,
@@ -207,6 +208,7 @@ async fn join(store: &dyn Store) -> LeaseToken {
         advertise_url: None,
         server_version: "0.1.0".to_owned(),
         take_over: false,
+        held: None,
     };
     match store.join(&request).await.unwrap() {
         Join::Joined { token, .. } => token,

@@ -7,7 +7,7 @@ use rondel_core::homes::Switch;
 use rondel_core::{AppId, ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
 
 use super::{MemStore, StoredNode, size};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, may_renew};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
 
@@ -25,14 +25,16 @@ impl Cluster for MemStore {
         let now = self.now();
         let mut state = self.state();
         let name = clean_name(&request.name);
-        let known = state.nodes.values().find(|held| held.node.name == name).map(|held| held.node.clone());
-        if let Some(node) = known.as_ref().filter(|node| node.is_living(now) && !request.take_over) {
-            return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch });
-        }
+        let known = state.nodes.values().find(|held| held.node.name == name);
+        let ends = known.map(|held| (held.node.lease_until, held.prior_lease_until));
+        let known = known.map(|held| held.node.clone());
         let next = state.nodes.keys().last().map_or(1, |node| node.get() + 1);
-        let (id, epoch, prior) = match &known {
-            Some(node) => (node.id, node.epoch + 1, node.lease_until.min(now)),
+        let (id, epoch, prior) = match known.as_ref().zip(ends) {
             None => (NodeId::new(next), 1, Timestamp::EPOCH),
+            Some((node, ends)) => match request.ended_at(node.token(), ends, now) {
+                Some(ended_at) => (node.id, node.epoch + 1, ended_at),
+                None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
+            },
         };
         let own = state.nodes.get(&id).map(|held| held.ordinal);
         let others = || state.nodes.values().filter(|held| held.node.id != id);
@@ -57,7 +59,8 @@ impl Cluster for MemStore {
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>> {
         let now = self.now();
         let mut state = self.state();
-        let held = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch);
+        let is_held = |node: &Node| node.epoch == token.epoch && may_renew(node.lease_until, now + lease, lease);
+        let held = state.nodes.get_mut(&token.node).filter(|held| is_held(&held.node));
         Ok(held.map(|held| {
             held.node.lease_until = now + lease;
             now

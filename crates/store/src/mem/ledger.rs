@@ -7,7 +7,7 @@ use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use super::{Due, MemStore, State, key, size};
+use super::{Due, MemStore, State, StoredNode, key, size};
 use crate::cluster::HomeMove;
 use crate::ledger::{
     Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
@@ -39,7 +39,9 @@ impl Ledger for MemStore {
                 continue;
             }
             let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
-            if home.is_some_and(|held| held.node.is_living(now)) && !mutant::on(Mutant::NoUniqueKey) {
+            // One whose lease ran out may renew it until somebody has fenced it.
+            let is_unfenced = |held: &StoredNode| held.node.is_living(now) || !held.is_fenced();
+            if home.is_some_and(is_unfenced) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
             let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
@@ -237,13 +239,7 @@ impl Ledger for MemStore {
         Ok(limits.iter().map(|limit| *state.limit_homes.entry(limit.clone()).or_insert(token.node)).collect())
     }
 
-    async fn hand_over(
-        &self,
-        token: LeaseToken,
-        runs: &[RunId],
-        to: NodeId,
-        not_before: Timestamp,
-    ) -> Result<Vec<RunId>> {
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
         let now = self.now();
         let mut state = self.state();
         let Some(to) = state.nodes.get(&to).filter(|held| held.node.takes_jobs(now)).map(|held| held.node.token())
@@ -253,7 +249,7 @@ impl Ledger for MemStore {
         let jobs: BTreeSet<JobId> = runs.iter().filter_map(|id| Some(state.runs.get(id)?.job)).collect();
         let mut given = Vec::new();
         for job in jobs {
-            given.extend(state.give_job(token, job, runs, to, not_before));
+            given.extend(state.give_job(token, job, runs, to));
         }
         given.sort_unstable();
         Ok(given)
@@ -414,11 +410,12 @@ impl State {
                 over.push((*node, held.node.epoch + 1, held.node.lease_until));
                 continue;
             }
-            if held.prior_lease_until != held.node.lease_until {
+            let ended_at = held.node.lease_until.max(held.prior_lease_until);
+            if !held.is_fenced() {
                 held.node.epoch += 1;
                 held.prior_lease_until = held.node.lease_until;
             }
-            over.push((*node, held.node.epoch, held.node.lease_until));
+            over.push((*node, held.node.epoch, ended_at));
             self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
         }
         if let Some(own) = self.nodes.get(&token.node) {
@@ -449,26 +446,15 @@ impl State {
         adopted
     }
 
-    /// The named runs that went.
-    fn give_job(
-        &mut self,
-        token: LeaseToken,
-        job: JobId,
-        named: &[RunId],
-        to: LeaseToken,
-        not_before: Timestamp,
-    ) -> Vec<RunId> {
+    /// The runs that went.
+    fn give_job(&mut self, token: LeaseToken, job: JobId, named: &[RunId], to: LeaseToken) -> Vec<RunId> {
         let home = self.due.get(&job).map(|due| due.home);
         let open = self.open_of(|run| run.node == token.node && run.job == job);
         let is_unsent =
             |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
         let is_named = |run: &Run| named.contains(&run.id);
         let going: Vec<RunId> = if home == Some(token.node) {
-            let may_go = |run: &Run| {
-                is_unsent(run)
-                    && run.shard_total.is_none_or(|total| total <= 1)
-                    && (is_named(run) || run.due_at >= not_before)
-            };
+            let may_go = |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
             if !open.iter().all(may_go) {
                 return Vec::new();
             }
@@ -487,7 +473,7 @@ impl State {
                 (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
             }
         }
-        going.into_iter().filter(|id| named.contains(id)).collect()
+        going
     }
 
     /// The runs that go with the job; `None` where it stays.

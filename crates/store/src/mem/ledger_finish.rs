@@ -15,6 +15,7 @@ impl State {
         let clean = CleanFinish::new(finish);
         let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
         let standing = Standing {
+            fire_at: run.fire_at,
             attempt: run.attempt,
             status: run.status,
             lost_count: run.lost_count,

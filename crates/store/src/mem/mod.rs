@@ -160,6 +160,11 @@ struct StoredNode {
 }
 
 impl StoredNode {
+    /// Whether somebody raised its epoch when its lease had ended.
+    fn is_fenced(&self) -> bool {
+        self.prior_lease_until == self.node.lease_until
+    }
+
     /// In whose name a new run of a job stands that is at home here.
     fn lease_of_home(&self) -> LeaseToken {
         lease_of_home(self.node.id, self.node.epoch, (self.node.lease_until, self.prior_lease_until))

@@ -26,7 +26,7 @@ const READ_NODES: Statement = Statement {
 };
 const LOCK_NODES: Statement = Statement {
     name: "lock_nodes",
-    text: "SELECT id, name, ordinal, epoch, lease_until_ms FROM node ORDER BY id {for_update}",
+    text: "SELECT id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms FROM node ORDER BY id {for_update}",
 };
 const INSERT_NODE: Statement = Statement {
     name: "insert_node",
@@ -38,8 +38,11 @@ const TAKE_LEASE: Statement = Statement {
     text: "UPDATE node SET epoch = epoch + 1, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
            advertise_url = ?, server_version = ?, started_at_ms = ?, is_leaving = 0 WHERE id = ? AND epoch = ?",
 };
-const RENEW_LEASE: Statement =
-    Statement { name: "renew_lease", text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ?" };
+/// Its end does not move back by more than a tenth: see [`may_renew`](crate::cluster::may_renew).
+const RENEW_LEASE: Statement = Statement {
+    name: "renew_lease",
+    text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ? AND lease_until_ms <= ?",
+};
 const END_LEASE: Statement = Statement {
     name: "end_lease",
     text: "UPDATE node SET lease_until_ms = {now} WHERE id = ? AND epoch = ? AND lease_until_ms > {now}",
@@ -114,7 +117,8 @@ impl Cluster for SqlStore {
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>> {
         // Read before it is written: the lease ends too early rather than too late.
         let now = self.now().await?;
-        let query = Query::new(&RENEW_LEASE).at(now + lease).int(token.node.get()).int(token.epoch);
+        let until = now + lease;
+        let query = Query::new(&RENEW_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until + lease / 10);
         let is_renewed = self.execute(query).await? == 1;
         rondel_failpoint::pass("renew.written");
         Ok(is_renewed.then_some(now))
@@ -216,6 +220,7 @@ struct Seat {
     ordinal: i64,
     epoch: i64,
     lease_until: Timestamp,
+    prior_lease_until: Timestamp,
 }
 
 impl Tx<'_> {
@@ -234,6 +239,7 @@ impl Tx<'_> {
                 ordinal: columns.int("ordinal")?,
                 epoch: columns.int("epoch")?,
                 lease_until: columns.at("lease_until_ms")?,
+                prior_lease_until: columns.at("prior_lease_until_ms")?,
             });
         }
         let now = self.now().await?;
@@ -253,14 +259,15 @@ impl Tx<'_> {
             self.execute_all(insert, 1).await?;
             return Ok(Join::Joined { token: LeaseToken { node: NodeId::new(id), epoch: 1 }, ordinal });
         };
-        if seat.lease_until > now && !request.take_over {
+        let before = LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch };
+        let Some(ended_at) = request.ended_at(before, (seat.lease_until, seat.prior_lease_until), now) else {
             return Ok(Join::Living { lease_until: seat.lease_until, epoch: seat.epoch });
-        }
+        };
         let ordinal = free_ordinal(&seats, Some(seat), now);
         let take = Query::new(&TAKE_LEASE)
             .int(ordinal)
             .at(now + request.lease)
-            .at(seat.lease_until.min(now))
+            .at(ended_at)
             .opt_text(url)
             .text(&version)
             .at(now)

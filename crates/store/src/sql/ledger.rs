@@ -86,14 +86,8 @@ impl Ledger for SqlStore {
         self.read_limit_homes(token, limits).await
     }
 
-    async fn hand_over(
-        &self,
-        token: LeaseToken,
-        runs: &[RunId],
-        to: NodeId,
-        not_before: Timestamp,
-    ) -> Result<Vec<RunId>> {
-        self.give_runs(token, runs, to, not_before).await
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
+        self.give_runs(token, runs, to).await
     }
 
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {

@@ -148,8 +148,9 @@ impl Tx<'_> {
                 let mut columns = Reader::new(&row, "node");
                 let node = NodeId::new(columns.int("id")?);
                 let mut epoch = columns.int("epoch")?;
-                let ended_at = columns.at("lease_until_ms")?;
-                if columns.at("prior_lease_until_ms")? != ended_at {
+                let (last, prior) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
+                let ended_at = last.max(prior);
+                if prior != last {
                     self.execute_all(Query::new(&FENCE_NODE).int(node.get()).int(epoch), 1).await?;
                     epoch += 1;
                 }

@@ -20,8 +20,11 @@ pub(super) const READ_DUE: Statement = Statement {
 };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
-const READ_LIVING_HOME: Statement =
-    Statement { name: "read_living_home", text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now}" };
+/// One whose lease ran out may renew it until somebody has fenced it.
+const READ_UNFENCED_HOME: Statement = Statement {
+    name: "read_unfenced_home",
+    text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
+};
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
@@ -128,17 +131,18 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Other nodes that these jobs are at home at and that live: whoever read the nodes a while ago may take them for dead.
-    async fn living_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
+    /// Other nodes that these jobs are at home at and that live, or may go on under their lease: whoever read the nodes a while
+    /// ago may take them for dead.
+    async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
-        let mut living = HashSet::new();
+        let mut unfenced = HashSet::new();
         for home in homes {
-            if self.row(Query::new(&READ_LIVING_HOME).int(home.get())).await?.is_some() {
-                living.insert(home);
+            if self.row(Query::new(&READ_UNFENCED_HOME).int(home.get())).await?.is_some() {
+                unfenced.insert(home);
             }
         }
-        Ok(living)
+        Ok(unfenced)
     }
 
     /// Whether the lease holds, by the database's clock.
@@ -241,8 +245,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
             won.extend(wanted.get(&current.job).filter(|job| job.seen == current));
         }
     }
-    let living = tx.living_homes(token, &won).await?;
-    won.retain(|job| !living.contains(&job.seen.home));
+    let unfenced = tx.unfenced_homes(token, &won).await?;
+    won.retain(|job| !unfenced.contains(&job.seen.home));
     failpoint::pass("claim.locked");
     let mut claimed = Claimed::default();
     let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);

@@ -323,6 +323,7 @@ impl<'f> Batch<'f> {
                 locked.executor = executor.clone().map(Cow::into_owned);
                 self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, answer });
                 locked.standing = Standing {
+                    fire_at: locked.standing.fire_at,
                     attempt: attempt + 1,
                     status: RunStatus::Waiting,
                     lost_count,
@@ -551,6 +552,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     let id = RunId::new(columns.int("id")?);
     let mut locked = Locked {
         standing: Standing {
+            fire_at: Timestamp::EPOCH,
             attempt: columns.small("attempt")?,
             status: columns.word("status")?,
             lost_count: columns.small("lost_count")?,
@@ -568,6 +570,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         trigger: columns.word("trigger_kind")?,
         is_dirty: false,
     };
+    locked.standing.fire_at = Timestamp::from_millis(locked.key.fire_at);
     locked.standing.awaits_children = columns.opt_int("open_children")?.is_some();
     locked.standing.owner =
         LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };

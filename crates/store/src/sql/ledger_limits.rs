@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use rondel_core::{NodeId, RunId, Timestamp};
+use rondel_core::{NodeId, RunId};
 
 use super::ledger_move::{LOCK_TAKER, MOVE_JOBS, MOVE_RUNS};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -50,13 +50,7 @@ impl SqlStore {
         Ok(homes)
     }
 
-    pub(super) async fn give_runs(
-        &self,
-        token: LeaseToken,
-        runs: &[RunId],
-        to: NodeId,
-        not_before: Timestamp,
-    ) -> Result<Vec<RunId>> {
+    pub(super) async fn give_runs(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
         let mut by_job: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
         for chunk in runs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_JOBS).list(chunk.iter().map(|run| run.get()))).await? {
@@ -71,7 +65,7 @@ impl SqlStore {
             given.extend(transact!(self, "hand_over", |tx| {
                 let Some(row) = tx.row(Query::new(&LOCK_TAKER).int(to.get())).await? else { return Ok(Vec::new()) };
                 let epoch = Reader::new(&row, "node").int("epoch")?;
-                tx.give(token, chunk, (to, epoch), not_before).await
+                tx.give(token, chunk, (to, epoch)).await
             })?);
         }
         given.sort_unstable();
@@ -94,7 +88,6 @@ impl Tx<'_> {
         token: LeaseToken,
         jobs: &[(i64, BTreeSet<i64>)],
         to: (NodeId, i64),
-        not_before: Timestamp,
     ) -> Result<Vec<RunId>> {
         let (mut own, mut joining) = (Vec::new(), Vec::new());
         for row in self.rows(Query::new(&LOCK_DUE).list(jobs.iter().map(|(job, _)| *job))).await? {
@@ -109,11 +102,10 @@ impl Tx<'_> {
         let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
         let mut going = self.unsent_of(token, jobs, &joining).await?;
         let mut stay = HashSet::new();
-        let mut along = Vec::new();
+        let mut open = Vec::new();
         for run in self.open_of_jobs(&own, token.node).await? {
-            let is_known = named.contains(&run.id);
-            if run.is_unsent(token) && !run.is_shard && (is_known || run.due_at >= not_before) {
-                along.push((run.job, run.id));
+            if named.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
+                open.push((run.job, run.id));
             } else {
                 stay.insert(run.job);
             }
@@ -123,13 +115,13 @@ impl Tx<'_> {
             let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
             self.execute_all(query, own.len()).await?;
         }
-        going.extend(along.into_iter().filter(|(job, _)| !stay.contains(job)).map(|(_, run)| run));
+        going.extend(open.into_iter().filter(|(job, _)| !stay.contains(job)).map(|(_, run)| run));
         going.sort_unstable();
         for chunk in going.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_RUNS).int(to.0.get()).int(to.1).list(chunk.iter().copied());
             self.execute_all(query, chunk.len()).await?;
         }
-        Ok(going.into_iter().filter(|run| named.contains(run)).map(RunId::new).collect())
+        Ok(going.into_iter().map(RunId::new).collect())
     }
 
     /// The named runs of these jobs that nobody has sent.

@@ -137,7 +137,7 @@ pub(super) struct OpenRun {
     pub(super) id: i64,
     pub(super) job: i64,
     status: RunStatus,
-    pub(super) due_at: Timestamp,
+    due_at: Timestamp,
     is_marked: bool,
     is_retry: bool,
     pub(super) is_shard: bool,

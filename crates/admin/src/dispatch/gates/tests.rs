@@ -79,6 +79,23 @@ fn a_retry_keeps_its_place() {
 }
 
 #[test]
+fn it_is_known_whose_places_are_waited_for() {
+    let (mut gates, serial, each) = (Gates::default(), overlap("serial", 0), on_each("serial", 0));
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    assert_eq!(gates.holding_up(), []);
+    assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
+    assert_eq!(gates.holding_up(), [RunId::new(1_000)]);
+    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(gates.holding_up(), [RunId::new(1_000)], "its next attempt comes first");
+    assert_eq!(leave(&mut gates, 1), [2]);
+    assert_eq!(gates.holding_up(), []);
+
+    assert_eq!(enter_at(&mut gates, ready(3, &each), 7), "passed");
+    assert_eq!(enter_at(&mut gates, ready(4, &each), 7), "queued");
+    assert_eq!(gates.holding_up(), [RunId::new(3_000)]);
+}
+
+#[test]
 fn a_retry_does_not_hold_up_who_has_room_beside_it() {
     let (mut gates, two) = (Gates::default(), overlap("allow", 2));
     let entries: Vec<_> = (1..5).map(|second| enter(&mut gates, ready(second, &two))).collect();
@@ -201,11 +218,11 @@ fn a_broadcast_is_over_when_its_last_shard_is() {
     let (root, shards, definition) = broadcast();
     let mut gates = Gates::default();
     assert_eq!(enter(&mut gates, root.clone()), "passed");
-    gates.expand(root.run.id, shards.iter().map(|shard| shard.run.id));
+    assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
     for shard in &shards {
         assert_eq!(enter(&mut gates, shard.clone()), "passed");
     }
-    assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
+    assert_eq!(leave(&mut gates, 1), [] as [i64; 0], "it is under way by its shards");
     assert_eq!(again(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 11), [2]);
@@ -249,7 +266,10 @@ fn who_awaits_its_children_leaves_twice() {
     let (root, shards, definition) = broadcast();
     let mut gates = Gates::default();
     assert_eq!(enter(&mut gates, root.clone()), "passed");
-    gates.expand(root.run.id, shards.iter().map(|shard| shard.run.id));
+    for shard in &shards {
+        assert_eq!(enter(&mut gates, shard.clone()), "passed");
+    }
+    assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
     assert!(gates.keep(JobId::new(1), root.run.id));

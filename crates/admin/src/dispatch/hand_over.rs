@@ -1,0 +1,119 @@
+//! Jobs whose runs this node cannot start go to one that can: with all that is open of them, or not at all, since a job has
+//! one home.
+//!
+//! A job that is on its way starts nothing here. Its runs stay where they wait until it is known which of them went, or
+//! that nobody knows: those are forgotten here, and what stayed after all is found by the standing query for strays. A run
+//! that the tick has read, and that comes to the dispatcher only then, is among the [departing](crate::cluster::Departing).
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
+use rondel_store::StoreError;
+
+use super::run_loop::DispatchLoop;
+use super::seek::Elsewhere;
+use super::steps::{Step, StepLoop};
+use super::{Event, Ready};
+use crate::cluster::{Held, MayGo, unsent_by_job};
+use crate::counters::Count;
+
+impl DispatchLoop {
+    /// Of these jobs those that may go: they have no run in an executor's hands, or on the way there, and start none from
+    /// now on.
+    pub(super) fn close_jobs(&mut self, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+        let busy: HashSet<JobId> = self.active.values().map(|active| active.ready.run.job).collect();
+        let may_go = |job: &&JobId| !busy.contains(job) && !self.probes.has(**job) && !self.handing.contains(job);
+        let closed: BTreeSet<JobId> = jobs.iter().filter(may_go).copied().collect();
+        self.handing.extend(closed.iter().copied());
+        closed
+    }
+
+    /// The step that gives closed jobs away.
+    pub(super) fn step_away(&mut self, jobs: BTreeSet<JobId>, step: Step) {
+        if !self.try_step(step) {
+            self.open_jobs(jobs);
+        }
+    }
+
+    /// It is known where these jobs are.
+    pub(super) fn open_jobs(&mut self, jobs: BTreeSet<JobId>) {
+        for job in jobs {
+            self.handing.remove(&job);
+        }
+    }
+
+    /// These runs are, or may be, another node's now.
+    pub(super) fn handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
+        for run in &runs {
+            self.limits.remove(*run);
+            self.parked.remove(*run);
+            self.leave_gate(*run, now);
+        }
+        self.shared.in_memory.forget(runs);
+        self.limits.ask_again();
+    }
+}
+
+impl StepLoop {
+    /// Gives jobs to a node, and says when it is known where they are.
+    pub(super) async fn hand_over(&self, jobs: BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
+        let given = match self.shared.membership.held() {
+            Some(held) => self.give(&held, &jobs, to).await,
+            None => Ok(()),
+        };
+        self.tell(Event::Handed(jobs)).await;
+        given
+    }
+
+    /// Gives the jobs of these runs to nodes that hear somebody who can run them.
+    pub(super) async fn seek(&self, stranded: Vec<Ready>) -> Result<(), StoreError> {
+        let given = match self.shared.membership.held() {
+            Some(held) => self.seek_each(&held, &stranded).await,
+            None => Ok(()),
+        };
+        self.tell(Event::Handed(stranded.iter().map(|ready| ready.run.job).collect())).await;
+        given
+    }
+
+    async fn seek_each(&self, held: &Held, stranded: &[Ready]) -> Result<(), StoreError> {
+        let (store, now) = (&self.shared.store, self.shared.clock.now());
+        let since = now - self.shared.config.beat.saturating_mul(3);
+        let sessions = store.sessions(since).await?;
+        let namespaces: BTreeSet<NamespaceId> = stranded.iter().map(|ready| ready.run.namespace).collect();
+        let mut records = Vec::new();
+        for namespace in namespaces {
+            records.extend(store.executors(namespace, since).await?);
+        }
+        let elsewhere = Elsewhere::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
+        let mut jobs: BTreeMap<NodeId, BTreeSet<JobId>> = BTreeMap::new();
+        for ready in stranded {
+            if let Some(node) = elsewhere.node_for(ready) {
+                jobs.entry(node).or_default().insert(ready.run.job);
+            }
+        }
+        for (node, jobs) in jobs {
+            self.give(held, &jobs, node).await?;
+        }
+        Ok(())
+    }
+
+    async fn give(&self, held: &Held, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
+        let (shared, now) = (&self.shared, self.shared.clock.now());
+        let mut unsent = unsent_by_job(shared, held, MayGo::AllBut(&HashSet::new()), now).await?;
+        let unsent = jobs.iter().flat_map(|job| unsent.remove(job).unwrap_or_default());
+        let runs: Vec<(RunId, Timestamp)> = unsent.map(|run| (run.run, run.due_at)).collect();
+        let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
+        shared.departing.begin(runs);
+        let given = shared.store.hand_over(held.token, &ids, to).await;
+        // Where the answer was lost nobody knows which went.
+        let gone: HashSet<RunId> = given.as_ref().unwrap_or(&ids).iter().copied().collect();
+        shared.departing.stay(ids.iter().copied().filter(|run| !gone.contains(run)));
+        self.tell(Event::HandedOver(ids.into_iter().filter(|run| gone.contains(run)).collect())).await;
+        let count = given?.len();
+        if count > 0 {
+            shared.counters.add(Count::RunsHandedOver, count);
+            tracing::info!(count, node_id = %to, "gave runs to another node, which can start them");
+        }
+        Ok(())
+    }
+}
