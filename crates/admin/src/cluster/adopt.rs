@@ -35,7 +35,7 @@ pub(crate) struct AdoptLoop {
     adopted: Option<LeaseToken>,
     /// Leases that are over whose open runs are known here.
     known: Vec<Over>,
-    /// Something was adopted, and then the database did not answer: the executors must be asked anew.
+    /// Something may have been adopted, and then the database did not answer: what is missing here is looked for.
     is_interrupted: bool,
 }
 
@@ -111,13 +111,14 @@ impl AdoptLoop {
             drop(self.shared.events.send(Event::Adopting).await);
         }
         let mut all_unsent = Vec::new();
+        // Until all is told: an answer that is lost may have been that of a commit.
+        let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         loop {
             let adopted = self.shared.store.adopt(held.token, &dead, PAGE).await?;
             if adopted.is_empty() {
                 break;
             }
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
-            self.is_interrupted = true;
             let (awaiting, adopted): (Vec<_>, Vec<_>) =
                 adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
             let awaiting: Vec<Run> = awaiting.into_iter().map(|adopted| adopted.run).collect();
@@ -129,8 +130,8 @@ impl AdoptLoop {
             let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
             // What may be in an executor's hands takes its place in the job's order before what comes after it.
             self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
-            self.is_interrupted = false;
         }
+        self.is_interrupted = was_interrupted;
         self.shared.put(all_unsent).await;
         self.shared.membership.adopted(&over);
         self.known = over;

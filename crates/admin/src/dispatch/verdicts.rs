@@ -163,10 +163,13 @@ impl DispatchLoop {
         }
         let (asked, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.upcoming).into_iter().partition(is_asked);
         self.upcoming = rest.into();
-        for Reverse(Upcoming { ready, .. }) in asked {
-            if let Some(by) = cancels.remove(&ready.run.id) {
-                self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
+        for Reverse(Upcoming { ready, .. }) in &asked {
+            if let Some(by) = cancels.get(&ready.run.id) {
+                self.end_unsent(ready, Outcome::Cancelled, Some(cancelled_by(by)), now);
             }
+        }
+        for Reverse(Upcoming { ready, .. }) in asked {
+            cancels.remove(&ready.run.id);
         }
     }
 }

@@ -134,7 +134,8 @@ impl TickLoop {
         let now = self.shared.clock.now();
         let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         for run in batch {
-            let check = checks.get(&run.id).filter(|check| self.is_ours(check));
+            // One that is left of a lease before is here anew where this lease has taken it over.
+            let check = checks.get(&run.id).filter(|check| self.is_ours(check) && lease_of(&run).1 == check.owner);
             let definition = definitions.get(&(run.job, run.job_version));
             match (check, definition) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
