@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::route::question;
 use rondel_core::spec::Delivery;
-use rondel_core::{ExecutorId, Reason, Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::Finish;
 
@@ -349,10 +349,12 @@ impl DispatchLoop {
         if !shards.is_empty() {
             root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
         }
-        for run in self.shared.in_memory.admit(shards) {
-            let shard = Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
-            self.start(shard, now);
-        }
+        let ready = |run| Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
+        shards.iter().for_each(|shard| self.gates.restore(&ready(shard.clone())));
+        // What waits for another attempt is found by the scan, and what is in hand was sent.
+        let unsent = shards.into_iter().filter(|shard| shard.status == RunStatus::Pending).collect();
+        let unsent = self.shared.in_memory.admit(unsent).into_iter();
+        self.upcoming.extend(unsent.map(|shard| Reverse(Upcoming::new(ready(shard)))));
         self.let_go(&root, now);
     }
 
