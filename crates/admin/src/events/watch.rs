@@ -345,6 +345,7 @@ mod tests {
             advertise_url: None,
             server_version: String::new(),
             take_over: false,
+            held: None,
         };
         assert!(matches!(store.join(&request).await.unwrap(), Join::Joined { .. }));
         (store, clock)

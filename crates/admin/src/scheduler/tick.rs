@@ -23,6 +23,8 @@ use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: time for the reading, and less than the promise to editors.
 const LEAD: Duration = Duration::from_millis(500);
+/// How long before its instant a run is read at the earliest: one that is due late in its second waits for that.
+const AHEAD_MAX: Duration = Duration::from_millis(900);
 /// How long a reading that the database did not answer is put off.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const CHECK_BATCH: usize = 500;
@@ -47,12 +49,14 @@ pub(crate) struct TickLoop {
     ring: Ring,
     /// Taken from the ring, not yet read: normally empty.
     unread: Vec<Run>,
+    /// Taken from the ring, and due later in its second.
+    later: Vec<Run>,
 }
 
 impl TickLoop {
     pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) -> Self {
         let ring = Ring::new(shared.clock.now());
-        Self { shared, commands, events, ring, unread: Vec::new() }
+        Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new() }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -85,8 +89,9 @@ impl TickLoop {
 
     /// Takes what has come due and hands over what may run.
     async fn tick(&mut self) -> Result<(), StoreError> {
-        let horizon = self.shared.clock.now() + LEAD;
-        self.unread.extend(self.ring.take_through(horizon.second()));
+        let now = self.shared.clock.now();
+        self.later.extend(self.ring.take_through((now + LEAD).second()));
+        self.unread.extend(self.later.extract_if(.., |run| run.due_at <= now + AHEAD_MAX));
         while !self.unread.is_empty() {
             let batch: Vec<Run> = self.unread.iter().take(CHECK_BATCH).cloned().collect();
             let ready = self.check(batch).await?;
@@ -101,7 +106,9 @@ impl TickLoop {
 
     fn next_wake(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        Timestamp::from_secs((now + LEAD).second() + 1) - LEAD
+        let slot = Timestamp::from_secs((now + LEAD).second() + 1) - LEAD;
+        let later = self.later.iter().map(|run| run.due_at - LEAD).min();
+        later.map_or(slot, |later| later.min(slot))
     }
 
     fn take_commands(&mut self, first: Command) {
@@ -110,11 +117,12 @@ impl TickLoop {
             match command {
                 Command::Put(runs) => {
                     let due = runs.into_iter().filter_map(|run| self.ring.put(run));
-                    self.unread.extend(due);
+                    self.later.extend(due);
                     rondel_failpoint::pass("ring.put");
                 }
                 Command::Clear => {
-                    let dropped = self.ring.clear().into_iter().chain(std::mem::take(&mut self.unread));
+                    let taken = std::mem::take(&mut self.unread).into_iter().chain(std::mem::take(&mut self.later));
+                    let dropped = self.ring.clear().into_iter().chain(taken);
                     self.shared.in_memory.forget_of(dropped.map(|run| lease_of(&run)));
                 }
             }
