@@ -10,6 +10,7 @@ use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
 use super::failure::{self, Failure};
+use super::ledger_broadcast::{FireKey, ShardCount};
 use super::ledger_delay::Delays;
 use super::ledger_follow::Followed;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -62,23 +63,6 @@ const CORRECT_ATTEMPTS: Statement = Statement {
            {from:iittitiit} WHERE run_attempt.run_id = v.column1 AND run_attempt.attempt = v.column2 \
            AND run_attempt.status = 'unknown'",
 };
-const LOCK_BROADCASTS: Statement = Statement {
-    name: "lock_broadcasts",
-    text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, reason, message, cancel_by, \
-           open_children FROM run WHERE id {in_list} AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
-};
-pub(super) const READ_SHARDS: Statement = Statement {
-    name: "read_shards",
-    text: "SELECT parent.id, shard.status, shard.reason, shard.finished_at_ms FROM run parent JOIN run shard \
-           ON shard.job_id = parent.job_id AND shard.fire_at_ms = parent.fire_at_ms AND shard.cause = parent.cause \
-           AND shard.shard_index >= 0 WHERE parent.id {in_list}",
-};
-const COUNT_SHARDS: Statement = Statement {
-    name: "count_shards",
-    text: "UPDATE {join:iititt}run SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
-           message = v.column5, reason = v.column6 {from:iititt} WHERE run.id = v.column1 AND run.shard_index = -1",
-};
-
 impl SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
     pub(super) async fn finish_batch(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
@@ -143,14 +127,6 @@ struct Locked {
     is_dirty: bool,
 }
 
-/// What a broadcast and its shards have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FireKey {
-    job: i64,
-    fire_at: i64,
-    cause: i64,
-}
-
 impl Locked {
     fn ended(&self, finish: &Finish, status: RunStatus) -> EndedRun {
         EndedRun {
@@ -190,14 +166,6 @@ struct EndedAttempt<'f> {
     executor_id: Option<ExecutorId>,
     executor: Option<Cow<'f, str>>,
     started_at: Option<Timestamp>,
-}
-
-/// How a broadcast's shards changed.
-struct ShardCount {
-    key: FireKey,
-    closed_count: i32,
-    trigger: Trigger,
-    awaits_children: bool,
 }
 
 /// A batch of results and what is collected to be written for it.
@@ -397,140 +365,30 @@ impl<'f> Batch<'f> {
         Ok(())
     }
 
-    /// Counts broadcasts down, and gives those a verdict whose last shard this was.
+    /// Counts broadcasts down; those whose last shard this was are over with it.
     async fn write_broadcasts(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {
-            let mut broadcasts = tx.lock_broadcasts(chunk).await?;
-            self.wholes.extend(broadcasts.iter().map(|row| (row.id, row.key)));
-            let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
-            if !over.is_empty() {
-                let mut shards = tx.read_shards(&over).await?;
-                for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
-                    let is_first = !broadcast.status.is_terminal();
-                    broadcast.fold(&shards.remove(&broadcast.id).unwrap_or_default());
-                    if is_first {
-                        self.over.push((broadcast.ended(), None));
-                    }
-                    if is_first && is_failure(broadcast.status) {
-                        self.failed.push(broadcast.id);
-                    }
-                    let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
-                    self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
-                    if broadcast.cancel_by.is_some() {
-                        self.cancels.push(broadcast.id.get());
-                    }
-                }
-            }
-            if broadcasts.is_empty() {
-                continue;
-            }
-            let query = Query::new(&COUNT_SHARDS).rows(&broadcasts, |query, row| {
-                query
-                    .int(row.id.get())
-                    .int(row.open_shards.into())
-                    .text(row.status.as_str())
-                    .opt_at(row.finished_at)
-                    .opt_text(row.message.as_deref())
-                    .opt_text(row.reason.map(Reason::as_str))
-            });
-            tx.execute_all(query, broadcasts.len()).await?;
-            for broadcast in &broadcasts {
+            for broadcast in tx.count_shards(chunk).await? {
+                self.wholes.insert((broadcast.id, broadcast.key));
                 if let Some(locked) = self.locked.get_mut(&broadcast.id) {
                     locked.standing.status = broadcast.status;
+                }
+                let Some(folded) = &broadcast.folded else { continue };
+                if folded.is_first {
+                    self.over.push((broadcast.ended(), None));
+                }
+                if folded.is_first && is_failure(broadcast.status) {
+                    self.failed.push(broadcast.id);
+                }
+                let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
+                self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
+                if broadcast.cancel_by.is_some() {
+                    self.cancels.push(broadcast.id.get());
                 }
             }
         }
         Ok(())
-    }
-}
-
-/// The verdict of a shard, and when it was made.
-type ShardEnd = ((RunStatus, Option<Reason>), Option<Timestamp>);
-
-/// The row of a broadcast whose shards have changed.
-struct Broadcast {
-    id: RunId,
-    key: FireKey,
-    status: RunStatus,
-    open_shards: i32,
-    finished_at: Option<Timestamp>,
-    reason: Option<Reason>,
-    message: Option<String>,
-    cancel_by: Option<String>,
-    /// It awaits its children: its shards are folded already.
-    is_awaiting: bool,
-    trigger: Trigger,
-    awaits_children: bool,
-}
-
-impl Broadcast {
-    /// Its last shard is over; or a shard of one whose verdict was `unknown` has got its true verdict.
-    fn must_fold(&self) -> bool {
-        self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.status == RunStatus::Unknown)
-    }
-
-    fn ended(&self) -> EndedRun {
-        EndedRun {
-            run: self.id,
-            job: JobId::new(self.key.job),
-            cause: self.key.cause,
-            trigger: self.trigger,
-            awaits_children: self.awaits_children && self.status == RunStatus::Succeeded,
-        }
-    }
-
-    fn fold(&mut self, shards: &[ShardEnd]) {
-        self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
-        let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
-        let whole = settle::fold(&verdicts, self.cancel_by.as_deref());
-        (self.status, self.reason, self.message) = (whole.status, whole.reason, whole.message);
-    }
-}
-
-impl Tx<'_> {
-    /// Locks the broadcasts that these runs are shards of, with their shards counted.
-    async fn lock_broadcasts(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
-        let by_id: HashMap<RunId, &ShardCount> = counts.iter().map(|(id, count)| (*id, count)).collect();
-        let mut broadcasts = Vec::with_capacity(counts.len());
-        for row in self.rows(Query::new(&LOCK_BROADCASTS).list(counts.iter().map(|(id, _)| id.get()))).await? {
-            let mut columns = Reader::new(&row, "run");
-            let mut broadcast = Broadcast {
-                id: RunId::new(columns.int("id")?),
-                key: FireKey {
-                    job: columns.int("job_id")?,
-                    fire_at: columns.int("fire_at_ms")?,
-                    cause: columns.int("cause")?,
-                },
-                status: columns.word("status")?,
-                open_shards: columns.small("open_shards")?,
-                finished_at: columns.opt_at("finished_at_ms")?,
-                reason: columns.opt_word("reason")?,
-                message: columns.opt_text("message")?,
-                cancel_by: columns.opt_text("cancel_by")?,
-                is_awaiting: columns.opt_int("open_children")?.is_some(),
-                trigger: Trigger::Parent,
-                awaits_children: false,
-            };
-            // A run that follows from a broadcast without being its shard (a retry by hand) has another key.
-            if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
-                broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);
-                (broadcast.trigger, broadcast.awaits_children) = (count.trigger, count.awaits_children);
-                broadcasts.push(broadcast);
-            }
-        }
-        Ok(broadcasts)
-    }
-
-    async fn read_shards(&mut self, ids: &[i64]) -> Result<HashMap<RunId, Vec<ShardEnd>>> {
-        let mut shards: HashMap<RunId, Vec<_>> = HashMap::with_capacity(ids.len());
-        for row in self.rows(Query::new(&READ_SHARDS).list(ids.iter().copied())).await? {
-            let mut columns = Reader::new(&row, "run");
-            let parent = RunId::new(columns.int("id")?);
-            let verdict = (columns.word("status")?, columns.opt_word("reason")?);
-            shards.entry(parent).or_default().push((verdict, columns.opt_at("finished_at_ms")?));
-        }
-        Ok(shards)
     }
 }
 

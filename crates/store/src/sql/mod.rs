@@ -20,6 +20,7 @@ mod dialect;
 mod failure;
 mod ledger;
 mod ledger_adopt;
+mod ledger_broadcast;
 mod ledger_cancel;
 mod ledger_claim;
 mod ledger_delay;

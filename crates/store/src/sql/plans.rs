@@ -8,8 +8,8 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     accounts, audit, calendars, catalog_change, catalog_versions, changes, cluster, declarations, ledger_adopt,
-    ledger_cancel, ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand, ledger_read, logs,
-    request_keys, sessions, tokens, upkeep_heal,
+    ledger_broadcast, ledger_cancel, ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand,
+    ledger_read, logs, request_keys, sessions, tokens, upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -42,7 +42,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_adopt::READ_ORPHANS, "run_open (node_id=? AND node_epoch<?)"),
         (&ledger_delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&ledger_finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
-        (&ledger_finish::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
+        (&ledger_broadcast::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&ledger_follow::FIND_PARENTS, "job_parent_parent (parent_id=?)"),
         (&ledger_follow::LOCK_ROOTS, "INTEGER PRIMARY KEY"),
         (&ledger_follow::READ_MEMBERS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index=?)"),

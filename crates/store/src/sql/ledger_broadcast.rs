@@ -1,0 +1,167 @@
+//! Broadcasts and fires cut into shards: the row of the whole counts its open shards, and is over with the last of them.
+
+use std::collections::HashMap;
+
+use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
+
+use super::Tx;
+use super::query::{Query, Reader, Statement};
+use crate::Result;
+use crate::follow::EndedRun;
+use crate::settle;
+
+const LOCK_BROADCASTS: Statement = Statement {
+    name: "lock_broadcasts",
+    text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, reason, message, cancel_by, \
+           open_children FROM run WHERE id {in_list} AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
+};
+pub(super) const READ_SHARDS: Statement = Statement {
+    name: "read_shards",
+    text: "SELECT parent.id, shard.status, shard.reason, shard.finished_at_ms FROM run parent JOIN run shard \
+           ON shard.job_id = parent.job_id AND shard.fire_at_ms = parent.fire_at_ms AND shard.cause = parent.cause \
+           AND shard.shard_index >= 0 WHERE parent.id {in_list}",
+};
+const COUNT_SHARDS: Statement = Statement {
+    name: "count_shards",
+    text: "UPDATE {join:iititt}run SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
+           message = v.column5, reason = v.column6 {from:iititt} WHERE run.id = v.column1 AND run.shard_index = -1",
+};
+
+/// What a broadcast and its shards have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FireKey {
+    pub(super) job: i64,
+    pub(super) fire_at: i64,
+    pub(super) cause: i64,
+}
+
+/// How a broadcast's shards changed.
+pub(super) struct ShardCount {
+    pub(super) key: FireKey,
+    pub(super) closed_count: i32,
+    pub(super) trigger: Trigger,
+    pub(super) awaits_children: bool,
+}
+
+/// The verdict of a shard, and when it was made.
+type ShardEnd = ((RunStatus, Option<Reason>), Option<Timestamp>);
+
+/// The row of a broadcast whose shards have changed.
+pub(super) struct Broadcast {
+    pub(super) id: RunId,
+    pub(super) key: FireKey,
+    pub(super) status: RunStatus,
+    open_shards: i32,
+    pub(super) finished_at: Option<Timestamp>,
+    reason: Option<Reason>,
+    message: Option<String>,
+    pub(super) cancel_by: Option<String>,
+    /// It awaits its children: its shards are folded already.
+    is_awaiting: bool,
+    trigger: Trigger,
+    awaits_children: bool,
+    pub(super) folded: Option<Folded>,
+}
+
+/// The verdict was made from those of the shards.
+pub(super) struct Folded {
+    /// There was none before.
+    pub(super) is_first: bool,
+}
+
+impl Broadcast {
+    /// Its last shard is over; or a shard of one whose verdict was `unknown` has got its true verdict.
+    fn must_fold(&self) -> bool {
+        self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.status == RunStatus::Unknown)
+    }
+
+    pub(super) fn ended(&self) -> EndedRun {
+        EndedRun {
+            run: self.id,
+            job: JobId::new(self.key.job),
+            cause: self.key.cause,
+            trigger: self.trigger,
+            awaits_children: self.awaits_children && self.status == RunStatus::Succeeded,
+        }
+    }
+
+    fn fold(&mut self, shards: &[ShardEnd]) {
+        self.folded = Some(Folded { is_first: !self.status.is_terminal() });
+        self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
+        let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
+        let whole = settle::fold(&verdicts, self.cancel_by.as_deref());
+        (self.status, self.reason, self.message) = (whole.status, whole.reason, whole.message);
+    }
+}
+
+impl Tx<'_> {
+    /// Counts the shards of broadcasts down, and gives those a verdict whose last shard this was. Answers the broadcasts.
+    pub(super) async fn count_shards(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
+        let mut broadcasts = self.lock_broadcasts(counts).await?;
+        let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
+        if !over.is_empty() {
+            let mut shards = self.read_shards(&over).await?;
+            for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
+                broadcast.fold(&shards.remove(&broadcast.id).unwrap_or_default());
+            }
+        }
+        if !broadcasts.is_empty() {
+            let query = Query::new(&COUNT_SHARDS).rows(&broadcasts, |query, row| {
+                query
+                    .int(row.id.get())
+                    .int(row.open_shards.into())
+                    .text(row.status.as_str())
+                    .opt_at(row.finished_at)
+                    .opt_text(row.message.as_deref())
+                    .opt_text(row.reason.map(Reason::as_str))
+            });
+            self.execute_all(query, broadcasts.len()).await?;
+        }
+        Ok(broadcasts)
+    }
+
+    /// Locks the broadcasts that these runs are shards of, with their shards counted.
+    async fn lock_broadcasts(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
+        let by_id: HashMap<RunId, &ShardCount> = counts.iter().map(|(id, count)| (*id, count)).collect();
+        let mut broadcasts = Vec::with_capacity(counts.len());
+        for row in self.rows(Query::new(&LOCK_BROADCASTS).list(counts.iter().map(|(id, _)| id.get()))).await? {
+            let mut columns = Reader::new(&row, "run");
+            let mut broadcast = Broadcast {
+                id: RunId::new(columns.int("id")?),
+                key: FireKey {
+                    job: columns.int("job_id")?,
+                    fire_at: columns.int("fire_at_ms")?,
+                    cause: columns.int("cause")?,
+                },
+                status: columns.word("status")?,
+                open_shards: columns.small("open_shards")?,
+                finished_at: columns.opt_at("finished_at_ms")?,
+                reason: columns.opt_word("reason")?,
+                message: columns.opt_text("message")?,
+                cancel_by: columns.opt_text("cancel_by")?,
+                is_awaiting: columns.opt_int("open_children")?.is_some(),
+                trigger: Trigger::Parent,
+                awaits_children: false,
+                folded: None,
+            };
+            // A run that follows from a broadcast without being its shard (a retry by hand) has another key.
+            if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
+                broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);
+                (broadcast.trigger, broadcast.awaits_children) = (count.trigger, count.awaits_children);
+                broadcasts.push(broadcast);
+            }
+        }
+        Ok(broadcasts)
+    }
+
+    async fn read_shards(&mut self, ids: &[i64]) -> Result<HashMap<RunId, Vec<ShardEnd>>> {
+        let mut shards: HashMap<RunId, Vec<_>> = HashMap::with_capacity(ids.len());
+        for row in self.rows(Query::new(&READ_SHARDS).list(ids.iter().copied())).await? {
+            let mut columns = Reader::new(&row, "run");
+            let parent = RunId::new(columns.int("id")?);
+            let verdict = (columns.word("status")?, columns.opt_word("reason")?);
+            shards.entry(parent).or_default().push((verdict, columns.opt_at("finished_at_ms")?));
+        }
+        Ok(shards)
+    }
+}
