@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rondel::Timing;
 use rondel::agent::{AgentConfig, add_handlers};
 use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result::Status as End;
@@ -11,10 +12,12 @@ use rondel_proto::v1::{Cancel, Cancels, Trigger};
 use serde_json::{Value, json};
 
 use super::fake::{FakeServer, trigger};
-use super::{LIMIT, Running, builder};
+use super::{LIMIT, Running, builder, quick};
 
 fn start(server: &FakeServer, config: &AgentConfig) -> Running {
-    Running::start(add_handlers(builder(server), config).unwrap())
+    // Processes take their time to end where a machine is busy.
+    let patient = Timing { cancel_grace: LIMIT, ..quick() };
+    Running::start(add_handlers(builder(server).timing(patient), config).unwrap())
 }
 
 fn shell(run_id: i64, params: &Value) -> Trigger {

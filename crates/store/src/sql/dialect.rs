@@ -395,14 +395,14 @@ mod tests {
             Dialect::Postgres,
             &BATCH,
             0,
-            "UPDATE t  SET a = v.column2 FROM unnest($1::text::bigint[], $2::text::text[]) AS v(column1, column2) \
+            "UPDATE t SET a = v.column2 FROM unnest($1::text::bigint[], $2::text::text[]) AS v(column1, column2) \
              WHERE t.id = v.column1 AND b = $3 FOR UPDATE",
         );
         check_render(
             Dialect::Sqlite,
             &BATCH,
             1,
-            "UPDATE t  SET a = v.column2 FROM (VALUES (?, ?)) AS v WHERE t.id = v.column1 AND b = ? ",
+            "UPDATE t SET a = v.column2 FROM (VALUES (?, ?)) AS v WHERE t.id = v.column1 AND b = ? ",
         );
         check_render(
             Dialect::MySql,
