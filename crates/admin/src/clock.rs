@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rondel_core::Timestamp;
 use rondel_failpoint::mutant::{self, Mutant};
@@ -17,6 +18,8 @@ use rustix::time::{ClockId, clock_gettime};
 const READING_COUNT: usize = 8;
 /// How much later than the newest reading allows the remembered offset may be before it counts as a step back.
 const SLACK_MICROS: i64 = 20_000;
+/// From how far on a step ahead counts, when it is asked how long ago something was.
+const STEP_AHEAD_MICROS: i64 = 1_000_000;
 
 /// Microseconds since the host booted, suspensions included.
 #[must_use]
@@ -61,6 +64,8 @@ pub struct Clock {
     boot: Boot,
     offset_micros: AtomicI64,
     readings: Mutex<VecDeque<i64>>,
+    /// When the database's clock was last found to have stepped ahead, by the boot-time clock; 0 where it never was.
+    ahead_at: AtomicI64,
 }
 
 impl Clock {
@@ -83,7 +88,7 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         if mutant::on(Mutant::WallClock) {
-            return self.given_now() + std::time::Duration::from_millis(900);
+            return self.given_now() + Duration::from_millis(900);
         }
         self.given_now()
     }
@@ -114,6 +119,9 @@ impl Clock {
         let (lowest, highest) = (reading - received, reading - sent);
         let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let best = readings.iter().copied().max();
+        if best.is_some_and(|best| lowest > best + STEP_AHEAD_MICROS) {
+            self.ahead_at.store(received, Ordering::Relaxed);
+        }
         let stepped_back = best.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
         if stepped_back.is_some() {
             readings.clear();
@@ -127,6 +135,14 @@ impl Clock {
         stepped_back
     }
 
+    /// Whether the database's clock stepped ahead in the last so long: then less time has gone by than instants say.
+    #[must_use]
+    pub fn stepped_ahead_within(&self, length: Duration) -> bool {
+        let at = self.ahead_at.load(Ordering::Relaxed);
+        let length = i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
+        at > 0 && self.boot_micros().saturating_sub(at) < length
+    }
+
     /// Waits until `at`. Wakes late by a timer's grain, never early.
     pub async fn sleep_until(&self, at: Timestamp) {
         loop {
@@ -135,7 +151,7 @@ impl Clock {
                 return;
             }
             // A bound, so that a step of the database's clock is noticed while a long wait lasts.
-            tokio::time::sleep(left.min(std::time::Duration::from_secs(1))).await;
+            tokio::time::sleep(left.min(Duration::from_secs(1))).await;
         }
     }
 }
@@ -162,7 +178,10 @@ mod tests {
     fn steps_are_followed_both_ways() {
         let clock = Clock::default();
         clock.observe(at(1_000_000), 0, 1_000);
+        assert_eq!(clock.observe(at(1_001_300), 1_000_000, 1_001_000), None);
+        assert!(!clock.stepped_ahead_within(Duration::MAX));
         assert_eq!(clock.observe(at(4_601_000), 1_000_000, 1_001_000), None);
+        assert!(clock.stepped_ahead_within(Duration::MAX) && !clock.stepped_ahead_within(Duration::ZERO));
         assert_eq!(clock.offset_micros.load(Ordering::Relaxed), 4_601_000_000 - 1_001_000);
         let back = clock.observe(at(1_002_000), 2_000_000, 2_001_000);
         assert!(back.is_some_and(|millis| (3_599_000..=3_601_000).contains(&millis)), "{back:?}");

@@ -278,7 +278,7 @@ pub trait Ledger {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
 
     /// Claims in one transaction: the lease must hold, each job must still be as it was seen, and another node that
-    /// it is at home at must be fenced ([`adopt`](Self::adopt)); its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node
+    /// it is at home at must be fenced ([`adopt`](Self::adopt)), with nothing of it open in that one's name; its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node
     /// took drops out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 

@@ -33,9 +33,14 @@ enum Known {
 }
 
 impl DispatchLoop {
-    /// Asks when other nodes last heard those who are silent here for too long.
+    /// Asks when other nodes last heard those who are silent here for too long. Where the database's clock stepped ahead
+    /// since, nobody can tell: everyone gets that time anew.
     pub(super) fn look_for_lost(&mut self, now: Timestamp) {
-        let suspects = self.executors.suspects(now - self.shared.config.lost_after);
+        let lost_after = self.shared.config.lost_after;
+        if self.shared.clock.stepped_ahead_within(lost_after) {
+            return;
+        }
+        let suspects = self.executors.suspects(now - lost_after);
         if !suspects.is_empty() && !self.is_looking_for_lost {
             self.is_looking_for_lost = self.try_step(Step::LastHeard(suspects));
         }

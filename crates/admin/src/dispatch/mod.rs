@@ -36,6 +36,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::plan::{LateFire, runs_late};
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp, TraceParent};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
@@ -90,7 +91,8 @@ impl Ready {
         let run = &self.run;
         let from_schedule = run.cause == 0 && run.attempt == 1 && run.shard_index <= 0 && run.marked_at.is_none();
         let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
-        from_schedule && !runs_late(&self.definition.job, self.definition.anchor, fire, now)
+        let is_judged = from_schedule && !mutant::on(Mutant::NoMisfireAtTick);
+        is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, now)
     }
 }
 

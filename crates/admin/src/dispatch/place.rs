@@ -77,7 +77,7 @@ impl DispatchLoop {
     pub(super) fn place(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
         if ready.token() != self.shared.membership.token() {
             // Taken under a lease that is over: whoever adopts it finds it.
-            self.let_go(&ready, now);
+            self.let_go(&[ready], now);
             return None;
         }
         if !self.shared.membership.holds() && !mutant::on(Mutant::NoLeaseCheckBeforeSend) {
@@ -203,7 +203,7 @@ impl DispatchLoop {
     /// These runs are known not to have been received: they wait for somebody again.
     pub(super) fn unsend(&mut self, runs: &[RunId], now: Timestamp) {
         let token = self.shared.membership.token();
-        let mut unmark = Vec::new();
+        let (mut unmark, mut gone) = (Vec::new(), Vec::new());
         for run in runs {
             let Some(active) = self.free_active(*run) else { continue };
             if active.ready.definition.job.delivery == Delivery::AtMostOnce {
@@ -213,9 +213,10 @@ impl DispatchLoop {
                 self.give_back(&active.ready, now);
                 self.parked.push(Waiting { ready: active.ready, since: now });
             } else {
-                self.let_go(&active.ready, now);
+                gone.push(active.ready);
             }
         }
+        self.let_go(&gone, now);
         self.unmark(unmark);
     }
 
@@ -226,13 +227,24 @@ impl DispatchLoop {
         }
     }
 
-    /// The run is somebody else's, or is found again by the standing queries.
-    pub(super) fn let_go(&mut self, ready: &Ready, now: Timestamp) {
+    /// These runs are somebody else's, or settled, or are found again by the standing queries. Until it is known which, they
+    /// keep their places in their jobs' order.
+    pub(super) fn let_go(&mut self, gone: &[Ready], now: Timestamp) {
+        for ready in gone {
+            self.forget_unsent(ready, now);
+            let passed = self.gates.again(ready.run.id);
+            self.go_on(passed, now);
+        }
+        if !gone.is_empty() {
+            self.step(Step::Look(gone.iter().map(|ready| ready.run.id).collect()));
+        }
+    }
+
+    fn forget_unsent(&mut self, ready: &Ready, now: Timestamp) {
         let run = ready.run.id;
         self.deadlines.forget(run);
         self.shared.in_memory.forget_of([(run, ready.token())]);
         self.release_limit(run, now);
-        self.leave_gate(run, now);
     }
 
     /// Takes a run out of its executor's hands.
@@ -355,13 +367,14 @@ impl DispatchLoop {
         let unsent = shards.into_iter().filter(|shard| shard.status == RunStatus::Pending).collect();
         let unsent = self.shared.in_memory.admit(unsent).into_iter();
         self.upcoming.extend(unsent.map(|shard| Reverse(Upcoming::new(ready(shard)))));
-        self.let_go(&root, now);
+        self.forget_unsent(&root, now);
+        self.leave_gate(root.run.id, now);
     }
 
     /// Only what was won is sent; at its instant, which may be a little ahead.
     pub(super) fn marked(&mut self, asked: &[(RunId, i32)], won: &[RunId], now: Timestamp) {
         let won: BTreeSet<RunId> = won.iter().copied().collect();
-        let mut unwanted = Vec::new();
+        let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
         for (run, attempt) in asked {
             let is_this = |active: &&mut Active| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
             let Some(active) = self.active.get_mut(run).filter(is_this) else {
@@ -372,9 +385,7 @@ impl DispatchLoop {
             let (executor, due_at) = (active.executor, active.ready.run.due_at);
             if !won.contains(run) {
                 // Somebody else's, settled, or not answered: the standing queries find it if it is still open.
-                if let Some(active) = self.free_active(*run) {
-                    self.let_go(&active.ready, now);
-                }
+                gone.extend(self.free_active(*run).map(|active| active.ready));
                 continue;
             }
             active.phase = Phase::Placed;
@@ -384,6 +395,7 @@ impl DispatchLoop {
                 self.outgoing.entry(executor).or_default().push(*run);
             }
         }
+        self.let_go(&gone, now);
         self.unmark(unwanted);
     }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
-use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::RunCheck;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
@@ -155,8 +154,7 @@ impl TickLoop {
                     let run = Ready { term: check.term, trace, ..Ready::released(run, Arc::clone(definition), now) };
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
                     // like any other; one that is made up for has met it.
-                    let is_judged = !mutant::on(Mutant::NoMisfireAtTick);
-                    if is_judged && run.run.trigger != Trigger::Misfire && run.is_missed(now) {
+                    if run.run.trigger != Trigger::Misfire && run.is_missed(now) {
                         let outcome = Outcome::Skipped(Reason::Misfire);
                         let finish = finish_unsent(&run.run, definition, outcome, now, None);
                         ended.push((finish, Counted::of(&run.run, definition)));

@@ -6,5 +6,6 @@ mod cluster;
 mod door;
 mod pass;
 mod permissions;
+mod slow;
 mod tenants;
 mod world;

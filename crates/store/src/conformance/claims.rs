@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 
-use super::{claim, due, finish, finish_all, job, join, read, requested, run, verdict};
+use super::{claim, due, finish, finish_all, finish_one, job, join, read, requested, run, verdict};
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
 use crate::{LeaseToken, Store};
 
@@ -77,7 +77,13 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     store.release(winner).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it may renew its lease");
     let open = store.adopt(other, &[winner.node], 0).await.unwrap();
-    assert_eq!(open, [], "its epoch is over now, and its runs are not taken over yet");
+    assert_eq!(open, [], "its epoch is over now");
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its runs are not taken over yet");
+    finish_all(store, &runs.iter().map(|run| finish(run, Outcome::Succeeded)).collect::<Vec<_>>()).await;
+    let asked = store.request_run(other, requested(&job, other, at)).await.unwrap();
+    assert_eq!((asked.node, asked.node_epoch), (winner.node, winner.epoch), "its home may come back");
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it would find that run");
+    finish_one(store, finish(&asked, Outcome::Succeeded)).await;
     assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
     let last = due(store, &job, &[other.node]).await.unwrap();
     assert_eq!(

@@ -39,9 +39,16 @@ impl Ledger for MemStore {
                 continue;
             }
             let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
-            // One whose lease ran out may renew it until somebody has fenced it.
-            let is_unfenced = |held: &StoredNode| held.node.is_living(now) || !held.is_fenced();
-            if home.is_some_and(is_unfenced) && !mutant::on(Mutant::NoUniqueKey) {
+            // One whose lease ran out may renew it until somebody has fenced it; and what came in its name since is adopted first.
+            let is_in_its_name = |run: &Run, home: LeaseToken| {
+                run.job == job.seen.job && (run.node, run.node_epoch) == (home.node, home.epoch)
+            };
+            let stays = |held: &StoredNode| {
+                held.node.is_living(now)
+                    || !held.is_fenced()
+                    || !state.open_of(|run| is_in_its_name(run, held.lease_of_home())).is_empty()
+            };
+            if home.is_some_and(stays) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
             let Some(due) = state.due.get_mut(&job.seen.job) else { continue };

@@ -1,6 +1,6 @@
 //! Due jobs: reading them, claiming them, and runs that somebody asks for.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use rondel_core::{JobId, NodeId, Run, RunId};
 use rondel_failpoint as failpoint;
@@ -24,6 +24,12 @@ const READ_LEASE: Statement =
 const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
+};
+/// What came in the name of a fenced home since: it stands under the lease that was fenced.
+pub(super) const READ_LEFT_OPEN: Statement = Statement {
+    name: "read_left_open",
+    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch = (SELECT epoch - 1 FROM node WHERE id = ?) \
+           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
 };
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
@@ -145,6 +151,24 @@ impl Tx<'_> {
         Ok(unfenced)
     }
 
+    /// Jobs of which something is open in the name of another node that is fenced: whoever adopts it takes the job along.
+    async fn left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
+        let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+        for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
+            by_home.entry(seen.home.get()).or_default().push(seen.job.get());
+        }
+        let mut open = HashSet::new();
+        for (home, jobs) in by_home {
+            for chunk in jobs.chunks(CHUNK_MAX) {
+                let query = Query::new(&READ_LEFT_OPEN).int(home).int(home).list(chunk.iter().copied());
+                for row in self.rows(query).await? {
+                    open.insert(JobId::new(Reader::new(&row, "run").int("job_id")?));
+                }
+            }
+        }
+        Ok(open)
+    }
+
     /// Whether the lease holds, by the database's clock.
     pub(super) async fn holds(&mut self, token: LeaseToken) -> Result<bool> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
@@ -247,6 +271,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     }
     let unfenced = tx.unfenced_homes(token, &won).await?;
     won.retain(|job| !unfenced.contains(&job.seen.home));
+    let left_open = tx.left_open(token, &won).await?;
+    won.retain(|job| !left_open.contains(&job.seen.job));
     failpoint::pass("claim.locked");
     let mut claimed = Claimed::default();
     let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);

@@ -35,6 +35,7 @@ async fn what_runs_often_is_answered_by_an_index() {
     let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
     for (statement, index) in [
         (&ledger_claim::READ_DUE, "job_due_next (home=? AND next_fire_at_ms>? AND next_fire_at_ms<?)"),
+        (&ledger_claim::READ_LEFT_OPEN, "run_open (node_id=? AND node_epoch=?"),
         (&ledger_hand::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&ledger_cancel::READ_OPEN, "run_open (node_id=? AND node_epoch=?"),
         (&ledger_cancel::READ_OPEN_OF_FIRE, "(job_id=? AND fire_at_ms=?)"),
