@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use rand::RngExt as _;
-use rondel_core::access::{Grant, Rights, Role};
+pub use rondel_core::access::TOKEN_PREFIX;
+use rondel_core::access::{Grant, Rights, Role, token_beginning};
 use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::{Account, TokenKind, TokenRecord};
 use rondel_store::{Store, StoreError};
 use sha2::{Digest as _, Sha256};
 
-/// What every token begins with, so that secret scanners and people recognise one.
-pub const TOKEN_PREFIX: &str = "rondel_";
 const SECRET_BYTES: usize = 32;
-/// How much of a token is kept in the clear, for people to know it by.
-const SHOWN_LEN: usize = 17;
 /// How exactly it is known when a token was last used.
 const USE_PERIOD: Duration = Duration::from_secs(60);
 
@@ -50,7 +47,7 @@ impl Token {
             owner: None,
             namespace: None,
             hash: self.hash(),
-            prefix: self.shown(),
+            prefix: token_beginning(&self.0).to_owned(),
             declares: true,
             created_at: now,
             expires_at: None,
@@ -58,12 +55,6 @@ impl Token {
             revoked_at: None,
             grants: Vec::new(),
         }
-    }
-
-    /// The beginning, for people to know it by; of one that people made themselves, next to nothing.
-    fn shown(&self) -> String {
-        let len = if self.0.starts_with(TOKEN_PREFIX) { SHOWN_LEN } else { 2 };
-        self.0.chars().take(len).collect()
     }
 
     /// One that was read from a file or a header.

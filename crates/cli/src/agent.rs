@@ -36,6 +36,10 @@ enum AgentCommand {
     },
 }
 
+const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, the config file's agent.token_file or, as \
+    the token itself, the variable RONDEL_TOKEN; rondel token create NAME --kind executor --role executor:NAMESPACE/APP \
+    makes one";
+
 /// The words that start it.
 const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
 
@@ -90,7 +94,7 @@ async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failu
         (Some(token), _) => builder.token(token.reveal()),
         // The executor reads it anew at each dial.
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
-        (None, None) => builder,
+        (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };
     let handlers = handlers(&config);
     let executor = agent::add_handlers(builder, &handlers)?.build()?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::agent::AgentArgs;
 use crate::api::ApiArgs;
@@ -102,6 +102,17 @@ enum Command {
 }
 
 impl Cli {
+    /// The tree as it is shown, with the defaults of settings.
+    pub(crate) fn shown() -> clap::Command {
+        config::with_defaults(Self::command())
+    }
+
+    /// Reads the command line, and ends the program where it is wrong.
+    pub(crate) fn read() -> Self {
+        let matches = Self::shown().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the command, and says what went wrong if something did.
     pub(crate) fn run(self) -> ExitCode {
         match self.command.run() {
@@ -133,7 +144,7 @@ impl Command {
             Self::Bench(args) => args.run(),
             Self::Version => done(output::data(concat!("rondel ", env!("CARGO_PKG_VERSION")))),
             Self::Completions(args) => done(args.run()),
-            Self::Man(args) => done(args.run(Cli::command())),
+            Self::Man(args) => done(args.run(Cli::shown())),
             Self::Status(args) => done(runtime::run(args.run())),
             Self::Doctor(args) => done(runtime::run(args.run())),
             Self::Context(args) => done(args.run()),
@@ -156,6 +167,6 @@ mod tests {
 
     #[test]
     fn the_tree_is_sound() {
-        Cli::command().debug_assert();
+        Cli::shown().debug_assert();
     }
 }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use rondel_bench::{BenchError, ExecutorPlan, Plan};
 
-use crate::config::{Database, Length, LogFormat};
+use crate::config::{Database, DatabaseParser, Length, LogFormat};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::table::Table;
@@ -16,7 +16,7 @@ use crate::{output, runtime, telemetry};
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
     /// Where it is: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
-    #[arg(long, value_name = "URL", required = true)]
+    #[arg(long, value_name = "URL", required = true, value_parser = DatabaseParser)]
     database: Option<Database>,
     /// Which question is asked
     #[arg(long, value_enum, default_value_t = Mode::Steady)]

@@ -8,7 +8,7 @@ use rondel_admin::auth::Token;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde_json::json;
 
-use crate::client::{Body, ClientArgs, check_server, text_of};
+use crate::client::{Body, ClientArgs, Credential, check_server, text_of};
 use crate::contexts::{Context, Contexts};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -165,7 +165,8 @@ impl LoginArgs {
         };
         let context = contexts.get(&name)?.clone();
         let token = read_token(&context.server)?;
-        let client = ClientArgs::of_context(&context).client_with(Some(token.clone()))?;
+        let credential = Credential { token: token.clone(), from: "that was read".to_owned() };
+        let client = ClientArgs::of_context(&context).client_with(Some(credential))?;
         client.get(&["jobs"], &[("limit", "1")]).await?;
         contexts.keep_token(&name, &token)?;
         output::talk(&format!("signed in to {}", client.place()));

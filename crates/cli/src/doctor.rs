@@ -1,10 +1,11 @@
 //! `rondel doctor`: what could be wrong, and what to do about it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
@@ -15,11 +16,13 @@ use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::paint::{Ink, Paint};
 use crate::terminal::harmless;
-use crate::{clock, output};
+use crate::{clock, output, run};
 
 /// A clock further off than this makes times on the screen misleading.
 const SKEW_MAX: Duration = Duration::from_secs(2);
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Of so many jobs with runs that wait the app is looked at.
+const JOB_COUNT_MAX: usize = 20;
 /// Less than this of a disk is too little for a server.
 const DISK_MIN: u64 = 1024 * 1024 * 1024;
 
@@ -68,6 +71,12 @@ fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>
     Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
 }
 
+/// What a failure found, and what it says to do about it, each in its place.
+fn told(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
+    let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
+    wrong(name, found, remedy)
+}
+
 impl DoctorArgs {
     /// Runs the checks.
     pub(crate) async fn run(self) -> Result<(), Failure> {
@@ -105,8 +114,7 @@ async fn of_server(client: &Client) -> Vec<Check> {
     let ready = match client.plain("readyz").await {
         Ok(answer) => answer,
         Err(failure) => {
-            let remedy = "start it, or name another one with --server, RONDEL_SERVER or rondel context use";
-            return vec![wrong("server", failure.message(), remedy)];
+            return vec![told("server", &failure, "start it, or name another one with --server")];
         }
     };
     checks.push(good("server", format!("{place} answers")));
@@ -126,15 +134,9 @@ async fn of_server(client: &Client) -> Vec<Check> {
             checks.push(good("token", "is good"));
             checks.extend(body.value().ok().map(|nodes| versions(&nodes)));
             checks.push(executors(client).await);
+            checks.extend(waiting(client).await);
         }
-        Ok(Err(refusal)) if refusal.status == StatusCode::UNAUTHORIZED => checks.push(wrong(
-            "token",
-            client.failure(&refusal).message(),
-            "rondel login keeps one; RONDEL_TOKEN, --token-file and a server's admin.token hold one too",
-        )),
-        Ok(Err(refusal)) => {
-            checks.push(wrong("token", client.failure(&refusal).message(), "ask for a token that may look"));
-        }
+        Ok(Err(refusal)) => checks.push(told("token", &client.failure(&refusal), "ask for a token that may look")),
         Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
     }
     checks
@@ -178,6 +180,26 @@ async fn executors(client: &Client) -> Check {
         0 => warning("executors", "none is online", "start one: rondel agent --server URL --app NAME, or from the SDK"),
         count => good("executors", format!("{count} online")),
     }
+}
+
+/// Runs that are due, and nobody of their app is there to run them.
+async fn waiting(client: &Client) -> Option<Check> {
+    let query = [("status", "pending,waiting"), ("limit", "200")];
+    let found = client.get(&["runs"], &query).await.and_then(|body| body.value()).ok()?;
+    let now = clock::now();
+    let is_due =
+        |run: &&Value| run["fire_at"].as_str().and_then(|at| at.parse().ok()).is_some_and(|at: Timestamp| at <= now);
+    let runs: Vec<&Value> = found["items"].as_array().into_iter().flatten().filter(is_due).collect();
+    let jobs: BTreeSet<&str> = runs.iter().filter_map(|run| run["job"].as_str()).collect();
+    for job in jobs.into_iter().take(JOB_COUNT_MAX) {
+        if let Some(app) = run::app_without_executors(client, job).await {
+            let count = runs.iter().filter(|run| run["job"] == *job).count();
+            let found = format!("{count} of job {job} wait for app {app}, which has no executor online");
+            let remedy = format!("is the app's name right? start one: rondel agent --server URL --app {app}");
+            return Some(warning("runs", found, remedy));
+        }
+    }
+    None
 }
 
 /// What a server with this config file needs.

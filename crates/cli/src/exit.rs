@@ -82,6 +82,11 @@ impl Failure {
         self
     }
 
+    /// What the process ends with.
+    pub(crate) const fn exit(&self) -> Exit {
+        self.exit
+    }
+
     /// What it says.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()

@@ -21,6 +21,11 @@ pub(crate) struct BoundArgs {
 }
 
 impl BoundArgs {
+    /// All of it.
+    pub(crate) const fn everything() -> Self {
+        Self { limit: 1, all: true }
+    }
+
     fn max(&self) -> usize {
         if self.all { usize::MAX } else { usize::try_from(self.limit).unwrap_or(usize::MAX) }
     }

@@ -55,9 +55,7 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
     completion::answer();
-    args::Cli::parse().run()
+    args::Cli::read().run()
 }

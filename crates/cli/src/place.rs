@@ -23,6 +23,17 @@ fn role(word: &str) -> Result<Value, Failure> {
     Ok(json!({"role": role, "namespace": some(namespace), "app": some(app)}))
 }
 
+/// Where a role names an app as if it were a namespace, how that is written.
+pub(crate) fn with_place_hint(failure: Failure, words: &[String]) -> Failure {
+    let of_namespace = |word: &String| {
+        let (role, place) = word.split_once(':')?;
+        let is_it = !place.contains('/') && failure.message().contains(&format!("there is no namespace \"{place}\""));
+        is_it.then(|| format!("; for an app of that name: {role}:default/{place}"))
+    };
+    let hint = words.iter().find_map(of_namespace).unwrap_or_default();
+    failure.with_hint(&hint)
+}
+
 /// A grant of the API as it is typed.
 pub(crate) fn line_of(grant: &Value) -> String {
     let role = grant["role"].as_str().unwrap_or_default();
@@ -43,5 +54,8 @@ mod tests {
             assert_eq!(line_of(&role(word).unwrap()), word);
         }
         assert!(role("root").is_err());
+        let failure = Failure::refused("/grants/0/namespace: there is no namespace \"billing\"");
+        let said = with_place_hint(failure, &["executor:billing".to_owned()]);
+        assert!(said.message().ends_with("for an app of that name: executor:default/billing"), "{}", said.message());
     }
 }

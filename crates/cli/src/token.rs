@@ -4,10 +4,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{ClientArgs, text_of, time_of};
-use crate::exit::Failure;
+use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
-use crate::place::{line_of, roles};
+use crate::place::{line_of, roles, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -60,7 +60,7 @@ enum TokenCommand {
     },
     /// Put a new secret in the place of one, and print it; the old one works on for a while
     Rotate {
-        /// The token's id
+        /// The token's id, or its name where no other has it
         #[arg(value_name = "ID")]
         id: String,
         /// How long the old one works on
@@ -69,7 +69,7 @@ enum TokenCommand {
     },
     /// End a token
     Revoke {
-        /// The token's id
+        /// The token's id, or its name where no other has it
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -93,6 +93,8 @@ impl TokenArgs {
                 Ok(())
             }
             TokenCommand::Create { name, kind, roles: wanted, expires_in, no_declares } => {
+                check_kind(kind, &wanted)?;
+                let new_apps = new_apps(&client, &wanted).await;
                 let kind = match kind {
                     Kind::Api => "api",
                     Kind::Executor => "executor",
@@ -101,19 +103,88 @@ impl TokenArgs {
                     "kind": kind, "name": name, "grants": roles(&wanted)?, "expires_in": expires_in,
                     "declares": !no_declares,
                 });
-                secret(&client.post(&["tokens"], &body.to_string()).await?, format)
+                let made = client.post(&["tokens"], &body.to_string()).await;
+                let made = made.map_err(|failure| with_place_hint(failure, &wanted))?;
+                for app in new_apps {
+                    output::talk(&format!(
+                        "note: app {app} was not there and was made; if the name is misspelt, no job will find its executors"
+                    ));
+                }
+                secret(&made, format)
             }
             TokenCommand::Rotate { id, overlap } => {
+                let id = id_of(&client, &id).await?;
                 let body = json!({ "overlap": overlap }).to_string();
                 secret(&client.post(&["tokens", &id, "rotate"], &body).await?, format)
             }
             TokenCommand::Revoke { id } => {
+                let id = id_of(&client, &id).await?;
                 client.delete(&["tokens", &id]).await?;
-                output::talk(&format!("revoked {id}"));
+                output::talk(&format!(
+                    "revoked {id}; what it opened, such as executors' streams, ends within a minute"
+                ));
                 Ok(())
             }
         }
     }
+}
+
+/// The id of the token that is meant: people know theirs by a name.
+async fn id_of(client: &Client, wanted: &str) -> Result<String, Failure> {
+    if wanted.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(wanted.to_owned());
+    }
+    let found = list::read(client, "tokens", &[("all", "true")], &list::BoundArgs::everything()).await?.value()?;
+    let all = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let named: Vec<String> = all
+        .iter()
+        .filter(|token| token["name"] == wanted && token["revoked_at"].is_null())
+        .map(|token| text_of(&token["id"]))
+        .collect();
+    match named.as_slice() {
+        [id] => Ok(id.clone()),
+        [] => Err(Failure::new(
+            Exit::NotFound,
+            format!(
+                "there is no token {wanted:?} that is not revoked; rondel token list --everybody shows ids and names"
+            ),
+        )),
+        several => {
+            Err(Failure::refused(format!("several tokens are called {wanted:?}; say which: {}", several.join(", "))))
+        }
+    }
+}
+
+/// The role of executors and the kind of their tokens go together.
+fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
+    let is_executor = |word: &&String| word.split(':').next() == Some("executor");
+    match kind {
+        Kind::Api => match wanted.iter().find(is_executor) {
+            Some(word) => Err(Failure::refused(format!("--role {word} is for executors: add --kind executor"))),
+            None => Ok(()),
+        },
+        Kind::Executor => match wanted.iter().find(|word| !is_executor(word)) {
+            Some(word) => Err(Failure::refused(format!(
+                "--role {word} is none for executors: leave out --kind executor, or give --role executor:NAMESPACE/APP"
+            ))),
+            None => Ok(()),
+        },
+    }
+}
+
+/// The apps of these roles that are not there yet, as far as this can be seen.
+async fn new_apps(client: &Client, wanted: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for place in wanted.iter().filter_map(|word| word.strip_prefix("executor:")) {
+        let Some((namespace, app)) = place.split_once('/') else { continue };
+        let known = client.in_namespace(namespace).get(&["apps"], &[]).await.and_then(|body| body.value());
+        let is_new = known
+            .is_ok_and(|known| known["items"].as_array().is_some_and(|all| all.iter().all(|one| one["name"] != app)));
+        if is_new {
+            found.push(place.to_owned());
+        }
+    }
+    found
 }
 
 /// The secret alone on stdout, so that it can go into a file.
@@ -136,6 +207,43 @@ fn row(token: &Value, now: Timestamp) -> Vec<String> {
         roles.unwrap_or_default(),
         time_of(&token["expires_at"], now),
         time_of(&token["last_used_at"], now),
-        if token["revoked_at"].is_null() { String::new() } else { "revoked".to_owned() },
+        state(token, now).to_owned(),
     ]
+}
+
+fn state(token: &Value, now: Timestamp) -> &'static str {
+    let ends_at = token["expires_at"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    match (token["revoked_at"].is_null(), ends_at) {
+        (false, _) => "revoked",
+        (true, Some(end)) if end <= now => "expired",
+        (true, _) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_over_says_so() {
+        let now = Timestamp::from_secs(100);
+        for (token, word) in [
+            (json!({"revoked_at": null, "expires_at": null}), ""),
+            (json!({"revoked_at": null, "expires_at": "1970-01-01T00:02:00Z"}), ""),
+            (json!({"revoked_at": null, "expires_at": "1970-01-01T00:01:40Z"}), "expired"),
+            (json!({"revoked_at": "1970-01-01T00:01:00Z", "expires_at": "1970-01-01T00:01:30Z"}), "revoked"),
+        ] {
+            assert_eq!(state(&token, now), word, "{token}");
+        }
+    }
+
+    #[test]
+    fn kinds_and_roles_go_together() {
+        let said =
+            |kind, role: &str| check_kind(kind, &[role.to_owned()]).map_err(|failure| failure.message().to_owned());
+        assert!(said(Kind::Api, "executor:default/billing").unwrap_err().contains("add --kind executor"));
+        assert!(said(Kind::Executor, "viewer").unwrap_err().contains("--role executor:NAMESPACE/APP"));
+        assert_eq!(said(Kind::Api, "viewer"), Ok(()));
+        assert_eq!(said(Kind::Executor, "executor:default/billing"), Ok(()));
+    }
 }

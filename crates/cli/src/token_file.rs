@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use rondel_admin::auth::Token;
+use rondel_core::access::is_token;
 
 use crate::births::Births;
 use crate::exit::Failure;
@@ -15,6 +16,12 @@ const LEN_MAX: usize = 512;
 
 /// Reads the token in a file; `None` where there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
+    if path.to_str().is_some_and(is_token) {
+        return Err(Failure::refused(
+            "a token file is named by its path, and this is a token itself, which others on the machine could see: \
+             write it into a file of mode 0600, name that, and put a new token in its place (rondel token rotate)",
+        ));
+    }
     let mut text = String::new();
     let limit = LEN_MAX as u64 + 2;
     match std::fs::File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text)) {
@@ -102,5 +109,8 @@ mod tests {
         assert!(check("rondel_0123456789abcdef\r\n").is_some());
         assert!(read(Path::new("/")).is_err());
         assert!(read(Path::new("/nowhere/token")).unwrap().is_none());
+        let token = Token::generate();
+        let said = read(Path::new(token.reveal())).unwrap_err().message().to_owned();
+        assert!(!said.contains(token.reveal()) && said.contains("is named by its path"), "{said}");
     }
 }

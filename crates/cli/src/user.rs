@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::client::{ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
-use crate::place::{line_of, roles};
+use crate::place::{line_of, roles, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -83,8 +83,10 @@ impl UserArgs {
             UserCommand::Get(args) => VIEW.whole(&client.get(&["users", &args.name], &[]).await?, format),
             UserCommand::Create { name, display_name, roles: wanted } => {
                 let body = json!({"name": name, "display_name": display_name, "grants": roles(&wanted)?});
-                VIEW.line(&client.post(&["users"], &body.to_string()).await?, format)?;
+                let made = client.post(&["users"], &body.to_string()).await;
+                VIEW.line(&made.map_err(|failure| with_place_hint(failure, &wanted))?, format)?;
                 output::talk(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
+                output::talk(&format!("too late? rondel user link {name} prints another"));
                 Ok(())
             }
             UserCommand::Change { name, roles: wanted, disable, enable } => {

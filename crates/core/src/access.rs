@@ -23,6 +23,40 @@ words! {
     }
 }
 
+/// What every token begins with, so that secret scanners and people recognise one.
+pub const TOKEN_PREFIX: &str = "rondel_";
+/// How much of a token is kept in the clear, for people to know it by.
+const TOKEN_SHOWN_LEN: usize = 17;
+
+/// The beginning of a token, for people to know it by; of one that people made themselves, next to nothing.
+///
+/// ```
+/// use rondel_core::access::token_beginning;
+///
+/// assert_eq!(token_beginning("rondel_exec_0123456789abcdef"), "rondel_exec_01234");
+/// assert_eq!(token_beginning("hunter2hunter2hunter2"), "hu");
+/// ```
+#[must_use]
+pub fn token_beginning(token: &str) -> &str {
+    let len = if token.starts_with(TOKEN_PREFIX) { TOKEN_SHOWN_LEN } else { 2 };
+    token.char_indices().nth(len).map_or(token, |(end, _)| &token[..end])
+}
+
+/// Whether a text that should name a file is a token instead: such a text is not repeated.
+///
+/// ```
+/// use rondel_core::access::is_token;
+///
+/// assert!(is_token("rondel_exec_0123456789abcdef0123456789abcdef"));
+/// assert!(!is_token("/etc/rondel_exec_0123456789abcdef0123456789abcdef") && !is_token("rondel_billing.token"));
+/// ```
+#[must_use]
+pub fn is_token(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix(TOKEN_PREFIX) else { return false };
+    let secret = rest.rsplit('_').next().unwrap_or_default();
+    secret.len() >= 16 && secret.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// What a request asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {

@@ -96,6 +96,12 @@ pub enum OpenError {
         /// What was given, without its password.
         url: String,
     },
+    /// A password with characters that end it too early: the driver would dial a part of it.
+    #[error("{url:?} has an @ or # where none can stand: in a password write @ as %40, / as %2F, # as %23, ? as %3F")]
+    Unencoded {
+        /// What was given, without its password.
+        url: String,
+    },
     /// Nobody answers there.
     #[error("cannot reach the database {url}")]
     Unreachable {
@@ -113,7 +119,7 @@ pub enum OpenError {
         /// What it said.
         reason: String,
         /// What can be done about it.
-        hint: &'static str,
+        hint: String,
     },
     /// Another server has the file.
     #[error("{path} is in use by another rondel server; SQLite is for one server, use PostgreSQL or MySQL for several")]

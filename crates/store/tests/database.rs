@@ -132,6 +132,24 @@ async fn a_database_that_is_not_there_is_told_with_what_to_do() {
     }
 }
 
+#[tokio::test]
+async fn a_database_whose_user_may_make_no_tables_is_told_with_what_to_do() {
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
+        let name = place.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
+        let guest = format!("{name}_guest");
+        place.execute(&format!("CREATE ROLE {guest} LOGIN PASSWORD 'guest'")).await;
+        let (_, host) = place.url.split_once('@').unwrap();
+        let url = format!("postgres://{guest}:guest@{host}").parse().unwrap();
+        let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
+        let cure = format!("ALTER DATABASE \"{name}\" OWNER TO \"{guest}\"");
+        let said = error.to_string();
+        assert!(said.contains("permission denied for schema public") && said.ends_with(&cure), "{said}");
+        assert!(!said.contains("at line"), "{said}");
+        place.execute(&format!("DROP ROLE {guest}")).await;
+        place.end().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_that_is_too_new_is_refused_and_one_that_is_newer_is_not() {
     for place in Place::all().await {

@@ -185,7 +185,9 @@ impl Gateway for GatewayService {
             Status::unavailable("the server cannot check tokens now")
         })?;
         let Some(principal) = token else {
-            return Err(inner.refuse(&peer, Status::unauthenticated("no token, or an unknown or expired one")));
+            return Err(
+                inner.refuse(&peer, Status::unauthenticated("no token, or one that is unknown, expired or revoked"))
+            );
         };
         let found = request.extensions().get::<PeerNames>();
         let pass = Pass::new(&principal, inner.shared.config.executor_certificates, found);

@@ -26,7 +26,7 @@ struct Complaint {
 }
 
 /// The failure that an answer other than success is.
-pub(crate) fn failure(status: StatusCode, body: &str, has_token: bool) -> Failure {
+pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) -> Failure {
     let message = match serde_json::from_str::<Problem>(body) {
         // Whoever reads the server's log finds the cause by it.
         Ok(problem) if status.is_server_error() && !problem.request_id.is_empty() => {
@@ -35,15 +35,17 @@ pub(crate) fn failure(status: StatusCode, body: &str, has_token: bool) -> Failur
         Ok(problem) => sentence(&problem),
         Err(_) => format!("the server answered {status} and did not say why"),
     };
-    let hint = match (status, has_token) {
-        (StatusCode::UNAUTHORIZED, false) => {
-            "; no token was sent: rondel login keeps one, or give --token-file or RONDEL_TOKEN"
+    let hint = match (status, token_from) {
+        (StatusCode::UNAUTHORIZED, None) => {
+            "; no token was sent: rondel login keeps one, or give --token-file or RONDEL_TOKEN".to_owned()
         }
-        (StatusCode::UNAUTHORIZED, true) => {
-            "; the token that was sent is unknown or has ended: rondel login keeps another one"
+        (StatusCode::UNAUTHORIZED, Some(from)) => {
+            format!(
+                "; the token {from} is unknown or has ended: give another by --token-file, RONDEL_TOKEN or rondel login"
+            )
         }
-        (StatusCode::TOO_MANY_REQUESTS, _) => "; wait a little and try again",
-        _ => "",
+        (StatusCode::TOO_MANY_REQUESTS, _) => "; wait a little and try again".to_owned(),
+        _ => String::new(),
     };
     Failure::new(exit(status), format!("{message}{hint}"))
 }

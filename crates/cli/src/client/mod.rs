@@ -32,29 +32,37 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Which server, and as whom.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
-    /// The server's URL; else that of the context, else `http://127.0.0.1:8080`
-    #[arg(long, global = true, env = "RONDEL_SERVER", value_name = "URL", help_heading = HEADING)]
+    // Variables are read by hand: clap would show a flag whose variable is set as one that must be given.
+    /// The server's URL; else `RONDEL_SERVER`, else that of the context, else `http://127.0.0.1:8080`
+    #[arg(long, global = true, value_name = "URL", help_heading = HEADING)]
     server: Option<String>,
-    /// The context to use instead of the one in use; see rondel context
-    #[arg(long, global = true, env = "RONDEL_CONTEXT", value_name = "NAME", help_heading = HEADING)]
+    /// The context to use instead of `RONDEL_CONTEXT` or the one in use; see rondel context
+    #[arg(long, global = true, value_name = "NAME", help_heading = HEADING)]
     context: Option<String>,
     /// The file with the API token. Without it: the environment's `RONDEL_TOKEN`, the file named by `RONDEL_TOKEN_FILE`,
     /// the token that rondel login kept, or, for a server on this machine, ./rondel-data/admin.token
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     token_file: Option<PathBuf>,
-    /// The file with certificates to trust for an https server, beside those of the host
-    #[arg(long, global = true, env = "RONDEL_CA_FILE", value_name = "FILE", help_heading = HEADING)]
+    /// The file with certificates to trust for an https server, beside those of the host; else `RONDEL_CA_FILE`
+    #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     ca_file: Option<PathBuf>,
-    /// The namespace; else that of the context, else the token's own, else default
-    #[arg(long, global = true, env = "RONDEL_NAMESPACE", value_name = "NAME", help_heading = HEADING)]
+    /// The namespace; else `RONDEL_NAMESPACE`, that of the context, the token's own, or default
+    #[arg(long, global = true, value_name = "NAME", help_heading = HEADING)]
     namespace: Option<String>,
 }
 
+/// A token, and which one it is, in words.
+#[derive(Clone, Debug)]
+pub(crate) struct Credential {
+    pub(crate) token: Token,
+    pub(crate) from: String,
+}
+
 /// A server's API, as one token sees it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Client {
     base: Url,
-    token: Option<Token>,
+    token: Option<Credential>,
     namespace: Option<String>,
     http: reqwest::Client,
 }
@@ -90,6 +98,21 @@ pub(crate) struct Refusal {
 impl ClientArgs {
     /// The client that these flags describe. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
+        self.clone().over(Self::of_environment()).client_of_all()
+    }
+
+    /// These, and others where these say nothing.
+    fn over(self, other: Self) -> Self {
+        Self {
+            server: self.server.or(other.server),
+            context: self.context.or(other.context),
+            token_file: self.token_file.or(other.token_file),
+            ca_file: self.ca_file.or(other.ca_file),
+            namespace: self.namespace.or(other.namespace),
+        }
+    }
+
+    fn client_of_all(&self) -> Result<Client, Failure> {
         let contexts = Contexts::read()?;
         let name = self.context_name(&contexts);
         let context = name.as_deref().map(|name| contexts.get(name)).transpose()?;
@@ -99,6 +122,7 @@ impl ClientArgs {
         // A context's token is for its server alone.
         let is_its = known.is_some_and(|known| known == server);
         let kept = name.as_deref().filter(|_| is_its).map(|name| contexts.token(name)).transpose()?.flatten();
+        let kept = kept.map(|token| Credential { token, from: "that rondel login kept".to_owned() });
         let token = self.token(&base, kept)?;
         let namespace = self.namespace.clone().or_else(|| context.filter(|_| is_its)?.namespace.clone());
         Self { namespace, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
@@ -119,11 +143,12 @@ impl ClientArgs {
 
     /// The name of the context that these flags mean, or that is in use.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
-        self.context.clone().or_else(|| contexts.current().map(str::to_owned))
+        let said = self.context.clone().or_else(|| Self::of_environment().context);
+        said.or_else(|| contexts.current().map(str::to_owned))
     }
 
     /// The client with this token, for the server of these flags alone.
-    pub(crate) fn client_with(&self, token: Option<Token>) -> Result<Client, Failure> {
+    pub(crate) fn client_with(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Another part of the program may have set one, which is just as good.
         rustls::crypto::ring::default_provider().install_default().ok();
@@ -147,21 +172,30 @@ impl ClientArgs {
     }
 
     /// The token to send; `kept` is the one that belongs to the context's server.
-    fn token(&self, base: &Url, kept: Option<Token>) -> Result<Option<Token>, Failure> {
+    fn token(&self, base: &Url, kept: Option<Credential>) -> Result<Option<Credential>, Failure> {
+        let of_file = |path: &Path, variable: &str| {
+            let from = format!("of {variable} {}", path.display());
+            token_file::read_existing(path).map(|token| Some(Credential { token, from }))
+        };
         if let Some(path) = &self.token_file {
-            return token_file::read_existing(path).map(Some);
+            return of_file(path, "--token-file");
         }
         if let Some(token) = token_file::from_environment()? {
-            return Ok(Some(token));
+            return Ok(Some(Credential { token, from: "of RONDEL_TOKEN".to_owned() }));
         }
         if let Some(path) = token_file::path_from_environment() {
-            return token_file::read_existing(&path).map(Some);
+            return of_file(&path, "RONDEL_TOKEN_FILE");
         }
         if kept.is_some() {
             return Ok(kept);
         }
         // The token of `rondel dev` is nothing that other machines should see.
-        if is_here(base) { token_file::read(&Path::new(DATA_DIR).join("admin.token")) } else { Ok(None) }
+        if !is_here(base) {
+            return Ok(None);
+        }
+        let path = Path::new(DATA_DIR).join("admin.token");
+        let from = format!("of {}", path.display());
+        Ok(token_file::read(&path)?.map(|token| Credential { token, from }))
     }
 }
 
@@ -180,6 +214,11 @@ fn is_here(url: &Url) -> bool {
 }
 
 impl Client {
+    /// The same in another namespace.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
+        Self { namespace: Some(namespace.to_owned()), ..self.clone() }
+    }
+
     /// GET. `path` is what follows `/api/v1`, in segments, so that no name can break out of it.
     pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
         self.send(Method::GET, path, query, None).await
@@ -291,14 +330,14 @@ impl Client {
 
     /// What a refusal means for whoever called the command.
     pub(crate) fn failure(&self, refusal: &Refusal) -> Failure {
-        answer::failure(refusal.status, &refusal.text, self.token.is_some())
+        answer::failure(refusal.status, &refusal.text, self.token.as_ref().map(|token| token.from.as_str()))
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<RequestBuilder, Failure> {
         // The server shows that a person stands behind what is triggered.
         let request = self.http.request(method, self.url(path, query)?).header("rondel-client", "cli");
         Ok(match &self.token {
-            Some(token) => request.bearer_auth(token.reveal()),
+            Some(Credential { token, .. }) => request.bearer_auth(token.reveal()),
             None => request,
         })
     }
@@ -345,6 +384,10 @@ impl Client {
         let (is_timeout, is_connect) = (error.is_timeout(), error.is_connect());
         let error = error.without_url();
         let cause = if is_connect { last_cause(&error) } else { chain(&error) };
+        if cause.contains("InvalidContentType") {
+            let sentence = format!("the server {place} does not speak TLS there; use http:// in the place of https://");
+            return Failure::new(Exit::Unreachable, sentence);
+        }
         match (is_timeout, is_connect) {
             (_, true) => Failure::new(
                 Exit::Unreachable,

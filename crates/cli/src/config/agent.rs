@@ -14,6 +14,7 @@ use crate::exit::Failure;
 use crate::telemetry::{self, RATIO_DEFAULT, Telling};
 
 const SECTION: &str = "agent";
+const NO_APP: &str = "is missing: give --app, RONDEL_AGENT_APP or the config file's app, the one that its jobs name";
 /// Less would not hold a few long lines.
 const LOG_SIZE_MIN: usize = 64 * 1024;
 
@@ -217,12 +218,14 @@ impl TryFrom<AgentSettings> for AgentConfig {
         let missing = |key: &str| wrong(SECTION, key, "is missing");
         let servers = settings.servers.unwrap_or_default();
         if servers.is_empty() {
-            return Err(missing("servers"));
+            let sentence = "is missing: give --server, RONDEL_AGENT_SERVERS or the config file's servers, such as \
+                http://127.0.0.1:8080";
+            return Err(wrong(SECTION, "servers", sentence));
         }
         let labels = settings.labels.unwrap_or_default();
         let config = Self {
             servers,
-            app: settings.app.ok_or_else(|| missing("app"))?,
+            app: settings.app.ok_or_else(|| wrong(SECTION, "app", NO_APP))?,
             namespace: settings.namespace.ok_or_else(|| missing("namespace"))?,
             name: settings.name,
             token_file: settings.token_file,

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use agent::{AgentConfig, AgentSettings};
 pub(crate) use oidc::OidcSettings;
-pub(crate) use reference::reference;
+pub(crate) use reference::{reference, with_defaults};
 pub(crate) use server::{ServerConfig, ServerSettings};
-pub(crate) use values::{Database, Length, Listen, LogFormat, Size};
+pub(crate) use values::{Database, DatabaseParser, Length, Listen, LogFormat, Size};
 
 use crate::exit::Failure;
 use crate::output;

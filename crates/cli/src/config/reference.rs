@@ -65,6 +65,26 @@ fn section<S: Args>(text: &mut String, name: &str, defaults: &impl Serialize) ->
     Ok(())
 }
 
+/// Lets the help of `server` and `agent` say what holds where nobody says otherwise.
+pub(crate) fn with_defaults(command: Command) -> Command {
+    command
+        .mut_subcommand("server", |server| shown(shown(server, &ServerSettings::defaults()), &OidcSettings::defaults()))
+        .mut_subcommand("agent", |agent| shown(agent, &AgentSettings::defaults()))
+}
+
+fn shown(command: Command, defaults: &impl Serialize) -> Command {
+    let table = toml::Table::try_from(defaults).unwrap_or_default();
+    command.mut_args(|arg| {
+        let text = match table.get(arg.get_id().as_str()) {
+            Some(toml::Value::String(text)) => text.clone(),
+            Some(value) if value.as_array().is_none_or(|all| !all.is_empty()) => value.to_string(),
+            Some(_) | None => return arg,
+        };
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        arg.help(format!("{help} [default: {text}]"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::ConfigFile;

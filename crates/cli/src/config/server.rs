@@ -15,12 +15,14 @@ use rondel_store::DatabaseUrl;
 use rondel_web::{Rate, TlsFiles};
 use serde::{Deserialize, Serialize};
 
-use super::values::{Database, ExecutorCertificates};
+use super::values::{Database, DatabaseParser, ExecutorCertificates};
 use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
 use crate::telemetry::{self, RATIO_DEFAULT, Telling};
 
 const SECTION: &str = "server";
+const NO_DATABASE: &str = "is missing: give --database, RONDEL_SERVER_DATABASE or the config file's database, such as \
+    postgres://rondel@127.0.0.1/rondel or sqlite:///var/lib/rondel/rondel.db";
 /// Beats cost the database, and every pause of a process would look like its end.
 const BEAT_MIN: Duration = Duration::from_millis(200);
 /// So long nobody does what a dead server had to do.
@@ -43,6 +45,7 @@ const RETENTION_MIN: Duration = Duration::from_secs(1);
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_DATABASE", hide_env_values = true)]
+    #[arg(value_parser = DatabaseParser)]
     #[arg(
         help = "The database: sqlite:///path/file.db, postgres://user:password@host/name or mysql://user:password@host/name"
     )]
@@ -294,9 +297,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             (None, Some(_)) => return Err(wrong(SECTION, "tls_cert", "is missing: the certificate of tls_key")),
         };
         let config = Self {
-            database: settings
-                .database
-                .ok_or_else(|| wrong(SECTION, "database", "is missing: where is the database?"))?,
+            database: settings.database.ok_or_else(|| wrong(SECTION, "database", NO_DATABASE))?,
             listen: settings.listen.ok_or_else(|| missing("listen"))?.0,
             node_name: settings.node_name,
             advertise: settings.advertise,

@@ -1,10 +1,13 @@
 //! Values of settings that are read from text, wherever the text stands: flag, environment or file.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
 use rondel_admin::gateway::Certificates;
 use rondel_admin::oidc::GroupRole;
 use rondel_core::time::{format_duration, parse_duration};
@@ -127,6 +130,28 @@ impl fmt::Debug for Database {
 }
 
 text_value!(Database);
+
+/// Reads a database's URL from a flag or its variable. What is refused is said without the password: clap's own sentence
+/// repeats the text as it was given.
+#[derive(Clone, Debug)]
+pub(crate) struct DatabaseParser;
+
+impl TypedValueParser for DatabaseParser {
+    type Value = Database;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Database, clap::Error> {
+        let parsed = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned()).and_then(str::parse);
+        parsed.map_err(|sentence| {
+            let message = format!("the database's URL (--database or its variable): {sentence}");
+            command.clone().error(ErrorKind::ValueValidation, message)
+        })
+    }
+}
 
 /// What executors need beside a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

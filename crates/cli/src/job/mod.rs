@@ -14,7 +14,7 @@ use rondel_core::Timestamp;
 use serde_json::Value;
 
 use crate::client::{Body, Client, ClientArgs, text_of, time_of};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::run::{self, WaitArgs};
 use crate::terminal::harmless;
@@ -69,7 +69,7 @@ enum JobCommand {
     /// Put back the definition that code declares
     Reset(NameArgs),
     /// Delete a job; its runs stay
-    Delete(NameArgs),
+    Delete(DeleteArgs),
     /// Show what became of each planned fire, and what is ahead
     Fires(FiresArgs),
     /// Say why a job ran or did not run at an instant
@@ -81,6 +81,16 @@ struct NameArgs {
     /// The job's name
     #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
+}
+
+#[derive(Debug, Args)]
+struct DeleteArgs {
+    /// The job's name
+    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    name: String,
+    /// Taken as apply takes it; nothing is asked without it either
+    #[arg(short, long)]
+    yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -134,7 +144,9 @@ impl JobArgs {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {
             JobCommand::Create(args) => {
-                let created = client.post(&["jobs"], &args.document()?).await?;
+                let document = args.document()?;
+                let created =
+                    client.post(&["jobs"], &document).await.map_err(|failure| there_already(failure, &document))?;
                 saved(&created, format)
             }
             JobCommand::Plan(args) => args.run(&client, format).await,
@@ -168,6 +180,16 @@ fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
         output::talk(&format!("warning: {}", harmless(warning)));
     }
     VIEW.line(job, format)
+}
+
+/// Which job it is that exists, and how it is changed.
+fn there_already(failure: Failure, document: &str) -> Failure {
+    let name = serde_json::from_str::<Value>(document).map(|job| text_of(&job["name"])).unwrap_or_default();
+    if failure.exit() != Exit::Conflict {
+        return failure;
+    }
+    let hint = format!(": {name}; to change it: rondel job edit {name}, or rondel job apply -f FILE");
+    failure.with_hint(&harmless(&hint))
 }
 
 async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Result<(), Failure> {

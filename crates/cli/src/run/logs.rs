@@ -75,7 +75,22 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
     let given = [("attempt", &attempt), ("level", &args.level), ("contains", &args.contains)];
     let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
     let log = Log { client, path: ["runs", &id, "logs"], query, format: format.format };
-    if args.follow { log.follow().await } else { log.pages().await }
+    if args.follow {
+        log.follow().await?
+    } else {
+        log.pages().await?
+    }
+    if log.is_plain() { tell_why_it_never_began(client, &id).await } else { Ok(()) }
+}
+
+/// A run that ended before it began wrote nothing, and what it ended of stands in its message alone.
+async fn tell_why_it_never_began(client: &Client, id: &str) -> Result<(), Failure> {
+    let run = client.get(&["runs", id], &[]).await?.value()?;
+    if run["started_at"].is_null() && !run["finished_at"].is_null() {
+        let (status, message) = (text_of(&run["status"]), text_of(&run["message"]));
+        output::talk(&harmless(&format!("the run never began, so it wrote nothing; {status}: {message}")));
+    }
+    Ok(())
 }
 
 async fn newest_of(client: &Client, job: &str) -> Result<String, Failure> {
@@ -122,6 +137,11 @@ impl Log<'_> {
                 next => return self.close(&items, next.as_deref()),
             }
         }
+    }
+
+    /// Whether a person reads it.
+    fn is_plain(&self) -> bool {
+        matches!(self.format, Format::Table | Format::Wide)
     }
 
     fn searches(&self) -> bool {

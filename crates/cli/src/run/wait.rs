@@ -7,17 +7,19 @@ use rondel_core::RunStatus;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::VIEW;
+use super::{MESSAGE_LEN_MAX, VIEW};
 use crate::client::{Body, Client, text_of};
 use crate::config::Length;
 use crate::exit::{Exit, Failure};
-use crate::format::FormatArgs;
+use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
 /// How often the server is asked at first, and at most later.
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
+/// After so long without an executor it is told why.
+const SILENT_MAX: Duration = Duration::from_secs(3);
 
 /// Whether to wait.
 #[derive(Debug, Args)]
@@ -74,6 +76,7 @@ pub(crate) async fn print_or_wait(
     let mut body = made;
     let mut period = POLL_MIN;
     let mut told = String::new();
+    let mut lonely_since = Some(Instant::now());
     loop {
         let status = status_of(&body)?;
         let now = how_it_goes(&body.value()?);
@@ -84,7 +87,14 @@ pub(crate) async fn print_or_wait(
         }
         if status.is_terminal() {
             VIEW.line(&body, format)?;
+            tell_whole_message(&body.value()?, format);
             return if status == RunStatus::Succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) };
+        }
+        if status == RunStatus::Running {
+            lonely_since = None;
+        } else if lonely_since.is_some_and(|since| since.elapsed() >= SILENT_MAX) {
+            lonely_since = None;
+            tell_what_is_missing(client, &body.value()?).await;
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Failure::new(Exit::TimedOut, format!("run {id} is still {status}")));
@@ -93,6 +103,33 @@ pub(crate) async fn print_or_wait(
         period = (period * 2).min(POLL_MAX);
         body = client.get(&["runs", &id], &[]).await?;
     }
+}
+
+/// A table has no room for a long message, of which the end often says what to do.
+fn tell_whole_message(run: &Value, format: FormatArgs) {
+    let message = text_of(&run["message"]);
+    if matches!(format.format, Format::Table) && message.chars().count() > MESSAGE_LEN_MAX {
+        output::talk(&harmless(&message));
+    }
+}
+
+/// Says once that nobody is there who could run it.
+async fn tell_what_is_missing(client: &Client, run: &Value) {
+    let job = text_of(&run["job"]);
+    if let Some(app) = app_without_executors(client, &job).await {
+        output::talk(&format!(
+            "still waiting: app {app} of job {job} has no executor online (rondel executor list); Ctrl-C ends the waiting, \
+             the run goes on"
+        ));
+    }
+}
+
+/// The app of a job, if nobody of it is online.
+pub(crate) async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
+    let job = client.get(&["jobs", job], &[]).await.and_then(|body| body.value()).ok()?;
+    let apps = client.get(&["apps"], &[]).await.and_then(|body| body.value()).ok()?;
+    let app = apps["items"].as_array()?.iter().find(|app| app["name"] == job["app"])?;
+    (app["executor_count"].as_u64() == Some(0)).then(|| text_of(&app["name"]))
 }
 
 /// `running on executor-1, attempt 2, 30 of 100`

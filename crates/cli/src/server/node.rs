@@ -1,5 +1,6 @@
 //! A server as it runs in this process: engine, port and token, put together and taken apart in the right order.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(crate) struct Node {
     rate: Option<Rate>,
     oidc: Option<Arc<Oidc>>,
     address: SocketAddr,
+    /// Where others reach it, if that is said.
+    advertise: Option<String>,
     lifecycle: Lifecycle,
     store: Arc<SqlStore>,
 }
@@ -70,7 +73,8 @@ impl Node {
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
         let is_tls = tls.is_some();
         let oidc = config.oidc.clone().map(Oidc::new).map(Arc::new);
-        let node = Self { engine, token, is_tls, rate: config.api_rate, oidc, address, lifecycle, store };
+        let (rate, advertise) = (config.api_rate, config.advertise.clone());
+        let node = Self { engine, token, is_tls, rate, oidc, address, advertise, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
@@ -119,6 +123,11 @@ impl Node {
         format!("{}://{}", self.scheme(), SocketAddr::new(local, self.address.port()))
     }
 
+    /// Where a browser reaches it: as it is advertised, else as this machine does.
+    fn entry_url(&self) -> String {
+        self.advertise.as_ref().map_or_else(|| self.url(), |url| url.trim_end_matches('/').to_owned())
+    }
+
     /// The line with a link that opens the console, once, with the rights of the token of this server.
     pub(crate) async fn sign_in_line(&self) -> Result<String, Failure> {
         let (store, now) = (self.engine.store(), self.engine.now());
@@ -135,9 +144,9 @@ impl Node {
         let secret = sign_in::setup_link(self.engine.store(), self.engine.now()).await?;
         Ok(match secret {
             Some(secret) => {
-                format!("set up: {}/set-up?token={} (makes the first account, once)", self.url(), secret.reveal())
+                format!("set up: {}/set-up?token={} (makes the first account, once)", self.entry_url(), secret.reveal())
             }
-            None => format!("sign in: {}/sign-in", self.url()),
+            None => format!("sign in: {}/sign-in", self.entry_url()),
         })
     }
 
@@ -192,7 +201,15 @@ impl Node {
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| Failure::of(format!("cannot listen on {address}"), &error))
+    TcpListener::bind(address).await.map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::AddrInUse => "; is another rondel running? choose another port with --listen",
+            ErrorKind::AddrNotAvailable => "; this machine has no such address, choose one of its own with --listen",
+            ErrorKind::PermissionDenied => "; ports below 1024 need a right of their own, choose another with --listen",
+            _ => "",
+        };
+        Failure::of(format!("cannot listen on {address}"), &error).with_hint(hint)
+    })
 }
 
 async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<SqlStore>, Failure> {

@@ -40,6 +40,10 @@ impl<'a> Telling<'a> {
     }
 }
 
+/// PostgreSQL's notices, such as that a table is there already, look like failures at each start. A filter that names the
+/// target has the last word.
+const QUIET: &str = "sqlx::postgres::notice=warn";
+
 /// Traces that are on their way; nothing where none are told.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
@@ -84,11 +88,17 @@ impl Telemetry {
     }
 }
 
+fn quiet(filter: &str) -> Result<EnvFilter, Failure> {
+    // Without a word, errors alone are told.
+    let filter = if filter.is_empty() { "error" } else { filter };
+    EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| Failure::refused(error.to_string()))
+}
+
 fn lines<S>(filter: &str, format: LogFormat) -> Result<Box<dyn Layer<S> + Send + Sync>, Failure>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
-    let filter = EnvFilter::try_new(filter).map_err(|error| Failure::refused(error.to_string()))?;
+    let filter = quiet(filter)?;
     Ok(match format {
         LogFormat::Text => {
             let is_terminal = std::io::stderr().is_terminal();
@@ -97,4 +107,16 @@ where
         }
         LogFormat::Json => JsonLines::new(std::io::stderr).with_filter(filter).boxed(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_of_the_driver_are_quiet_until_somebody_asks_for_them() {
+        for (filter, is_quiet) in [("info", true), ("sqlx=debug", true), ("info,sqlx::postgres::notice=info", false)] {
+            assert_eq!(quiet(filter).unwrap().to_string().contains(QUIET), is_quiet, "{filter}");
+        }
+    }
 }

@@ -40,5 +40,77 @@ fn a_server_and_an_agent_finish_what_is_under_way() {
 fn an_agent_needs_a_token_file_that_holds_a_token() {
     let agent = ["agent", "--server", "http://127.0.0.1:1", "--app", "work", "--token-file"];
     run(&[&agent[..], &["/nowhere/token"]].concat()).refused(1, &["there is no token file /nowhere/token"]);
+    run(&agent[..5]).refused(2, &["no token: give --token-file", "RONDEL_TOKEN", "rondel token create"]);
     run(&[&agent[..], &["/dev/null"]].concat()).refused(1, &["/dev/null holds no token"]);
+}
+
+#[test]
+fn what_keeps_runs_waiting_and_agents_out_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (database, token) = (format!("sqlite://{}", path("rondel.db")), path("admin.token"));
+    let mut server = Program::start(&[
+        "server",
+        "--database",
+        &database,
+        "--listen",
+        "127.0.0.1:0",
+        "--advertise",
+        "https://rondel.example.com/",
+        "--data-dir",
+        folder.path().to_str().unwrap(),
+    ]);
+    let url = server.url();
+    let entry = server.wait_for("it says how to come in", |server| {
+        server.said("stderr").lines().find(|line| line.starts_with("set up: ")).map(str::to_owned)
+    });
+    assert!(entry.starts_with("set up: https://rondel.example.com/set-up?token="), "{entry}");
+    let client = ["--server", &url, "--token-file", &token];
+    let say = |args: &[&str]| run(&[args, &client].concat());
+
+    let create = ["job", "create", "--name", "lonely", "--app", "misspelt", "--handler", "shell"];
+    assert_eq!(say(&create).code, Some(0));
+    let waited = say(&["job", "trigger", "lonely", "--wait", "--wait-timeout", "5s", "-o", "name"]);
+    assert_eq!(waited.code, Some(7), "{}", waited.stderr);
+    assert!(
+        waited.stderr.contains("still waiting: app misspelt of job lonely has no executor online"),
+        "{}",
+        waited.stderr
+    );
+    let doctor = say(&["doctor"]);
+    assert!(doctor.stdout.contains("1 of job lonely wait for app misspelt"), "{}", doctor.stdout);
+    assert_eq!(say(&["job", "cancel", "lonely", "--reason", "nobody comes"]).code, Some(0));
+    let id = say(&["run", "list", "-o", "name"]).stdout.trim().to_owned();
+    let logs = say(&["run", "logs", &id]);
+    assert_eq!((logs.code, logs.stdout.as_str()), (Some(0), ""), "{}", logs.stderr);
+    assert!(logs.stderr.contains("the run never began, so it wrote nothing; cancelled"), "{}", logs.stderr);
+
+    let make = ["token", "create", "rv", "--kind", "executor", "--role", "executor:default/fresh"];
+    let made = say(&make);
+    assert!(made.stderr.contains("note: app default/fresh was not there and was made"), "{}", made.stderr);
+    assert!(!say(&make).stderr.contains("was not there"), "the app is there by now");
+    say(&["token", "revoke", "rv"]).refused(2, &["several tokens are called \"rv\""]);
+    let known = say(&["token", "create", "billing", "--kind", "executor", "--role", "executor:default/misspelt"]);
+    std::fs::write(path("agent.token"), &known.stdout).unwrap();
+    let revoked = say(&["token", "revoke", "billing"]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    assert!(revoked.stderr.contains("ends within a minute"), "{}", revoked.stderr);
+    let mut agent =
+        Program::start(&["agent", "--app", "misspelt", "--server", &url, "--token-file", &path("agent.token")]);
+    let refused = agent.wait_for("it says that it is refused", |agent| {
+        agent.said("stderr").lines().find(|line| line.contains("refused by the server")).map(str::to_owned)
+    });
+    for words in [
+        "unknown, expired or revoked",
+        &format!("that of {} and begins with {}", path("agent.token"), &known.stdout[..17]),
+        "--kind executor --role executor:default/misspelt makes one",
+        "goes on trying, every 2s",
+    ] {
+        assert!(refused.contains(words), "{words:?} is not in {refused:?}");
+    }
+    assert!(!refused.contains(known.stdout.trim()), "{refused}");
+    agent.signal(Signal::TERM);
+    agent.end();
+    server.signal(Signal::TERM);
+    server.end();
 }

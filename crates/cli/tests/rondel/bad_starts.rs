@@ -22,7 +22,7 @@ fn the_port_is_taken() {
     let starts = [&["dev"][..], &["server", "--database", "sqlite://rondel.db"]];
     for command in starts {
         let ended = run_in(folder.path(), &[command, &["--listen", &address]].concat());
-        ended.refused(1, &[&format!("cannot listen on {address}"), "in use"]);
+        ended.refused(1, &[&format!("cannot listen on {address}"), "in use", "another rondel", "--listen"]);
     }
     assert_eq!(names(folder.path()), [""; 0]);
 }

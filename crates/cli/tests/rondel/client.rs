@@ -1,5 +1,7 @@
 //! Client commands where no server is needed.
 
+use std::io::{Read as _, Write as _};
+
 use crate::process::{end, rondel, run, run_with_input};
 
 #[test]
@@ -12,6 +14,19 @@ fn a_server_that_is_not_there() {
     let mut by_variable = rondel();
     by_variable.args(["executor", "list"]).env("RONDEL_SERVER", "http://127.0.0.1:1").current_dir("/");
     end(&mut by_variable).refused(8, &["cannot reach the server http://127.0.0.1:1"]);
+}
+
+#[test]
+fn a_server_that_speaks_no_tls() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let answers = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        stream.read_to_end(&mut Vec::new()).ok();
+    });
+    run(&["job", "list", "--server", &url]).refused(8, &["does not speak TLS there", "use http://"]);
+    answers.join().unwrap();
 }
 
 #[test]

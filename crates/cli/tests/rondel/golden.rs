@@ -50,6 +50,13 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("job-fires", &["job", "fires", "report.daily", "--from", "2099-01-01T00:00:00Z", "--to", "2099-01-03T00:00:00Z"]),
     ("job-why", &["job", "why", "report.daily", "--at", "2099-01-01T02:30:00Z"]),
     ("job-create-wrong", &["job", "create", "--name", "x", "--app", "a", "--handler", "h", "--cron", "99 * * * * ?"]),
+    ("job-create-exists", &["job", "create", "--name", "manual", "--app", "tools", "--handler", "shell"]),
+    ("job-why-usage", &["job", "why"]),
+    ("token-create-kind", &["token", "create", "x", "--role", "executor:default/billing"]),
+    ("token-create-place", &["token", "create", "x", "--kind", "executor", "--role", "executor:billing"]),
+    ("token-revoke-missing", &["token", "revoke", "nosuch"]),
+    ("token-unknown", &["job", "list", "--token-file", "wrong.token"]),
+    ("doctor-unreachable", &["doctor", "--server", "http://127.0.0.1:1"]),
     ("job-trigger", &["job", "trigger", "manual"]),
     ("job-cancel", &["job", "cancel", "manual"]),
     ("run-list-empty", &["run", "list", "--job", "report.daily"]),
@@ -66,7 +73,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("api-missing", &["api", "GET", "/nosuch"]),
     ("cron-next", &["cron", "next", "0 30 2 * * ?", "--after", "2026-03-08T00:00:00Z", "--count", "2"]),
     ("cron-explain", &["cron", "explain", "0 30 2 * * ?", "--after", "2026-03-08T00:00:00Z"]),
-    ("job-delete", &["job", "delete", "manual"]),
+    ("job-delete", &["job", "delete", "manual", "--yes"]),
     ("context-list-empty", &["context", "list"]),
     ("context-add", &["context", "add", "prod", "--url", "https://rondel.example.com", "--namespace", "team"]),
     ("context-list", &["context", "list"]),
@@ -102,7 +109,10 @@ struct Stage {
 impl Stage {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for (name, text) in [("jobs.yaml", JOBS), ("changed.yaml", CHANGED), ("wrong.yaml", WRONG)] {
+        let token = "rondel_pat_of_nobody_at_all\n";
+        for (name, text) in
+            [("jobs.yaml", JOBS), ("changed.yaml", CHANGED), ("wrong.yaml", WRONG), ("wrong.token", token)]
+        {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
         let data = folder.path().join("data");

@@ -37,7 +37,7 @@ fn bad_settings_are_refused_before_anything_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let db = "database = \"sqlite://rondel.db\"\n";
     for (text, words) in [
-        ("[server]\n", &["server.database"][..]),
+        ("[server]\n", &["server.database", "--database", "RONDEL_SERVER_DATABASE", "postgres://"][..]),
         (&format!("[server]\n{db}lease = \"2s\"\n"), &["server.lease", "4 beats"]),
         (&format!("[server]\n{db}listen = \"nowhere\"\n"), &["rondel.toml, line 3", "\"nowhere\""]),
         (&format!("[server]\n{db}litsen = \"127.0.0.1:1\"\n"), &["rondel.toml, line 3", "litsen"]),
@@ -50,7 +50,42 @@ fn bad_settings_are_refused_before_anything_is_opened() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
     run(&["server", "check-config", "--config", "/nowhere/rondel.toml"]).refused(2, &["/nowhere/rondel.toml"]);
-    run(&["agent", "check-config", "--server", "http://127.0.0.1:1"]).refused(2, &["agent.app"]);
+    run(&["agent", "check-config", "--server", "http://127.0.0.1:1"]).refused(2, &["agent.app", "--app"]);
+    run(&["agent", "check-config", "--app", "work"]).refused(2, &["agent.servers", "--server"]);
+}
+
+#[test]
+fn a_database_url_that_is_wrong_keeps_its_password() {
+    let said = |command: &mut std::process::Command| {
+        let ended = end(command.current_dir("/"));
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+        ended.stderr
+    };
+    for url in ["pg://rondel:hunter2@db/rondel", "rondel:hunter2@db", "postgres:/rondel:hunter2@db/rondel"] {
+        for command in ["server", "bench"] {
+            assert!(said(rondel().args([command, "--database", url])).contains("is not a database URL"));
+        }
+        let by_variable = said(rondel().arg("server").env("RONDEL_SERVER_DATABASE", url));
+        assert!(by_variable.contains("is not a database URL"), "{by_variable}");
+    }
+    let unencoded = said(rondel().args(["server", "--database", "postgres://rondel:hun@ter2/w#hunter2@db/rondel"]));
+    assert!(unencoded.contains("write @ as %40"), "{unencoded}");
+}
+
+#[test]
+fn a_token_in_the_place_of_its_file_is_not_repeated() {
+    let token = format!("rondel_exec_{}", "0123456789abcdef".repeat(4));
+    let server = ["--server", "http://127.0.0.1:1"];
+    for command in [&["job", "list"][..], &["agent", "--app", "work"]] {
+        let ended = run(&[command, &server, &["--token-file", &token]].concat());
+        ended.refused(2, &["a token file is named by its path"]);
+        assert!(!ended.stderr.contains(&token), "{}", ended.stderr);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["server", "--database", "sqlite://x.db", "--listen", "127.0.0.1:0", "--admin-token-file", &token];
+    run_in(folder.path(), &args).refused(2, &["a token file is named by its path"]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
 
 #[test]
@@ -68,6 +103,15 @@ fn the_help_is_there_and_mistakes_are_usage_errors() {
     for args in [&["--help"][..], &["server", "--help"], &["job", "create", "--help"], &["--version"], &["version"]] {
         let ended = run(args);
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{args:?}");
+    }
+    for (program, defaults) in [
+        ("server", &["[default: 127.0.0.1:8080]", "[default: ./rondel-data]", "[default: 30days]"][..]),
+        ("agent", &["[default: default]", "[default: 16]", "[default: 1m]"]),
+    ] {
+        let help = run(&[program, "--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        for default in defaults {
+            assert!(help.contains(default), "{default} is not in the help of {program}");
+        }
     }
     for args in [
         &[][..],

@@ -46,8 +46,9 @@ impl DayRule {
             (_, "?") => read_day_of_month(specs[0], of_month),
             _ => {
                 read_day_of_month(specs[0], of_month)?;
-                Err(of_week
-                    .refuse(CronField::DayOfWeek, "? here or in day of month, as Quartz reads only one of the two"))
+                let allowed =
+                    "? here or in day of month, as Quartz reads only one of the two: 0 0 8 * * ? or 0 0 8 ? * MON";
+                Err(of_week.refuse(CronField::DayOfWeek, allowed))
             }
         }
     }

@@ -7,6 +7,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_core::time::format_duration;
 use tokio::time::Instant;
 
 use crate::engine::Engine;
@@ -87,7 +88,12 @@ impl Dialler {
 
     fn say_refused(&mut self, reason: String) {
         if self.said.as_ref() != Some(&reason) {
-            tracing::error!(server = %self.url, "refused by the server at {}, and tried on in silence: {reason}", self.url);
+            let period = format_duration(self.engine.setup.timing.reconnect_max);
+            tracing::error!(
+                server = %self.url,
+                "refused by the server at {}: {reason}. This executor goes on trying, every {period}, and says so once",
+                self.url
+            );
             self.said = Some(reason);
         }
     }

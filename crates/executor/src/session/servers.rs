@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use rondel_core::access::{is_token, token_beginning};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
@@ -61,6 +62,9 @@ impl TokenSource {
         let token = match self {
             Self::None => return Ok(None),
             Self::Text(token) => token.clone(),
+            Self::File(path) if path.to_str().is_some_and(is_token) => {
+                return Err("a token file is named by its path, and this is a token itself".to_owned());
+            }
             Self::File(path) => tokio::fs::read_to_string(path)
                 .await
                 .map_err(|error| format!("read the token file {}: {error}", path.display()))?,
@@ -70,6 +74,23 @@ impl TokenSource {
             .map_err(|_| "the token holds characters that no token has".to_owned())?;
         value.set_sensitive(true);
         Ok(Some(value))
+    }
+
+    /// Which token a server refused: where it comes from, and its beginning, by which lists of tokens show it.
+    pub(crate) async fn shown(&self) -> String {
+        match self {
+            Self::None => "none was sent: name one with .token_file(path) or .token(text)".to_owned(),
+            Self::Text(token) => {
+                format!(
+                    "the one sent is that of RONDEL_TOKEN or .token(…) and begins with {}",
+                    token_beginning(token.trim())
+                )
+            }
+            Self::File(path) => {
+                let text = tokio::fs::read_to_string(path).await.unwrap_or_default();
+                format!("the one sent is that of {} and begins with {}", path.display(), token_beginning(text.trim()))
+            }
+        }
     }
 }
 
@@ -200,5 +221,10 @@ mod tests {
         assert!(!format!("{header:?}").contains("hidden"));
         let missing = TokenSource::File("/nonexistent/token".into()).header().await.unwrap_err();
         assert!(missing.contains("/nonexistent/token"), "{missing}");
+        let secret = format!("rondel_exec_{}", "0123456789abcdef".repeat(4));
+        let swapped = TokenSource::File(secret.clone().into()).header().await.unwrap_err();
+        assert!(swapped.contains("is named by its path") && !swapped.contains(&secret), "{swapped}");
+        let shown = TokenSource::Text(secret).shown().await;
+        assert!(shown.ends_with("begins with rondel_exec_01234"), "{shown}");
     }
 }

@@ -84,7 +84,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
     let channel = connected
         .map_err(|_| End::Unreachable("no connection in time".to_owned()))?
-        .map_err(|error| End::Unreachable(error_line(&error)))?;
+        .map_err(|error| End::Unreachable(with_hint(error_line(&error))))?;
     let (sender, receiver) = mpsc::channel(CHANNEL_MAX);
     let mut request = Request::new(ReceiverStream::new(receiver));
     if let Some(token) = engine.servers.token.header().await.map_err(End::Unreachable)? {
@@ -99,10 +99,12 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
         let first = inbound.message().await?;
         Ok::<_, Status>((inbound, first))
     };
-    let (inbound, first) = timeout(timing.connect_timeout, welcomed)
-        .await
-        .map_err(|_| End::Unreachable("no welcome in time".to_owned()))?
-        .map_err(|status| not_welcome(&status))?;
+    let welcomed = timeout(timing.connect_timeout, welcomed).await;
+    let (inbound, first) = match welcomed.map_err(|_| End::Unreachable("no welcome in time".to_owned()))? {
+        Ok(welcomed) => welcomed,
+        Err(status) if is_about_token(&status) => return Err(End::Refused(refused_token(engine, &status).await)),
+        Err(status) => return Err(not_welcome(&status)),
+    };
     match first.and_then(|message| message.body) {
         Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => Err(End::Refused(too_old(&welcome))),
         Some(FromServer::Welcome(welcome)) => Ok((sender, inbound, welcome)),
@@ -116,6 +118,31 @@ fn too_old(welcome: &Welcome) -> String {
         "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",
         welcome.node_name, welcome.server_version, welcome.protocol
     )
+}
+
+/// Not the missing certificate, which is told with the same code.
+fn is_about_token(status: &Status) -> bool {
+    status.code() == Code::Unauthenticated && status.message().contains("token")
+}
+
+/// What was refused, and what mends it.
+async fn refused_token(engine: &Engine, status: &Status) -> String {
+    let (identity, shown) = (&engine.identity, engine.servers.token.shown().await);
+    format!(
+        "{}; {shown}. rondel token list --everybody shows those that are good, rondel token create NAME --kind executor \
+         --role executor:{}/{} makes one",
+        status_line(status),
+        identity.namespace,
+        identity.app
+    )
+}
+
+/// The driver's words for an answer in plain HTTP help nobody.
+fn with_hint(line: String) -> String {
+    if line.contains("InvalidContentType") {
+        return format!("{line}; the server does not speak TLS there: use http:// in the place of https://");
+    }
+    line
 }
 
 fn not_welcome(status: &Status) -> End {

@@ -85,6 +85,14 @@ pub(super) fn hint(error: &Error) -> Option<&'static str> {
     }
 }
 
+/// Whether a statement was refused because the user has no right to it.
+pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
+    match database.try_downcast_ref::<MySqlDatabaseError>() {
+        Some(mysql) => matches!(mysql.number(), 1044 | 1142),
+        None => database.code().as_deref() == Some("42501"),
+    }
+}
+
 /// What an error says about the database as a whole.
 pub(super) fn trouble(error: &Error) -> Trouble {
     match error {

@@ -65,7 +65,8 @@ impl SqlStore {
         let options = AnyConnectOptions::connect_options(&url)?;
         let dialect = url.dialect();
         let mut connection = connect(&url, &options, config.connect_timeout).await?;
-        migrate::run(&mut connection, dialect, &config.server_version).await?;
+        let migrated = migrate::run(&mut connection, dialect, &config.server_version).await;
+        migrated.map_err(|error| not_migrated(&url, error))?;
         connection.close().await.map_err(OpenError::Migrate)?;
 
         let probe_options = options.clone();
@@ -148,8 +149,24 @@ async fn connect(
 /// What a person in front of a new installation can mend, in words that say how.
 fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
     let sqlx::Error::Database(database) = error else { return None };
-    let hint = failure::hint(error)?;
+    let hint = failure::hint(error)?.to_owned();
     Some(OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint })
+}
+
+/// The same of a database that lets its user in and make no tables.
+fn not_migrated(url: &DatabaseUrl, error: OpenError) -> OpenError {
+    let OpenError::Migrate(sqlx::Error::Database(database)) = &error else { return error };
+    if !failure::is_forbidden(database.as_ref()) {
+        return error;
+    }
+    let (user, name) = url.user_and_name();
+    let (user, name) = (user.unwrap_or("USER"), name.unwrap_or("DATABASE"));
+    let cure = match url.dialect() {
+        Dialect::Postgres => format!("ALTER DATABASE \"{name}\" OWNER TO \"{user}\""),
+        Dialect::MySql | Dialect::Sqlite => format!("GRANT ALL ON `{name}`.* TO '{user}'"),
+    };
+    let hint = format!("user {user} may not make tables in database {name}; as an administrator of it: {cure}");
+    OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint }
 }
 
 fn pool(size: u32, settings: Vec<String>, config: &StoreConfig) -> AnyPoolOptions {

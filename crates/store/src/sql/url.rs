@@ -39,6 +39,17 @@ impl DatabaseUrl {
         }
     }
 
+    /// The user and the database that it names, as they are written.
+    pub(super) fn user_and_name(&self) -> (Option<&str>, Option<&str>) {
+        let Place::Server(_, url) = &self.0 else { return (None, None) };
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        let rest = rest.split('?').next().unwrap_or_default();
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let user = authority.rsplit_once('@').map(|(user, _)| user.split(':').next().unwrap_or_default());
+        let named = |text: &&str| !text.is_empty();
+        (user.filter(named), Some(path).filter(named))
+    }
+
     pub(super) fn dialect(&self) -> Dialect {
         match &self.0 {
             Place::File(_) => Dialect::Sqlite,
@@ -67,6 +78,9 @@ impl FromStr for DatabaseUrl {
         let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
         let server = |dialect, name: &str| {
             let authority = rest.strip_prefix("//").filter(|rest| !rest.is_empty()).ok_or_else(unknown)?;
+            if is_cut_short(authority) {
+                return Err(OpenError::Unencoded { url: without_password(text) });
+            }
             Ok(Self(Place::Server(dialect, format!("{name}://{authority}"))))
         };
         match scheme {
@@ -101,6 +115,12 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
+/// Whether a password ends before its end: an @ behind the first slash, or a #, which nothing in such a URL has.
+fn is_cut_short(rest: &str) -> bool {
+    let path = rest.split('?').next().unwrap_or_default().split_once('/').map_or("", |(_, path)| path);
+    path.contains('@') || rest.contains('#')
+}
+
 fn without_password(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     // A password may hold what nobody encoded: the last @ of the whole address ends it.
@@ -112,7 +132,7 @@ fn without_password(url: &str) -> String {
             };
             format!("{}{user}{secret}{}", &url[..start], &url[at..])
         }
-        None => url.to_owned(),
+        None => without_false_port(url, start),
     };
     let Some((head, query)) = shown.split_once('?') else { return shown };
     let hide = |pair: &str| match pair.split_once('=') {
@@ -121,6 +141,17 @@ fn without_password(url: &str) -> String {
     };
     let pairs: Vec<String> = query.split('&').map(hide).collect();
     format!("{head}?{}", pairs.join("&"))
+}
+
+/// Behind a colon without an @ stands a port; whatever else stands there may be a password whose host was forgotten.
+fn without_false_port(url: &str, start: usize) -> String {
+    let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
+    match url[start..end].split_once(':') {
+        Some((host, port)) if !host.starts_with('[') && !port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("{}{host}:***{}", &url[..start], &url[end..])
+        }
+        _ => url.to_owned(),
+    }
 }
 
 fn percent_encode(path: &str) -> String {
@@ -163,13 +194,24 @@ mod tests {
             ("postgres://u:p@h/d", "postgres://u:***@h/d"),
             ("postgresql://u@h/d", "postgres://u@h/d"),
             ("mysql://u:p@h:3306/d?ssl-mode=DISABLED", "mysql://u:***@h:3306/d?ssl-mode=DISABLED"),
-            ("mariadb://u:a/b@c@h/d", "mysql://u:***@h/d"),
+            ("mariadb://u:a@c@h/d", "mysql://u:***@h/d"),
+            ("postgres://u:forgotten", "postgres://u:***"),
+            ("postgres://[::1]:5432/d", "postgres://[::1]:5432/d"),
             ("postgres://h/d?user=u&password=p", "postgres://h/d?user=u&password=***"),
         ] {
             let url: DatabaseUrl = given.parse().unwrap();
             assert_eq!(url.to_string(), shown);
             assert_eq!(format!("{url:?}"), shown);
         }
+    }
+
+    #[test]
+    fn a_password_that_ends_too_early_is_not_dialled() {
+        for given in ["postgres://u:p@ss/w#rd@h/d", "mariadb://u:a/b@c@h/d", "mysql://u:p#x@h/d"] {
+            let error = given.parse::<DatabaseUrl>().unwrap_err().to_string();
+            assert!(error.contains("u:***@h/d") && error.contains("@ as %40"), "{error}");
+        }
+        assert!("postgres://u:p%40ss%2Fw%23rd@h/d".parse::<DatabaseUrl>().is_ok());
     }
 
     #[test]

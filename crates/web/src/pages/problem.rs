@@ -17,6 +17,8 @@ use crate::problem::{Code, Complaint, Problem};
 pub(crate) struct Wanted {
     prefs: Prefs,
     here: String,
+    /// Whether it is about making the first account, for which links of their own are printed.
+    is_set_up: bool,
 }
 
 #[derive(Template)]
@@ -43,6 +45,7 @@ pub(crate) fn wanted(request: &Request) -> Option<Wanted> {
     let is_page = !path.starts_with("/api") && accept.contains("text/html");
     is_page.then(|| Wanted {
         prefs: Prefs::new(request.uri(), request.headers()),
+        is_set_up: path == "/set-up",
         here: if request.method().is_safe() { request.uri().to_string() } else { "/".to_owned() },
     })
 }
@@ -53,6 +56,8 @@ impl Wanted {
         let user = response.extensions().get::<CalledBy>().map(|CalledBy(name)| name.clone());
         let t = self.prefs.lang.texts();
         let (title, hint) = t.problem(problem.code());
+        let is_spent_set_up = self.is_set_up && problem.code() == Code::LinkSpent;
+        let hint = if is_spent_set_up { t.problem_set_up_spent_hint } else { hint };
         let page = ProblemPage {
             shell: Shell::new(self.prefs, Nav::None, user, &self.here),
             t,
@@ -62,8 +67,8 @@ impl Wanted {
             detail: problem.detail(),
             complaints: problem.complaints(),
             request_id,
-            how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent),
-            sign_in_again: matches!(problem.code(), Code::SignInRefused | Code::ProviderUnavailable),
+            how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
+            sign_in_again: is_spent_set_up || matches!(problem.code(), Code::SignInRefused | Code::ProviderUnavailable),
         };
         *response.body_mut() = Body::from(page.render().unwrap_or_default());
         headers(response.headers_mut());

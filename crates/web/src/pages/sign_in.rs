@@ -42,6 +42,8 @@ struct SignInPage {
     /// What was typed and not right.
     name: String,
     error: Option<String>,
+    /// Whether the first account is still to be made.
+    is_nobody_there: bool,
     /// Where the provider of sign-ins is gone to, if there is one.
     oidc: Option<String>,
 }
@@ -119,7 +121,8 @@ pub(super) async fn page(
     let shell = Shell::new(prefs, Nav::None, None, &here);
     let (t, next, name) = (shell.t, next.unwrap_or("/").to_owned(), String::new());
     let oidc = oidc_link(&web, &next);
-    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None, oidc };
+    let is_nobody_there = !store.has_admin_account().await?;
+    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None, is_nobody_there, oidc };
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
 }
 
@@ -162,7 +165,17 @@ pub(super) async fn enter(
             let t = shell.t;
             let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
             let oidc = oidc_link(&web, &next);
-            let page = SignInPage { shell, t, token: None, next, was_sent_here: false, name, error, oidc };
+            let page = SignInPage {
+                shell,
+                t,
+                token: None,
+                next,
+                was_sent_here: false,
+                name,
+                error,
+                is_nobody_there: !store.has_admin_account().await?,
+                oidc,
+            };
             html(StatusCode::UNAUTHORIZED, &page)
         }
         SignIn::Blocked(until) => Err(blocked(until, now)),
