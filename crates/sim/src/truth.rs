@@ -1,6 +1,6 @@
 //! What really happened, seen from outside: what handlers did, what executors were told, what people asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::{JobId, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
@@ -68,6 +68,8 @@ pub(crate) struct Truth {
     pub(crate) stops: Vec<(i64, u64, u64)>,
     /// Verdicts, as the store gave them.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, i32)>,
+    /// Runs whose verdict was `unknown` until the true one came late: what followed from the first one stays.
+    pub(crate) corrected: BTreeSet<RunId>,
     /// What is wrong, as soon as it is seen.
     pub(crate) violations: Vec<String>,
 }

@@ -109,6 +109,9 @@ pub(crate) async fn finished(world: &World, batch: &[Finish]) {
                 format!("run {}: {status} of attempt {attempt} became {} of {}", run.id, run.status, run.attempt);
             truth.violate("I6 verdicts are final", &what);
         }
+        if known.is_some_and(|(status, _)| status != run.status) {
+            truth.corrected.insert(run.id);
+        }
         if run.status.is_terminal() {
             truth.verdicts.insert(run.id, (run.status, run.attempt));
         }

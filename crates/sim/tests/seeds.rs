@@ -56,10 +56,14 @@ const TIME: Duration = Duration::from_secs(180);
 
 /// Seeds that break a rule, each with what they show: faults of the engine that are known and not mended. Whoever mends one
 /// takes it out.
-const KNOWN: &[u64] = &[];
+const KNOWN: &[u64] = &[
+    // A broadcast is skipped, and its shards run all the same.
+    7748, // Two fires of a serial job side by side: not looked into yet.
+    11_239,
+];
 
-/// Seeds beyond those that a test run looks at which have shown a fault that is mended by now.
-const MENDED: &[u64] = &[1990, 5047];
+/// Seeds beyond those that a test run looks at which have shown a fault, of the engine or of the checker, that is mended by now.
+const MENDED: &[u64] = &[1990, 4872, 5047];
 
 #[test]
 fn what_was_mended_stays_so() {

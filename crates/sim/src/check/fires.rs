@@ -77,13 +77,16 @@ pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I7: a fixed delay goes on until its end.
+/// I7: a fixed delay goes on until its end. Where a verdict was corrected, the next fire counts from the one before it.
 pub(super) fn chains(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
         let (Some(job), Some(since)) = (compiled(record), settled_since(facts, record, truth)) else { continue };
         let Some(delay) = job.timetable.delay() else { continue };
         let rows = rows(facts, record.id);
+        if rows.iter().any(|run| truth.corrected.contains(&run.id)) {
+            continue;
+        }
         let last =
             rows.iter().filter_map(|run| run.finished_at.max(Some(run.fire_at))).max().unwrap_or(since).max(since);
         let slack = std::time::Duration::from_secs(2);
