@@ -87,7 +87,9 @@ pub(crate) async fn print_or_wait(
         }
         if status.is_terminal() {
             VIEW.line(&body, format)?;
-            tell_whole_message(&body.value()?, format);
+            if let Some(message) = whole_message(&body.value()?, format.format) {
+                output::talk(&message);
+            }
             return if status == RunStatus::Succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) };
         }
         if status == RunStatus::Running {
@@ -106,11 +108,10 @@ pub(crate) async fn print_or_wait(
 }
 
 /// A table has no room for a long message, of which the end often says what to do.
-fn tell_whole_message(run: &Value, format: FormatArgs) {
+fn whole_message(run: &Value, format: Format) -> Option<String> {
     let message = text_of(&run["message"]);
-    if matches!(format.format, Format::Table) && message.chars().count() > MESSAGE_LEN_MAX {
-        output::talk(&harmless(&message));
-    }
+    let is_cut = format == Format::Table && message.chars().count() > MESSAGE_LEN_MAX;
+    is_cut.then(|| harmless(&message).into_owned())
 }
 
 /// Says once that nobody is there who could run it.
@@ -161,6 +162,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_message_that_a_table_cuts_is_told_whole() {
+        let run = |message: &str| json!({"status": "failed", "message": message});
+        let long = "x".repeat(MESSAGE_LEN_MAX + 1);
+        assert_eq!(whole_message(&run(&long), Format::Table), Some(long.clone()));
+        assert_eq!(whole_message(&run(&long), Format::Json), None);
+        assert_eq!(whole_message(&run("short"), Format::Table), None);
+    }
 
     #[test]
     fn it_is_told_how_a_run_goes() {

@@ -87,3 +87,9 @@ fn bad_input_is_refused_with_a_sentence() {
     }
     assert_eq!(run(&["cron", "next", "@daily", "--count", "0"]).code, Some(2));
 }
+
+#[test]
+fn without_a_question_mark_it_is_said_what_to_write() {
+    run(&["cron", "next", "0 0 * * * *"])
+        .refused(2, &["only ? here or in day of month", "0 0 8 * * ? or 0 0 8 ? * MON"]);
+}
