@@ -275,12 +275,14 @@ impl Gates {
         true
     }
 
-    /// A run waits for its next attempt. Answers who may go on where it gives its place up.
+    /// A run waits in the store, perhaps for its next attempt. Answers who may go on where it gives its place up: one that had
+    /// not passed has none to keep.
     pub(crate) fn again(&mut self, run: RunId) -> Vec<Passed> {
         let Some(seat) = self.seats.get(&run).copied() else { return Vec::new() };
         match seat.before {
             // It is routed anew, perhaps to another executor.
             Before::Executor(..) => self.leave(run),
+            Before::Job(_) if seat.state == State::Queued => self.leave(run),
             Before::Job(_) if seat.counts_as != run || seat.state != State::Open => Vec::new(),
             Before::Job(_) => {
                 if let Some(gate) = self.gates.get_mut(&seat.before) {

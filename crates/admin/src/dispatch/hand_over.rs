@@ -42,7 +42,7 @@ impl DispatchLoop {
         }
     }
 
-    /// These runs are, or may be, another node's now.
+    /// These runs are another node's now.
     pub(super) fn handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
         for run in &runs {
             self.limits.remove(*run);
@@ -51,6 +51,19 @@ impl DispatchLoop {
         }
         self.shared.in_memory.forget(runs);
         self.limits.ask_again();
+    }
+
+    /// These runs may be another node's now. What of them has passed its gate keeps its place until that is known.
+    pub(super) fn maybe_handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
+        for run in &runs {
+            self.limits.remove(*run);
+            self.parked.remove(*run);
+            let passed = self.gates.again(*run);
+            self.go_on(passed, now);
+        }
+        self.shared.in_memory.forget(runs.iter().copied());
+        self.limits.ask_again();
+        self.step(Step::Look(runs));
     }
 }
 
@@ -105,11 +118,17 @@ impl StepLoop {
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
         shared.departing.begin(runs);
         let given = shared.store.hand_over(held.token, &ids, to).await;
-        // Where the answer was lost nobody knows which went.
-        let gone: HashSet<RunId> = given.as_ref().unwrap_or(&ids).iter().copied().collect();
-        shared.departing.stay(ids.iter().copied().filter(|run| !gone.contains(run)));
-        self.tell(Event::HandedOver(ids.into_iter().filter(|run| gone.contains(run)).collect())).await;
-        let count = given?.len();
+        let gone = match given {
+            Ok(gone) => gone,
+            Err(error) => {
+                self.tell(Event::MaybeHandedOver(ids)).await;
+                return Err(error);
+            }
+        };
+        let count = gone.len();
+        let has_gone: HashSet<RunId> = gone.iter().copied().collect();
+        shared.departing.stay(ids.into_iter().filter(|run| !has_gone.contains(run)));
+        self.tell(Event::HandedOver(gone)).await;
         if count > 0 {
             shared.counters.add(Count::RunsHandedOver, count);
             tracing::info!(count, node_id = %to, "gave runs to another node, which can start them");

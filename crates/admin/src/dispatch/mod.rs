@@ -203,8 +203,10 @@ pub(crate) enum Event {
     LimitHomes(Vec<(LimitName, NodeId)>),
     /// Requests to cancel runs of other nodes, which executors that are connected here may have in hand.
     CancelsElsewhere(Vec<CancelElsewhere>),
-    /// Runs that are another node's now, or may be.
+    /// Runs that are another node's now.
     HandedOver(Vec<RunId>),
+    /// Runs that may be another node's now: the database did not answer.
+    MaybeHandedOver(Vec<RunId>),
     /// Jobs that were to go to another node: they went, or they stay.
     Handed(BTreeSet<JobId>),
     /// What the store knows of runs that have been in executors' hands for long.

@@ -295,6 +295,7 @@ impl DispatchLoop {
             Event::Handed(jobs) => self.open_jobs(jobs),
             Event::Looked(asked, checks) => self.looked(&asked, &checks, now),
             Event::HandedOver(runs) => self.handed_over(runs, now),
+            Event::MaybeHandedOver(runs) => self.maybe_handed_over(runs, now),
             Event::LeaseLost => self.drop_unsent(),
             // Nobody waits any more where the drain is over.
             Event::ListInHand(tell) => drop(tell.send(self.active.keys().copied().collect())),
