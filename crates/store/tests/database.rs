@@ -235,6 +235,27 @@ async fn sessions_have_their_limits() {
     }
 }
 
+#[tokio::test]
+async fn postgres_counts_tables_that_have_outgrown_what_it_knows_of_them() {
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        pending(&store, 1_500).await;
+        // As if it had been counted when it was empty.
+        place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
+        let known = "SELECT CAST(reltuples AS BIGINT) FROM pg_class WHERE relname = 'run'";
+        assert_eq!(place.number(known).await, 0);
+        let end = tokio::time::Instant::now() + Duration::from_secs(60);
+        // What a connection wrote is told to others when it is idle.
+        while place.number(known).await < 1_500 {
+            assert!(tokio::time::Instant::now() < end, "it was not counted");
+            store.stuck_jobs(10).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        store.close().await;
+        place.end().await;
+    }
+}
+
 async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     let request = JoinRequest {
         name: "node".to_owned(),

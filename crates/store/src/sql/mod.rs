@@ -41,6 +41,7 @@ mod query;
 mod request_keys;
 mod rows;
 mod sessions;
+mod statistics;
 mod stats;
 mod tokens;
 mod traces;

@@ -74,6 +74,10 @@ const DELETE_OLD_EXECUTORS: Statement = Statement {
 #[async_trait]
 impl Upkeep for SqlStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
+        // Where the planner goes astray jobs stand still as well, or nearly.
+        if let Err(error) = self.count_outgrown().await {
+            tracing::debug!(%error, "cannot see what the database knows of its tables");
+        }
         self.read_stuck(limit).await
     }
 

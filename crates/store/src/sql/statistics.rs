@@ -1,0 +1,45 @@
+//! What PostgreSQL's planner believes of the tables' sizes.
+//!
+//! It counts a table anew about a minute after it has changed much. Until then a table that was empty when it was counted
+//! last, and holds twenty thousand rows since, is walked through as a whole for each row of a batch: a claim that takes
+//! milliseconds takes seconds. So tables that have outgrown what is known of them are counted at once.
+
+use super::SqlStore;
+use super::dialect::Dialect;
+use super::query::{Query, Reader, Statement};
+use crate::Result;
+
+const FIND_OUTGROWN: Statement = Statement {
+    name: "find_outgrown",
+    text: "SELECT CAST(counted.relname AS TEXT) AS name FROM pg_stat_user_tables live \
+           JOIN pg_class counted ON counted.oid = live.relid \
+           WHERE live.schemaname = current_schema() AND live.n_live_tup >= 1000 \
+           AND live.n_live_tup > 2 * CASE WHEN counted.relpages > 0 AND counted.reltuples > 0 \
+           THEN counted.reltuples / counted.relpages * (pg_relation_size(counted.oid) \
+           / CAST(current_setting('block_size') AS BIGINT)) ELSE 0 END",
+};
+/// The tables that grow with jobs and runs. Somebody who counts one already is not waited for.
+const COUNT: [(&str, Statement); 5] = [
+    ("job", Statement { name: "count_job", text: "ANALYZE (SKIP_LOCKED) job" }),
+    ("job_due", Statement { name: "count_job_due", text: "ANALYZE (SKIP_LOCKED) job_due" }),
+    ("job_version", Statement { name: "count_job_version", text: "ANALYZE (SKIP_LOCKED) job_version" }),
+    ("run", Statement { name: "count_run", text: "ANALYZE (SKIP_LOCKED) run" }),
+    ("run_attempt", Statement { name: "count_run_attempt", text: "ANALYZE (SKIP_LOCKED) run_attempt" }),
+];
+
+impl SqlStore {
+    /// Has PostgreSQL count the tables that have outgrown what it knows of them.
+    pub(super) async fn count_outgrown(&self) -> Result<()> {
+        if self.texts.dialect() != Dialect::Postgres {
+            return Ok(());
+        }
+        for row in self.rows(Query::new(&FIND_OUTGROWN)).await? {
+            let table = Reader::new(&row, "pg_class").text("name")?;
+            if let Some((_, count)) = COUNT.iter().find(|(name, _)| *name == table) {
+                self.execute(Query::new(count)).await?;
+                tracing::debug!(table, "the database counted a table that had outgrown what it knew of it");
+            }
+        }
+        Ok(())
+    }
+}
