@@ -300,7 +300,9 @@ CREATE TABLE IF NOT EXISTS run (
     span_count BIGINT NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT run_key UNIQUE (job_id, fire_at_ms, cause, shard_index),
-    KEY run_open (node_id, node_epoch, status, due_at_ms),
+    -- The others keep open runs alone in it. Here the status comes first, or each search among earlier epochs would walk
+    -- through everything that ended under them.
+    KEY run_open (node_id, status, node_epoch, due_at_ms),
     KEY run_list (namespace_id, id),
     KEY run_trouble (namespace_id, status, id),
     KEY run_parent (parent_id)
