@@ -8,11 +8,11 @@ use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, say};
 
 const JOB_COUNT: usize = 100;
-/// Three leases, and less than an executor waits for a silent server before it closes the stream: what the sleeper writes to
-/// it when it wakes must arrive, to be refused.
+/// Three leases, and much less than an executor waits for a silent server before it closes the stream (three heartbeats and a
+/// second): what the sleeper writes to it when it wakes must arrive, to be refused.
 const SLEEP: Duration = Duration::from_millis(6_200);
 /// Shared out by hash, so that the sleeper has its part of the jobs.
-const LEASE: [&str; 6] = ["--lease", "2s", "--beat", "500ms", "--claim-strategy", "id_hash"];
+const LEASE: [&str; 8] = ["--lease", "2s", "--beat", "500ms", "--heartbeat", "4s", "--claim-strategy", "id_hash"];
 
 /// Waits until the process has stopped itself.
 async fn asleep(server: &mut Server) {
