@@ -14,7 +14,7 @@ use rondel_core::{
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher};
+use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher, InHand};
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, SqlStore, StoreConfig, Tokens, Upkeep};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
@@ -253,6 +253,38 @@ async fn postgres_counts_tables_that_have_outgrown_what_it_knows_of_them() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         store.close().await;
+        place.end().await;
+    }
+}
+
+#[tokio::test]
+async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
+    const ROWS: i64 = 5_000;
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (token, runs) = pending(&store, ROWS).await;
+        // What a connection did is told to others when it ends.
+        store.close().await;
+        place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
+        place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
+        let read = "SELECT CAST(SUM(idx_tup_read) AS BIGINT) FROM pg_stat_user_indexes WHERE relname = 'run'";
+        let before = place.number(read).await;
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let in_hand = |run: &Run| InHand {
+            run: run.id,
+            attempt: 1,
+            executor_id: ExecutorId::new(9),
+            executor: "x".to_owned(),
+            at: run.fire_at,
+        };
+        let batch: Vec<InHand> = runs.iter().take(100).map(in_hand).collect();
+        store.note_running(token, &batch).await.unwrap();
+        let ids: Vec<RunId> = batch.iter().map(|one| one.run).collect();
+        let running = store.runs(&ids).await.unwrap();
+        assert_eq!(running.iter().filter(|run| run.status == RunStatus::Running).count(), 100);
+        store.close().await;
+        let read = place.number(read).await - before;
+        assert!(read < ROWS, "{read} entries of indexes were read for 100 runs of {ROWS}");
         place.end().await;
     }
 }

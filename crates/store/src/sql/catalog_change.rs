@@ -50,23 +50,23 @@ pub(super) const LOCK_FUTURE: Statement = Statement {
 const SETTLE_FUTURE: Statement = Statement {
     name: "settle_future",
     text: "UPDATE run SET status = 'skipped', reason = ?, finished_at_ms = ? WHERE id {in_list} \
-           AND status IN ('pending', 'waiting')",
+           AND {check}status IN ('pending', 'waiting'){end}",
 };
 const KEEP_FUTURE: Statement = Statement {
     name: "keep_future",
     text: "UPDATE {join:iiiiii}run SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
-           shard_index = v.column5, shard_total = v.column6 {from:iiiiii} WHERE run.id = v.column1 \
-           AND run.status IN ('pending', 'waiting')",
+           shard_index = v.column5, shard_total = v.column6 {from:iiiiii} WHERE {of_rows:run.id} \
+           AND {check}run.status IN ('pending', 'waiting'){end}",
 };
 const REOPEN_FUTURE: Statement = Statement {
     name: "reopen_future",
     text: "UPDATE {join:iiiiii}run SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
            shard_index = v.column5, shard_total = v.column6, status = 'pending', reason = NULL, finished_at_ms = NULL, \
-           cancel_by = NULL {from:iiiiii} WHERE run.id = v.column1 AND run.status = 'skipped'",
+           cancel_by = NULL {from:iiiiii} WHERE {of_rows:run.id} AND {check}run.status = 'skipped'{end}",
 };
 const HAND_TO_HOME: Statement = Statement {
     name: "hand_to_home",
-    text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id {in_list} AND status = 'pending'",
+    text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id {in_list} AND {check}status = 'pending'{end}",
 };
 
 impl SqlStore {

@@ -49,26 +49,26 @@ pub(super) const READ_ORPHANS: Statement = Statement {
 };
 const LOCK_HOMES: Statement = Statement {
     name: "lock_homes",
-    text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} AND home <> ? ORDER BY job_id {skip_locked}",
+    text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} AND {check}home <> ?{end} ORDER BY job_id {skip_locked}",
 };
 const MOVE_HOMES: Statement = Statement {
     name: "move_homes",
     text: "UPDATE {join:iii}job_due SET home = v.column3, term = term + 1 {from:iii} \
-           WHERE job_due.job_id = v.column1 AND job_due.home = v.column2",
+           WHERE {of_rows:job_due.job_id} AND {check}job_due.home = v.column2{end}",
 };
 const LOCK_ORPHANS: Statement = Statement {
     name: "lock_orphans",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE id {in_list} AND status IN ('pending', 'waiting', 'running') ORDER BY id {skip_locked}"
+        " FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} ORDER BY id {skip_locked}"
     ),
 };
 const ADOPT_RUNS: Statement = Statement {
     name: "adopt_runs",
     text: "UPDATE {join:iiiiit}run SET node_id = v.column4, node_epoch = v.column5, status = v.column6 {from:iiiiit} \
-           WHERE run.id = v.column1 AND run.node_id = v.column2 AND run.node_epoch = v.column3 \
-           AND run.status IN ('pending', 'waiting', 'running')",
+           WHERE {of_rows:run.id} AND {check}run.node_id = v.column2 AND run.node_epoch = v.column3 \
+           AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 
 /// A lease that is over.

@@ -13,7 +13,7 @@ use crate::settle;
 const LOCK_BROADCASTS: Statement = Statement {
     name: "lock_broadcasts",
     text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, reason, message, cancel_by, \
-           open_children FROM run WHERE id {in_list} AND shard_index = -1 AND open_shards IS NOT NULL ORDER BY id {for_update}",
+           open_children FROM run WHERE id {in_list} AND {check}shard_index = -1 AND open_shards IS NOT NULL{end} ORDER BY id {for_update}",
 };
 pub(super) const READ_SHARDS: Statement = Statement {
     name: "read_shards",
@@ -24,7 +24,7 @@ pub(super) const READ_SHARDS: Statement = Statement {
 const COUNT_SHARDS: Statement = Statement {
     name: "count_shards",
     text: "UPDATE {join:iititt}run SET open_shards = v.column2, status = v.column3, finished_at_ms = v.column4, \
-           message = v.column5, reason = v.column6 {from:iititt} WHERE run.id = v.column1 AND run.shard_index = -1",
+           message = v.column5, reason = v.column6 {from:iititt} WHERE {of_rows:run.id} AND {check}run.shard_index = -1{end}",
 };
 
 /// What a broadcast and its shards have in common.

@@ -35,12 +35,12 @@ pub(super) const READ_CANCELS_ELSEWHERE: Statement = Statement {
 
 const LOCK_OPEN: Statement = Statement {
     name: "lock_open",
-    text: "SELECT id, cancel_by FROM run WHERE id {in_list} AND status IN ('pending', 'waiting', 'running') \
+    text: "SELECT id, cancel_by FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} \
            ORDER BY id {for_update}",
 };
 const SET_CANCELS: Statement = Statement {
     name: "set_cancels",
-    text: "UPDATE run SET cancel_by = ? WHERE id {in_list} AND status IN ('pending', 'waiting', 'running')",
+    text: "UPDATE run SET cancel_by = ? WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end}",
 };
 const INSERT_CANCELS: Statement = Statement {
     name: "insert_cancels",

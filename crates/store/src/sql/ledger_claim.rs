@@ -34,13 +34,13 @@ pub(super) const READ_LEFT_OPEN: Statement = Statement {
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
-           WHERE job_id {in_list} AND next_fire_at_ms IS NOT NULL ORDER BY job_id {skip_locked}",
+           WHERE job_id {in_list} AND {check}next_fire_at_ms IS NOT NULL{end} ORDER BY job_id {skip_locked}",
 };
 const MOVE_DUE: Statement = Statement {
     name: "move_due",
     text: "UPDATE {join:iiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
            follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END \
-           {from:iiiii} WHERE job_due.job_id = v.column1",
+           {from:iiiii} WHERE {of_rows:job_due.job_id}",
 };
 const FIND_INSERTED: Statement = Statement {
     name: "find_inserted",

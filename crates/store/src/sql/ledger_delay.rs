@@ -14,12 +14,12 @@ use crate::settle::{CleanFinish, delayed};
 pub(super) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, {now} FROM job_due WHERE job_id {in_list} \
-           AND follows_run_id IS NOT NULL ORDER BY job_id {for_update}",
+           AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
 };
 const MOVE_FOLLOWED: Statement = Statement {
     name: "move_followed",
     text: "UPDATE {join:ii}job_due SET next_fire_at_ms = v.column2, follows_run_id = NULL, \
-           is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END {from:ii} WHERE job_due.job_id = v.column1",
+           is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END {from:ii} WHERE {of_rows:job_due.job_id}",
 };
 
 /// A job whose next fire follows from a run.

@@ -31,24 +31,24 @@ const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
     text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
-           result = v.column10, trace = v.column11 {from:iittitiittt} WHERE run.id = v.column1 \
-           AND run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running')",
+           result = v.column10, trace = v.column11 {from:iittitiittt} WHERE {of_rows:run.id} \
+           AND {check}run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 /// Late results: the only way out of a verdict.
 const CORRECT_RUNS: Statement = Statement {
     name: "correct_runs",
     text: "UPDATE {join:iittitiitt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
-           result = v.column10 {from:iittitiitt} WHERE run.id = v.column1 AND run.attempt = v.column2 \
-           AND run.status IN ('unknown', 'skipped')",
+           result = v.column10 {from:iittitiitt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
+           AND run.status IN ('unknown', 'skipped'){end}",
 };
 /// The name of the executor stays, without an incarnation: the next attempt goes to another one first.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiitit}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
            reason = v.column4, lost_count = v.column5, executor = v.column6, executor_id = NULL, marked_at_ms = NULL, \
-           started_at_ms = NULL, message = NULL {from:iiitit} WHERE run.id = v.column1 AND run.attempt = v.column2 \
-           AND run.status IN ('pending', 'waiting', 'running')",
+           started_at_ms = NULL, message = NULL {from:iiitit} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
+           AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 const INSERT_ATTEMPTS: Statement = Statement {
     name: "insert_attempts",
@@ -60,8 +60,8 @@ const CORRECT_ATTEMPTS: Statement = Statement {
     name: "correct_attempts",
     text: "UPDATE {join:iittitiit}run_attempt SET status = v.column3, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9 \
-           {from:iittitiit} WHERE run_attempt.run_id = v.column1 AND run_attempt.attempt = v.column2 \
-           AND run_attempt.status = 'unknown'",
+           {from:iittitiit} WHERE {of_rows:run_attempt.run_id} AND {check}run_attempt.attempt = v.column2 \
+           AND run_attempt.status = 'unknown'{end}",
 };
 impl SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.

@@ -50,12 +50,12 @@ const FOLD_CHILDREN: Statement = Statement {
     name: "fold_children",
     text: "UPDATE {join:iitit}run SET open_children = v.column2, status = v.column3, \
            finished_at_ms = COALESCE(v.column4, run.finished_at_ms), message = COALESCE(v.column5, run.message) \
-           {from:iitit} WHERE run.id = v.column1 AND run.status IN ('running', 'succeeded')",
+           {from:iitit} WHERE {of_rows:run.id} AND {check}run.status IN ('running', 'succeeded'){end}",
 };
 const TAKE_HOMES: Statement = Statement {
     name: "take_homes",
     text: "UPDATE {join:iii}job_due SET home = v.column3, term = term + 1 {from:iii} \
-           WHERE job_due.job_id = v.column1 AND job_due.home = v.column2",
+           WHERE {of_rows:job_due.job_id} AND {check}job_due.home = v.column2{end}",
 };
 
 /// What followed from a batch of ends.

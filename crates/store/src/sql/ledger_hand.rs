@@ -25,27 +25,27 @@ pub(super) const LOCK_WAITING: Statement = Statement {
 };
 const WAKE_WAITING: Statement = Statement {
     name: "wake_waiting",
-    text: "UPDATE run SET status = 'pending' WHERE id {in_list} AND status = 'waiting'",
+    text: "UPDATE run SET status = 'pending' WHERE id {in_list} AND {check}status = 'waiting'{end}",
 };
 const LOCK_OWN_PENDING: Statement = Statement {
     name: "lock_own_pending",
-    text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND node_id = ? AND node_epoch = ? \
-           AND status = 'pending' ORDER BY id {for_update}",
+    text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
+           AND status = 'pending'{end} ORDER BY id {for_update}",
 };
 const MARK_RUNS: Statement = Statement {
     name: "mark_runs",
     text: "UPDATE {join:iiti}run SET executor_id = v.column2, executor = v.column3, marked_at_ms = v.column4 \
-           {from:iiti} WHERE run.id = v.column1 AND run.status = 'pending' AND run.marked_at_ms IS NULL",
+           {from:iiti} WHERE {of_rows:run.id} AND {check}run.status = 'pending' AND run.marked_at_ms IS NULL{end}",
 };
 const UNMARK_RUNS: Statement = Statement {
     name: "unmark_runs",
     text: "UPDATE run SET marked_at_ms = NULL, executor = NULL, executor_id = NULL \
-           WHERE id {in_list} AND status = 'pending'",
+           WHERE id {in_list} AND {check}status = 'pending'{end}",
 };
 const NOTE_RUNNING: Statement = Statement {
     name: "note_running",
     text: "UPDATE {join:iiti}run SET status = 'running', executor_id = v.column2, executor = v.column3, \
-           started_at_ms = v.column4 {from:iiti} WHERE run.id = v.column1 AND run.status = 'pending'",
+           started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} AND {check}run.status = 'pending'{end}",
 };
 const EXPAND_RUN: Statement = Statement {
     name: "expand_run",

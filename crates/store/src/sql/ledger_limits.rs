@@ -25,8 +25,8 @@ const READ_JOBS: Statement =
     Statement { name: "read_jobs_of_runs", text: "SELECT id, job_id FROM run WHERE id {in_list} ORDER BY id" };
 const LOCK_UNSENT: Statement = Statement {
     name: "lock_unsent",
-    text: "SELECT id FROM run WHERE id {in_list} AND node_id = ? AND node_epoch = ? AND status = 'pending' \
-           AND marked_at_ms IS NULL ORDER BY id {for_update}",
+    text: "SELECT id FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending' \
+           AND marked_at_ms IS NULL{end} ORDER BY id {for_update}",
 };
 
 impl SqlStore {

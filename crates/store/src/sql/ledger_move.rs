@@ -33,7 +33,7 @@ pub(super) const LOCK_TAKER: Statement = Statement {
 };
 const LOCK_MOVING: Statement = Statement {
     name: "lock_moving",
-    text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND home = ? ORDER BY job_id {skip_locked}",
+    text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
 };
 /// Of this node's lease: there is no index of a job's open runs.
 const READ_OPEN_OF_JOBS: Statement = Statement {
@@ -44,17 +44,17 @@ const READ_OPEN_OF_JOBS: Statement = Statement {
 const LOCK_OPEN_RUNS: Statement = Statement {
     name: "lock_open_runs",
     text: "SELECT id, job_id, status, due_at_ms, marked_at_ms, attempt, shard_total, node_epoch FROM run \
-           WHERE id {in_list} AND status IN ('pending', 'waiting', 'running') ORDER BY id {for_update}",
+           WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} ORDER BY id {for_update}",
 };
 pub(super) const MOVE_JOBS: Statement = Statement {
     name: "move_jobs",
-    text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND home = ?",
+    text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
 /// As waiting ones: the scan of their new home takes them up.
 pub(super) const MOVE_RUNS: Statement = Statement {
     name: "move_runs",
     text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
-           AND status IN ('pending', 'waiting')",
+           AND {check}status IN ('pending', 'waiting'){end}",
 };
 const READ_FREEABLE: Statement = Statement {
     name: "read_freeable",
@@ -62,7 +62,7 @@ const READ_FREEABLE: Statement = Statement {
 };
 const FREE_HOMES: Statement = Statement {
     name: "free_homes",
-    text: "UPDATE job_due SET home = 0, term = term + 1 WHERE job_id {in_list} AND home = ?",
+    text: "UPDATE job_due SET home = 0, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
 const READ_DEAD: Statement =
     Statement { name: "read_dead", text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms <= {now}" };

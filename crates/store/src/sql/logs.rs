@@ -44,7 +44,7 @@ pub(super) const READ_LOGGED_RUNS: Statement = Statement {
 };
 const LOCK_ENDED_RUNS: Statement = Statement {
     name: "lock_ended_runs",
-    text: "SELECT id FROM run WHERE id {in_list} AND status NOT IN ('pending', 'waiting', 'running') ORDER BY id \
+    text: "SELECT id FROM run WHERE id {in_list} AND {check}status NOT IN ('pending', 'waiting', 'running'){end} ORDER BY id \
            {skip_locked}",
 };
 const COUNT_LINES: Statement = Statement {

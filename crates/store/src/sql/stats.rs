@@ -52,7 +52,7 @@ const INSERT_STATS: Statement = Statement {
 const ADD_STATS: Statement = Statement {
     name: "add_stats",
     text: "UPDATE {join:iitii}run_stat SET run_count = run_stat.run_count + v.column4, \
-           duration_ms = run_stat.duration_ms + v.column5 {from:iitii} WHERE run_stat.job_id = v.column1 \
+           duration_ms = run_stat.duration_ms + v.column5 {from:iitii} WHERE {of_rows:run_stat.job_id} \
            AND run_stat.hour_at_ms = v.column2 AND run_stat.status = v.column3",
 };
 const READ_STATS: Statement = Statement {

@@ -46,7 +46,7 @@ const READ_SHARDS: Statement = Statement {
 };
 const LOCK_OLD_RUNS: Statement = Statement {
     name: "lock_old_runs",
-    text: "SELECT id FROM run WHERE id {in_list} AND status NOT IN ('pending', 'waiting', 'running') ORDER BY id \
+    text: "SELECT id FROM run WHERE id {in_list} AND {check}status NOT IN ('pending', 'waiting', 'running'){end} ORDER BY id \
            {skip_locked}",
 };
 const DELETE_LOGS: Statement = Statement { name: "delete_logs", text: "DELETE FROM run_log WHERE run_id {in_list}" };

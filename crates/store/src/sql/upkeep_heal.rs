@@ -26,7 +26,7 @@ pub(super) const READ_FOLLOWED: Statement = Statement {
 };
 const FIND_OPEN: Statement = Statement {
     name: "find_open",
-    text: "SELECT id FROM run WHERE id {in_list} AND status IN ('pending', 'waiting', 'running')",
+    text: "SELECT id FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end}",
 };
 const LOCK_STUCK: Statement = Statement {
     name: "lock_stuck",
@@ -49,10 +49,12 @@ pub(super) const READ_HOMELESS: Statement = Statement {
 };
 const LOCK_HOMELESS: Statement = Statement {
     name: "lock_homeless",
-    text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND home = ? ORDER BY job_id {skip_locked}",
+    text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
 };
-const FREE_JOBS: Statement =
-    Statement { name: "free_jobs", text: "UPDATE job_due SET home = 0 WHERE job_id {in_list} AND home = ?" };
+const FREE_JOBS: Statement = Statement {
+    name: "free_jobs",
+    text: "UPDATE job_due SET home = 0 WHERE job_id {in_list} AND {check}home = ?{end}",
+};
 
 impl SqlStore {
     pub(super) async fn read_stuck(&self, limit: u32) -> Result<Vec<StuckJob>> {
