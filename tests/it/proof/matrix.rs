@@ -2,8 +2,9 @@
 //!
 //! One system marches through several deaths: a server that died is started again with the next place armed, or, where
 //! there are two of them, the other one takes over meanwhile. Every [`LEG`] deaths the march ends, and the checker judges.
-//! `tests/matrix` runs the long form, with the results as a table.
+//! `tests/matrix` runs the long form, several marches at a time, with the results as a table.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_failpoint::points;
@@ -11,13 +12,16 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Api, Backend, Method, ScratchDb, Server, millis, scratch, variable, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, LocalSet};
 
-use super::stage::{Chance, Journal, Worker, job, judged, say, server};
+use super::proxy::{Cut, Proxy};
+use super::stage::{Chance, Journal, LEASE, Worker, job, judged, say, server};
 
 /// Deaths of one system, one after another.
 const LEG: usize = 12;
 /// How long a place may take to be come by.
-const REACH: Duration = Duration::from_secs(25);
+const REACH: Duration = Duration::from_secs(40);
 
 /// Places that a march does not come by, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -47,8 +51,16 @@ const ELSEWHERE: &[(&str, &str)] = &[
 const ACCOUNTS: &str = "of people and tokens, by themselves: no run has to do with them";
 /// Places that only a cluster comes by.
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
+/// Places that a server of a cluster comes by when another one has died, or come back.
+const OF_SURVIVORS: &[&str] = &["adopt", "free_jobs", "move_jobs", "roll_up"];
+/// Places that it comes by where it does not hear an executor that another one hears.
+const OF_THE_DEAF: &[&str] = &["hand_over"];
 /// Places that a march may not come by in its time: it kills at some other moment then.
 const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs", "roll_up"];
+/// So that a server that has come back has jobs again.
+const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
+/// An app whose executor the mortal server does not hear while the way between them is cut.
+const FAR: &str = "far";
 
 /// `claim` of `claim.written`.
 fn operation(place: &str) -> String {
@@ -69,6 +81,8 @@ struct March {
     /// Takes over, where the database is for several servers.
     other: Option<Server>,
     worker: Worker,
+    /// In a cluster: an executor, and the way between it and the mortal server.
+    far: Option<(Worker, Proxy)>,
     chance: Chance,
     clicks: u64,
     last_run: String,
@@ -78,15 +92,26 @@ impl March {
     async fn begin(db: &ScratchDb) -> Self {
         let chance = Chance::new();
         let journal = Journal::new();
-        let mortal = server(db, &[]).await;
-        let other = if db.backend() == Backend::Sqlite { None } else { Some(server(db, &[]).await) };
+        let (mortal, other) = match db.backend() {
+            Backend::Sqlite => (server(db, &[]).await, None),
+            Backend::Postgres | Backend::Mysql => (server(db, &SHARED_OUT).await, Some(server(db, &SHARED_OUT).await)),
+        };
         let api = mortal.api().recording(journal.folder());
-        load(&api).await;
+        load(&api, other.is_some()).await;
         let servers: Vec<&Server> = [&mortal].into_iter().chain(&other).collect();
         let data = journal.folder().join("worker-data");
         let worker = Worker::start(&servers, "worker", &journal, Some(&data), &[]).await;
+        let far = match &other {
+            Some(other) => {
+                let proxy = Proxy::start(mortal.url()).await;
+                let urls = vec![other.url().to_owned(), proxy.url.clone()];
+                let worker = Worker::start_at(other, urls, "far", &journal, None, &["--app", FAR]).await;
+                Some((worker, proxy))
+            }
+            None => None,
+        };
         journal.grows(150).await;
-        Self { journal, api, mortal, other, worker, chance, clicks: 0, last_run: String::new() }
+        Self { journal, api, mortal, other, worker, far, chance, clicks: 0, last_run: String::new() }
     }
 
     /// A server dies at a place; false if it never came there. Then it dies anyhow.
@@ -94,12 +119,21 @@ impl March {
         if self.mortal.process().has_ended().is_none() {
             self.mortal.kill().await;
         }
-        let armed = format!("{place}@{}", 1 + self.chance.below(2));
-        // What only happens at a start happens once.
-        let at_start = ["migrate.", "join.", "open_session."].iter().any(|start| place.starts_with(start));
-        let armed = if at_start { place } else { armed.as_str() };
-        if !self.mortal.try_restart_with(&["--failpoint", armed]).await {
+        let is_of = |operations: &[&str]| operations.contains(&operation(place).as_str());
+        // What only happens at a start, or after another one's death, happens once.
+        let is_rare = is_of(&["migrate", "join", "open_session"]) || is_of(OF_SURVIVORS);
+        let armed = format!("{place}@{}", 1 + self.chance.below(if is_rare { 1 } else { 2 }));
+        if let Some((_, way)) = &self.far {
+            way.cut(if is_of(OF_THE_DEAF) { Cut::Everything } else { Cut::Nothing });
+        }
+        if !self.mortal.try_restart_with(&["--failpoint", &armed]).await {
             return true;
+        }
+        if let Some(other) = self.other.as_mut().filter(|_| is_of(OF_SURVIVORS)) {
+            other.kill().await;
+            // Longer than its lease: or it takes up itself what it left.
+            tokio::time::sleep(LEASE + Duration::from_secs(2)).await;
+            other.restart().await;
         }
         let end = tokio::time::Instant::now() + REACH;
         while tokio::time::Instant::now() < end {
@@ -171,6 +205,9 @@ impl March {
             self.mortal.kill().await;
         }
         self.mortal.restart().await;
+        if let Some((_, way)) = &self.far {
+            way.cut(Cut::Nothing);
+        }
         if self.worker.process.has_ended().is_none() {
             self.worker.kill(&self.journal).await;
         }
@@ -183,21 +220,29 @@ impl March {
     }
 }
 
-/// A hundred one-second jobs of all kinds.
-async fn load(api: &Api) {
+/// A hundred one-second jobs of all kinds, and in a cluster some of the app whose executor one server may not hear.
+async fn load(api: &Api, is_cluster: bool) {
     let mut jobs = vec![
         unscheduled("slow"),
         job("fails", json!({"fail": true}), json!({"retry": {"max": 1, "backoff": "500ms"}})),
         job("long", json!({"sleep_ms": 1300}), json!({"schedule": {"every": "2s"}})),
         job("everywhere", json!({}), json!({"route": "broadcast"})),
         job("shards", json!({}), json!({"shards": 2})),
-        job("limited", json!({}), json!({"concurrency": {"key": "k", "max": 1}})),
-        job("logs", json!({"log": true}), json!({})),
     ];
-    jobs.extend((0..93).map(|number| {
+    // Of each kind some, so that each server of a cluster has one.
+    jobs.extend((0..5).map(|number| {
+        job(&format!("limited-{number}"), json!({}), json!({"concurrency": {"key": format!("k{number}"), "max": 1}}))
+    }));
+    jobs.extend((0..5).map(|number| job(&format!("logs-{number}"), json!({"log": true}), json!({}))));
+    // At home somewhere, and mostly with nothing open.
+    jobs.extend((0..6).map(|number| job(&format!("rare-{number}"), json!({}), json!({"schedule": {"every": "9s"}}))));
+    jobs.extend((0..79).map(|number| {
         let delivery = if number % 3 == 0 { "at_most_once" } else { "at_least_once" };
         job(&format!("job-{number}"), json!({"sleep_ms": (number % 5) * 40}), json!({"delivery": delivery}))
     }));
+    if is_cluster {
+        jobs.extend((0..4).map(|number| job(&format!("far-{number}"), json!({}), json!({"app": FAR}))));
+    }
     for job in jobs {
         api.post("/api/v1/jobs", job).await.expect(201);
     }
@@ -232,29 +277,51 @@ fn rounds() -> Option<usize> {
 }
 
 /// Adds a line to the table of the long form.
-fn tell(backend: Backend, place: &str, came: bool) {
+fn tell(backend: Backend, place: &str, what: &str) {
     let Some(path) = variable("TEST_MATRIX_OUT") else { return };
-    let line = format!("{backend} {place} {}\n", if came { "died" } else { "missed" });
+    let line = format!("{backend} {place} {what}\n");
     let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open the results");
     std::io::Write::write_all(&mut file, line.as_bytes()).expect("write the results");
 }
 
+/// So many marches go on at a time, each with a database of its own. All of them end before a violation of one is told.
 async fn servers_die(backend: Backend, places: &[String]) {
-    for leg in places.chunks(LEG) {
-        let Some(db) = scratch(backend).await else { return };
-        let mut march = March::begin(&db).await;
-        let mut missed = Vec::new();
-        for place in leg {
-            let came = march.server_dies_at(place).await;
-            tell(backend, place, came);
-            if !came && !BY_CHANCE.contains(&operation(place).as_str()) {
-                missed.push(place);
-            }
+    let lanes = variable("TEST_MATRIX_LANES").and_then(|text| text.parse().ok()).unwrap_or(1);
+    let lanes = Arc::new(Semaphore::new(lanes));
+    let all = async {
+        let mut marches = JoinSet::new();
+        for leg in places.chunks(LEG) {
+            let (lanes, leg) = (Arc::clone(&lanes), leg.to_vec());
+            marches.spawn_local(async move {
+                let _lane = lanes.acquire().await.expect("nobody closes it");
+                march_through(backend, &leg).await;
+            });
         }
-        march.judge(&format!("{backend}: {}", leg.join(", "))).await;
-        // In a cluster the other server may have all the jobs by then; a death at another moment is one as well.
-        assert!(missed.is_empty() || backend != Backend::Sqlite, "on {backend} no server came by {missed:?}");
+        let mut failed = 0;
+        while let Some(ended) = marches.join_next().await {
+            failed += usize::from(ended.is_err());
+        }
+        failed
+    };
+    let failed = LocalSet::new().run_until(all).await;
+    assert_eq!(failed, 0, "on {backend} so many marches failed; each is told above");
+}
+
+async fn march_through(backend: Backend, leg: &[String]) {
+    let Some(db) = scratch(backend).await else { return };
+    let mut march = March::begin(&db).await;
+    let mut missed = Vec::new();
+    for place in leg {
+        let came = march.server_dies_at(place).await;
+        tell(backend, place, if came { "died" } else { "missed" });
+        if !came && !BY_CHANCE.contains(&operation(place).as_str()) {
+            missed.push(place);
+        }
     }
+    march.judge(&format!("{backend}: {}", leg.join(", "))).await;
+    tell(backend, "march", "judged");
+    // In a cluster the other server may have all the jobs by then; a death at another moment is one as well.
+    assert!(missed.is_empty() || backend != Backend::Sqlite, "on {backend} no server came by {missed:?}");
 }
 
 /// Each place once on `SQLite`, or as often as the long form says.
@@ -308,7 +375,7 @@ async fn executors_die_at_each_place() {
         for _ in 0..rounds().unwrap_or(2) {
             for place in points::executor() {
                 let came = march.worker_dies_at(&place).await;
-                tell(*backend, &place, came);
+                tell(*backend, &place, if came { "died" } else { "missed" });
                 assert!(came, "no executor came by {place}");
             }
         }
@@ -331,7 +398,7 @@ async fn old_runs_go_whatever_dies() {
         assert!(mortal.try_restart_with(&["--failpoint", place]).await, "it does not purge before it listens");
         let status = mortal.process().wait(REACH * 2).await;
         assert!(!status.success(), "{place}: {status}");
-        tell(Backend::Sqlite, place, true);
+        tell(Backend::Sqlite, place, "died");
         mortal.restart().await;
     }
     journal.grows(3).await;

@@ -137,7 +137,10 @@ impl Worker {
 
 fn launch(name: &str, urls: &[String], token: &Path, journal: &Path, data: Option<&Path>, args: &[&str]) -> Process {
     let mut command = Command::new(example("worker"));
-    command.args(["--app", APP, "--name", name, "--token-file"]).arg(token).arg("--journal").arg(journal);
+    if !args.contains(&"--app") {
+        command.args(["--app", APP]);
+    }
+    command.args(["--name", name, "--token-file"]).arg(token).arg("--journal").arg(journal);
     for url in urls {
         command.args(["--server", url]);
     }
