@@ -280,7 +280,8 @@ pub trait Cluster {
     /// nothing, where the id is that of an executor of another app.
     async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool>;
 
-    /// Says in one statement that the node hears these executors.
+    /// Says in one statement that the node hears these executors. Streams outlive a lease: those that were opened under an
+    /// earlier one are this one's from then on.
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()>;
 
     /// Says that the stream is closed.

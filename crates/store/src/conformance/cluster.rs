@@ -117,7 +117,7 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     let middle = store.now().await.unwrap();
     store.beat_sessions(b, &[record.id]).await.unwrap();
     store.beat_sessions(b, &[]).await.unwrap();
-    store.beat_sessions(LeaseToken { epoch: 9, ..a }, &[record.id]).await.unwrap();
+    store.beat_sessions(LeaseToken { epoch: 0, ..a }, &[record.id]).await.unwrap();
     store.close_session(a, record.id).await.unwrap();
     store.close_session(LeaseToken { epoch: 9, ..b }, record.id).await.unwrap();
 
@@ -137,4 +137,12 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     assert_eq!(*found, ExecutorRecord { slots: 9, last_seen_at: found.last_seen_at, ..record.clone() });
     let later = store.now().await.unwrap() + Duration::from_secs(1);
     assert!(store.executors(DEFAULT, later).await.unwrap().is_empty());
+
+    // The node took its next lease, and the stream is still open.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let (next, end) = (LeaseToken { epoch: b.epoch + 1, ..b }, store.now().await.unwrap());
+    store.beat_sessions(next, &[record.id]).await.unwrap();
+    store.beat_sessions(b, &[record.id]).await.unwrap();
+    let heard = of(store.sessions(end).await.unwrap());
+    assert_eq!(heard.iter().map(|session| (session.token, session.open)).collect::<Vec<_>>(), [(next, true)]);
 }

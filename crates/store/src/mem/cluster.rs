@@ -147,8 +147,8 @@ impl Cluster for MemStore {
         let mut state = self.state();
         for executor in executors {
             let session = state.sessions.get_mut(&(token.node, *executor));
-            if let Some(session) = session.filter(|session| session.token == token) {
-                session.last_seen_at = now;
+            if let Some(session) = session.filter(|session| session.token.epoch <= token.epoch) {
+                (session.token, session.last_seen_at) = (token, now);
             }
         }
         Ok(())

@@ -69,7 +69,7 @@ const REOPEN_SESSION: Statement = Statement {
 };
 const BEAT_SESSIONS: Statement = Statement {
     name: "beat_sessions",
-    text: "UPDATE executor_session SET last_seen_at_ms = {now} WHERE node_id = ? AND node_epoch = ? \
+    text: "UPDATE executor_session SET node_epoch = ?, last_seen_at_ms = {now} WHERE node_id = ? AND node_epoch <= ? \
            AND executor_id {in_list}",
 };
 const CLOSE_SESSION: Statement = Statement {
@@ -188,7 +188,8 @@ impl Cluster for SqlStore {
         let mut ids: Vec<i64> = executors.iter().map(|executor| executor.get()).collect();
         ids.sort_unstable();
         for chunk in ids.chunks(CHUNK_MAX) {
-            let query = Query::new(&BEAT_SESSIONS).int(token.node.get()).int(token.epoch).list(chunk.iter().copied());
+            let query = Query::new(&BEAT_SESSIONS).int(token.epoch).int(token.node.get()).int(token.epoch);
+            let query = query.list(chunk.iter().copied());
             self.execute(query).await?;
         }
         Ok(())
