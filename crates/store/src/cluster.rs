@@ -67,9 +67,9 @@ pub enum Join {
     },
     /// A living node has the name; its lease ends then.
     Living {
-        /// By the database's clock.
+        /// By the database's clock. Later than it was: the node is really alive.
         lease_until: Timestamp,
-        /// The epoch of that lease: unchanged but later `lease_until` means that it is really alive.
+        /// The epoch of that lease, or a later one where somebody has taken over what the node left.
         epoch: i64,
     },
 }

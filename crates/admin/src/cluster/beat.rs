@@ -192,24 +192,24 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
 }
 
 /// Takes the node's lease at start. Under a living name it waits for that lease to end; if it is renewed meanwhile,
-/// somebody else really has the name.
+/// somebody else really has the name. Who adopts what a dead node left raises its epoch, and the lease ends no later by that.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
-    let mut seen: Option<(i64, Timestamp)> = None;
+    let mut seen: Option<Timestamp> = None;
     loop {
         let sent = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
                 return Ok(Membership::new(token, ordinal, sent, config.lease, config.boot.clone()));
             }
-            Join::Living { lease_until, epoch } => {
-                if seen.is_some_and(|before| before != (epoch, lease_until)) {
+            Join::Living { lease_until, .. } => {
+                if seen.is_some_and(|before| before < lease_until) {
                     return Err(StartError::NameTaken { name: config.node_name.clone() });
                 }
                 if seen.is_none() {
                     tracing::info!(name = config.node_name, %lease_until, "waiting for the lease of this name to end");
                 }
-                seen = Some((epoch, lease_until));
+                seen = Some(lease_until);
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
@@ -221,7 +221,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use rondel_core::NamespaceId;
-    use rondel_store::MemStore;
+    use rondel_store::{Cluster as _, LeaseToken, Ledger as _, MemStore};
     use serde_json::json;
     use tokio::time::Instant;
 
@@ -235,6 +235,31 @@ mod tests {
             assert!(Instant::now() < end, "not within 20 s: {what}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// The server that had the name is dead, and its runs were taken over; then the clock steps back into its lease.
+    #[tokio::test]
+    async fn what_a_dead_server_left_is_taken_over_and_its_next_start_is_not_refused_its_name() {
+        let clock_ms = Arc::new(AtomicI64::new(1_000_000));
+        let clock = Arc::clone(&clock_ms);
+        let store = MemStore::new(Arc::new(move || Timestamp::from_millis(clock.load(Ordering::Relaxed))));
+        let config = |name: &str, lease| EngineConfig {
+            node_name: name.to_owned(),
+            lease: Duration::from_secs(lease),
+            ..EngineConfig::default()
+        };
+        let (ours, others) = (config("a", 5), config("b", 60));
+        let dead = join(&store, &ours).await.unwrap().token();
+        let other = join(&store, &others).await.unwrap().token();
+        let starts = join(&store, &ours);
+        tokio::pin!(starts);
+        assert!(tokio::time::timeout(Duration::from_millis(300), &mut starts).await.is_err(), "its lease holds");
+        clock_ms.fetch_add(6_000, Ordering::Relaxed);
+        store.adopt(other, &[dead.node], 10).await.unwrap();
+        clock_ms.fetch_sub(4_000, Ordering::Relaxed);
+        assert!(tokio::time::timeout(Duration::from_millis(300), &mut starts).await.is_err(), "it holds again");
+        clock_ms.fetch_add(4_000, Ordering::Relaxed);
+        assert_eq!(starts.await.unwrap().token(), LeaseToken { epoch: dead.epoch + 2, ..dead });
     }
 
     /// The database's clock steps back by a minute: jobs are quiet until it is where it was, and no fire comes twice.
