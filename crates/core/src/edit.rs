@@ -37,8 +37,10 @@ pub struct Standing<'a> {
     pub job: JobId,
     /// What its fixed rates count from.
     pub anchor: Timestamp,
-    /// The present.
+    /// The present, as whoever edits saw it.
     pub now: Timestamp,
+    /// The present when the rows were read: later than `now` where the edit was slow on its way.
+    pub read_at: Timestamp,
     /// Its rows that an edit is about, in any order.
     pub rows: &'a [FutureRow],
     /// Its definition before; `None` where that cannot be read any more.
@@ -119,7 +121,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
         let moved = fire_at(row.fire_at).map(|fire| Moved { id: row.id, due_at: fire.due_at(standing.job) });
         match (row.status.is_terminal(), moved) {
             (false, Some(moved)) => plan.keep.push(moved),
-            (false, None) if is_on_its_way(row, now) => {}
+            (false, None) if is_on_its_way(row, standing) => {}
             (false, None) => plan.settle.push(row.id),
             // Without the jitter that it was put off by, its start is over.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
@@ -140,8 +142,8 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
     plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
 }
 
-fn is_on_its_way(row: &FutureRow, now: Timestamp) -> bool {
-    row.status == RunStatus::Pending && row.due_at < now + ON_ITS_WAY
+fn is_on_its_way(row: &FutureRow, standing: Standing<'_>) -> bool {
+    row.status == RunStatus::Pending && row.due_at < standing.now.max(standing.read_at) + ON_ITS_WAY
 }
 
 /// A delay has at most one fire ahead. An edit that leaves the delay as it was leaves that fire alone.
@@ -151,7 +153,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, standing: Standing<'_>) {
     for row in standing.rows.iter().filter(|row| !row.status.is_terminal()) {
         if is_same {
             plan.keep.push(Moved { id: row.id, due_at: row.due_at });
-        } else if !is_on_its_way(row, standing.now) {
+        } else if !is_on_its_way(row, standing) {
             plan.settle.push(row.id);
         }
     }
@@ -188,7 +190,16 @@ mod tests {
     fn standing(rows: &[FutureRow]) -> Standing<'_> {
         let now = Timestamp::from_secs(100);
         let job = JobId::new(1);
-        Standing { job, anchor: Timestamp::EPOCH, now, rows, before: None, next_fire_at: None, follows: None }
+        Standing {
+            job,
+            anchor: Timestamp::EPOCH,
+            now,
+            read_at: now,
+            rows,
+            before: None,
+            next_fire_at: None,
+            follows: None,
+        }
     }
 
     fn ids(runs: &[RunId]) -> Vec<i64> {
@@ -237,6 +248,10 @@ mod tests {
             let plan = plan_edit(Some(&paused), standing(&[row]));
             assert_eq!((ids(&plan.settle), moved(&plan.keep)), (settled, vec![]), "{row:?}");
         }
+        // The edit took long: meanwhile the tick may have read more.
+        let row = soon(101_500, RunStatus::Pending);
+        let slow = Standing { read_at: Timestamp::from_millis(100_600), ..standing(std::slice::from_ref(&row)) };
+        assert_eq!(ids(&plan_edit(Some(&paused), slow).settle), Vec::<i64>::new());
         let delayed = Standing { follows: Some(RunId::new(1)), ..standing(&[]) };
         let rows = [soon(100_500, RunStatus::Pending)];
         let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), Standing { rows: &rows, ..delayed });

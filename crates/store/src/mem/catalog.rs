@@ -138,6 +138,7 @@ impl Catalog for MemStore {
     }
 
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
+        let read_at = self.now();
         let mut state = self.state();
         let Some(record) = state.living_job(change.id) else { return Ok(Changed::NotFound) };
         if change.expected_version.is_some_and(|version| version != record.version) {
@@ -158,11 +159,12 @@ impl Catalog for MemStore {
             return Ok(Changed::NoCalendar);
         }
         state.write_parents(change.id, edges);
-        Ok(state.change(&record, &change))
+        Ok(state.change(&record, &change, read_at))
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
         let JobDeletion { id, expected_version, before, spare, now } = deletion;
+        let read_at = self.now();
         let mut state = self.state();
         let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
         if expected_version.is_some_and(|version| version != record.version) {
@@ -173,7 +175,7 @@ impl Catalog for MemStore {
             return Ok(Deleted::IsParent(children));
         }
         state.write_parents(id, Vec::new());
-        let plan = state.plan(&record, (None, before), now);
+        let plan = state.plan(&record, (None, before), (now, read_at));
         state.settle(&plan.settle, plan.reason, now);
         state.pass_over(passed_row(&record, before, &plan, spare, now));
         state.due.remove(&id);

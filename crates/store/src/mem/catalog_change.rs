@@ -48,12 +48,12 @@ impl State {
         record
     }
 
-    /// Plans an edit; `jobs` are the definitions after and before.
+    /// Plans an edit; `jobs` are the definitions after and before, the instants those of whoever edits and of the store.
     pub(super) fn plan(
         &self,
         record: &JobRecord,
         (after, before): (Option<&Job>, Option<&Job>),
-        now: Timestamp,
+        (now, read_at): (Timestamp, Timestamp),
     ) -> EditPlan {
         let from = now - look_back(before, after);
         let follows = self.due.get(&record.id).and_then(|due| due.follows).filter(|run| self.is_open(*run));
@@ -64,6 +64,7 @@ impl State {
                 job: record.id,
                 anchor: record.anchor,
                 now,
+                read_at,
                 rows: &rows,
                 before,
                 next_fire_at: record.next_fire_at,
@@ -109,10 +110,10 @@ impl State {
         self.runs.insert(row.id, row);
     }
 
-    pub(super) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>) -> Changed {
+    pub(super) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> Changed {
         let job: &Job = change.job;
         let version = record.version + 1;
-        let plan = self.plan(record, (Some(job), Some(change.before)), change.now);
+        let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, read_at));
         self.settle(&plan.settle, plan.reason, change.now);
         self.pass_over(passed_row(record, Some(change.before), &plan, change.spare, change.now));
         for row in plan.keep.iter().chain(&plan.reopen) {

@@ -237,6 +237,8 @@ impl Tx<'_> {
             job: record.id,
             anchor: record.anchor,
             now,
+            // Without rows there is nothing to be read too late.
+            read_at: if future.is_empty() { now } else { self.now().await? },
             rows: &future,
             before,
             next_fire_at: record.next_fire_at,
