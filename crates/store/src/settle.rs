@@ -166,10 +166,15 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
 }
 
 /// The next fire of a delay whose run was planned and has ended then. An executor says when, by a clock that may be
-/// wrong: what it says counts where it lies between the plan and the present.
-pub(crate) fn delayed((fire_at, finished_at): (Timestamp, Timestamp), delay: Duration, now: Timestamp) -> Timestamp {
+/// wrong: what it says counts where it lies between the plan and the present. The wait begins no earlier than the job's
+/// definition: the job may have been off when the run ended, and that become known only now.
+pub(crate) fn delayed(
+    (fire_at, finished_at): (Timestamp, Timestamp),
+    (delay, defined_at): (Duration, Timestamp),
+    now: Timestamp,
+) -> Timestamp {
     let is_told = fire_at <= finished_at && finished_at <= now;
-    (if is_told { finished_at } else { now }).saturating_add(delay)
+    (if is_told { finished_at.max(defined_at) } else { now }).saturating_add(delay)
 }
 
 /// A result whose text every database can hold.
@@ -293,9 +298,11 @@ mod tests {
     #[test]
     fn a_delay_counts_from_the_end_as_far_as_that_can_be() {
         let at = Timestamp::from_secs;
+        let delay = Duration::from_secs(3);
         for (finished, expected) in [(15, 18), (10, 13), (20, 23), (21, 23), (9, 23)] {
-            assert_eq!(delayed((at(10), at(finished)), Duration::from_secs(3), at(20)), at(expected), "{finished}");
+            assert_eq!(delayed((at(10), at(finished)), (delay, at(1)), at(20)), at(expected), "{finished}");
         }
+        assert_eq!(delayed((at(10), at(15)), (delay, at(17)), at(20)), at(20), "edited since");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> J
         calendar: None,
         declared: None,
         author: "conformance".to_owned(),
-        now,
+        now: now - Duration::from_secs(60),
     };
     created(store.create_job(new).await.unwrap())
 }
@@ -135,10 +135,20 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 
+    // Switched off and on again before it is known that its run ended.
+    let (job, run) = following(store, token, 0).await;
+    let done = ending(&run, Outcome::Succeeded);
+    saved(change(store, job.id, &paused, None, now).await);
+    let on_at = now + Duration::from_millis(1);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    saved(change(store, job.id, &job.spec, None, on_at).await);
+    assert!(end(store, token, &[done]).await.is_due);
+    assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, on_at + DELAY);
+
     // Edited while it runs: the end still gives the next fire, by the new length.
     let (job, run) = following(store, token, 0).await;
     let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
-    let (record, _) = saved(change(store, job.id, &three, None, now).await);
+    let (record, _) = saved(change(store, job.id, &three, None, run.due_at).await);
     assert_eq!(record.next_fire_at, None);
     let done = ending(&run, Outcome::Succeeded);
     assert!(end(store, token, std::slice::from_ref(&done)).await.is_due);

@@ -143,7 +143,8 @@ impl State {
             return false;
         };
         let ended = (run.fire_at, run.finished_at.unwrap_or(now));
-        due.next_fire_at = due.delay.map(|delay| settle::delayed(ended, delay, now));
+        let defined_at = self.jobs.get(&job).map_or(Timestamp::EPOCH, |job| job.record.updated_at);
+        due.next_fire_at = due.delay.map(|delay| settle::delayed(ended, (delay, defined_at), now));
         (due.is_over, due.follows) = (due.next_fire_at.is_none(), None);
         due.next_fire_at.is_some()
     }

@@ -13,8 +13,8 @@ use crate::settle::{CleanFinish, delayed};
 /// Before the runs, as a claim and an edit do, so that nobody waits for the other in a circle.
 pub(super) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
-    text: "SELECT job_id, follows_run_id, delay_ms, {now} FROM job_due WHERE job_id {in_list} \
-           AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
+    text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
+           FROM job_due WHERE job_id {in_list} AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
 };
 const MOVE_FOLLOWED: Statement = Statement {
     name: "move_followed",
@@ -27,6 +27,8 @@ struct Followed {
     job: i64,
     /// Nothing where it is paused, or has no delay any more.
     delay: Option<Duration>,
+    /// When the job was edited last, or created.
+    defined_at: Timestamp,
     now: Timestamp,
 }
 
@@ -52,7 +54,8 @@ impl Delays {
                 let run = RunId::new(columns.int("follows_run_id")?);
                 let delay = columns.opt_int("delay_ms")?.and_then(|millis| u64::try_from(millis).ok());
                 let delay = delay.map(Duration::from_millis);
-                delays.followed.insert(run, Followed { job, delay, now: columns.at("now")? });
+                let (defined_at, now) = (columns.at("updated_at_ms")?, columns.at("now")?);
+                delays.followed.insert(run, Followed { job, delay, defined_at, now });
             }
         }
         Ok(delays)
@@ -60,8 +63,9 @@ impl Delays {
 
     /// Notes that a run has its verdict.
     pub(super) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
-        let Some(Followed { job, delay, now }) = self.followed.remove(&run) else { return };
-        self.moves.push((job, delay.map(|delay| delayed((fire_at, finished_at), delay, now))));
+        let Some(Followed { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
+        let next = delay.map(|delay| delayed((fire_at, finished_at), (delay, defined_at), now));
+        self.moves.push((job, next));
     }
 
     /// Writes where the jobs move; answers whether any of them fires again.
