@@ -89,7 +89,8 @@ impl Ready {
     /// Whether the misfire policy passes it over: it is from the schedule, was never sent, and it or this server is late.
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
-        let from_schedule = run.cause == 0 && run.attempt == 1 && run.shard_index <= 0 && run.marked_at.is_none();
+        // A shard is under way with its broadcast, which was judged before it was cut.
+        let from_schedule = run.cause == 0 && run.attempt == 1 && run.parent.is_none() && run.marked_at.is_none();
         let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
         let is_judged = from_schedule && !mutant::on(Mutant::NoMisfireAtTick);
         is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, now)
@@ -235,11 +236,11 @@ pub(crate) struct CalledRun {
 
 /// What became of a broadcast's shards.
 #[derive(Debug)]
-pub(crate) enum Shards {
-    /// These are open, and this node's.
-    Open(Vec<Run>),
-    /// The database did not answer: it may have these.
-    Unknown(Vec<Run>),
+pub(crate) struct Shards {
+    /// Those that were to be written.
+    pub(crate) asked: Vec<Run>,
+    /// Those that are open, and this node's; `None` where the database did not answer: it may have what was asked for.
+    pub(crate) open: Option<Vec<Run>>,
 }
 
 /// The end of an attempt that is durable now.

@@ -333,11 +333,23 @@ impl DispatchLoop {
             executor: belongs_to(place),
             ..root.run.clone()
         });
-        let step = Step::Expand(Box::new(root.clone()), shards.collect());
-        match self.steps.try_send(step) {
+        let shards: Vec<Run> = shards.collect();
+        // From before they are written: no standing query takes up what the answer to this is still to tell of.
+        self.shared.in_memory.admit(shards.clone());
+        match self.steps.try_send(Step::Expand(Box::new(root.clone()), shards)) {
             Ok(()) => None,
-            Err(_) => Some(root),
+            Err(error) => {
+                if let Step::Expand(_, shards) = error.into_inner() {
+                    self.forget_shards(&root, &shards);
+                }
+                Some(root)
+            }
         }
+    }
+
+    /// These shards do not wait here for the answer to their writing any more.
+    pub(super) fn forget_shards(&self, root: &Ready, shards: &[Run]) {
+        self.shared.in_memory.forget_of(shards.iter().map(|shard| (shard.id, root.token())));
     }
 
     /// Asks again for broadcasts of which the database did not say whether they are expanded.
@@ -352,21 +364,23 @@ impl DispatchLoop {
     }
 
     /// The shards take their places beside the broadcast's row, and then that gives up its own: nothing of the job comes
-    /// between. A shard that came by itself meanwhile has its place.
+    /// between. Those that this node did not write itself under this lease come by the standing queries.
     pub(super) fn expanded(&mut self, root: Ready, shards: Shards, now: Timestamp) {
-        let shards = match shards {
-            Shards::Open(shards) => shards,
-            Shards::Unknown(shards) => return self.unsure.push((root, shards)),
-        };
-        if !shards.is_empty() {
+        let Shards { asked, open } = shards;
+        let Some(open) = open else { return self.unsure.push((root, asked)) };
+        if !open.is_empty() {
             root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
         }
         let ready = |run| Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
-        shards.iter().for_each(|shard| self.gates.restore(&ready(shard.clone())));
-        // What waits for another attempt is found by the scan, and what is in hand was sent.
-        let unsent = shards.into_iter().filter(|shard| shard.status == RunStatus::Pending).collect();
-        let unsent = self.shared.in_memory.admit(unsent).into_iter();
-        self.upcoming.extend(unsent.map(|shard| Reverse(Upcoming::new(ready(shard)))));
+        open.iter().for_each(|shard| self.gates.restore(&ready(shard.clone())));
+        let own: BTreeSet<RunId> = asked.iter().map(|shard| shard.id).collect();
+        let lease = |run: &Run| (run.node, run.node_epoch);
+        let is_unsent = |shard: &Run| shard.status == RunStatus::Pending && lease(shard) == lease(&root.run);
+        let unsent: Vec<Run> = open.into_iter().filter(|shard| own.contains(&shard.id) && is_unsent(shard)).collect();
+        let has_come: BTreeSet<RunId> = unsent.iter().map(|shard| shard.id).collect();
+        let gone: Vec<Run> = asked.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
+        self.forget_shards(&root, &gone);
+        self.upcoming.extend(unsent.into_iter().map(|shard| Reverse(Upcoming::new(ready(shard)))));
         self.forget_unsent(&root, now);
         self.leave_gate(root.run.id, now);
     }

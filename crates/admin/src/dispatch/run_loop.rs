@@ -323,7 +323,10 @@ impl DispatchLoop {
         let upcoming = std::mem::take(&mut self.upcoming).into_iter().map(|Reverse(next)| next.ready);
         let mut dropped: Vec<Ready> = upcoming.collect();
         dropped.extend(std::mem::take(&mut self.held_back).into_iter().map(|held| held.ready));
-        dropped.extend(std::mem::take(&mut self.unsure).into_iter().map(|(root, _)| root));
+        for (root, shards) in std::mem::take(&mut self.unsure) {
+            self.forget_shards(&root, &shards);
+            dropped.push(root);
+        }
         dropped.extend(self.parked.drain());
         let is_active = |run| self.active.contains_key(&run);
         dropped.extend(self.gates.retain(is_active));

@@ -115,11 +115,11 @@ impl StepLoop {
         let store = &self.shared.store;
         match step {
             Step::Expand(root, shards) => {
-                let (shards, expanded) = match self.expand(token, &root.run, &shards).await {
-                    Ok(open) => (Shards::Open(open), Ok(())),
-                    Err(error) => (Shards::Unknown(shards), Err(error)),
+                let (open, expanded) = match self.expand(token, &root.run, &shards).await {
+                    Ok(open) => (Some(open), Ok(())),
+                    Err(error) => (None, Err(error)),
                 };
-                self.tell(Event::Expanded(*root, shards)).await;
+                self.tell(Event::Expanded(*root, Shards { asked: shards, open })).await;
                 expanded
             }
             Step::Mark(runs) => {

@@ -1,36 +1,61 @@
 //! A database whose answers are long under way.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rondel_admin::clock::Boot;
+use rondel_admin::jobs::RunRequest;
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
-use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finisher, RunCheck};
-use rondel_store::{MemStore, Result, Store};
+use rondel_core::{NamespaceId, Trigger};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body as Up;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finisher, RunCheck, RunQuery};
+use rondel_store::{Ledger as _, MemStore, Result, Store};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::world::store;
+use super::world::{LIMIT, hello, store, succeeded};
 
-/// Answers each renewal after three seconds, while it is slow.
+/// Answers each renewal after three seconds, and that shards are written not at all, while it is slow.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<MemStore>,
-    is_slow: AtomicBool,
+    is_slow: watch::Sender<bool>,
     /// The host's time since boot, which stands still but for the waiting.
     boot_micros: Arc<AtomicI64>,
     renewal_count: AtomicI64,
+    /// How often it was asked for runs that are overdue, while it held an answer back.
+    overdue_count: AtomicI64,
 }
 
 impl Slow {
+    fn new(boot_micros: &Arc<AtomicI64>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: store(),
+            is_slow: watch::Sender::new(false),
+            boot_micros: Arc::clone(boot_micros),
+            renewal_count: AtomicI64::new(0),
+            overdue_count: AtomicI64::new(0),
+        })
+    }
+
     fn inner(&self) -> &MemStore {
         &self.inner
     }
 
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let answer = effect.await;
-        if name == "renew" && self.is_slow.load(Ordering::SeqCst) {
-            self.boot_micros.fetch_add(3_000_000, Ordering::SeqCst);
-            self.renewal_count.fetch_add(1, Ordering::SeqCst);
+        match name {
+            "renew" if *self.is_slow.borrow() => {
+                self.boot_micros.fetch_add(3_000_000, Ordering::SeqCst);
+                self.renewal_count.fetch_add(1, Ordering::SeqCst);
+            }
+            "expand" => drop(self.is_slow.subscribe().wait_for(|is_slow| !is_slow).await),
+            "overdue" if *self.is_slow.borrow() => drop(self.overdue_count.fetch_add(1, Ordering::SeqCst)),
+            _ => {}
         }
         answer
     }
@@ -59,25 +84,74 @@ rondel_store::pass_on!(Slow {
 #[tokio::test]
 async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
     let boot_micros = Arc::new(AtomicI64::new(1_000_000));
-    let slow = Arc::new(Slow {
-        inner: store(),
-        is_slow: AtomicBool::new(false),
-        boot_micros: Arc::clone(&boot_micros),
-        renewal_count: AtomicI64::new(0),
-    });
+    let slow = Slow::new(&boot_micros);
     let boot = Boot::Given(Arc::new(move || boot_micros.load(Ordering::SeqCst)));
     let (lease, beat) = (Duration::from_secs(2), Duration::from_millis(20));
     let config = EngineConfig { lease, beat, boot, ..EngineConfig::default() };
     let lifecycle = Lifecycle::new();
     let engine = Engine::start(Arc::clone(&slow) as Arc<dyn Store>, config, &lifecycle).await.unwrap();
     assert!(engine.readiness().lease_held);
-    slow.is_slow.store(true, Ordering::SeqCst);
+    slow.is_slow.send_replace(true);
     let mut renewals = 0;
     while renewals < 20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         renewals = slow.renewal_count.load(Ordering::SeqCst);
         assert!(renewals == 0 || !engine.readiness().lease_held, "after {renewals} renewals");
     }
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+}
+
+/// Shards that are written, and of which the answer does not tell yet, are overdue like their broadcast: they are sent when
+/// it tells, and only then.
+#[tokio::test]
+async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
+    let slow = Slow::new(&Arc::new(AtomicI64::new(0)));
+    let lifecycle = Lifecycle::new();
+    let store = Arc::clone(&slow) as Arc<dyn Store>;
+    let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
+    let (up, messages) = mpsc::unbounded_channel();
+    let say = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
+    say(Up::Hello(hello("e", 1)));
+    let messages = UnboundedReceiverStream::new(messages).map(Ok);
+    let mut down = engine.open_session(messages, "test").await.unwrap();
+    let spec = serde_json::json!({"name": "j", "app": "files", "handler": "h", "route": "broadcast"});
+    let job = engine.create_job(NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+
+    slow.is_slow.send_replace(true);
+    let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
+    let asked_at = engine.now();
+    let root = engine.request_run(&job, request).await.unwrap();
+    let is_overdue = async || {
+        while engine.now() < asked_at + Duration::from_millis(1_500) || slow.overdue_count.load(Ordering::SeqCst) < 4 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, is_overdue()).await.unwrap();
+    let triggers = |message: v1::ServerMessage| match message.body {
+        Some(Down::Triggers(triggers)) => triggers.triggers,
+        _ => Vec::new(),
+    };
+    while let Ok(message) = down.try_recv() {
+        assert_eq!(triggers(message), [], "the answer has not come");
+    }
+    slow.is_slow.send_replace(false);
+    let mut sent = Vec::new();
+    let is_over = async || {
+        while sent.is_empty() {
+            sent.extend(triggers(down.recv().await.unwrap()));
+        }
+        say(succeeded(&sent[0]));
+        loop {
+            let runs = slow.inner.list_runs(NamespaceId::new(1), &RunQuery { limit: 9, ..RunQuery::default() }).await;
+            if runs.unwrap().iter().any(|run| run.id == root.id && run.status.is_terminal()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, is_over()).await.unwrap();
+    assert_eq!(sent.len(), 1);
     lifecycle.soft.cancel();
     lifecycle.hard.cancel();
 }
