@@ -112,9 +112,14 @@ impl DispatchLoop {
     }
 
     /// What this node itself sent under its lease before, and still waits for, need not be asked about: it is this lease's now.
+    /// What it had given up is called: that end stands under the lease before, and is refused.
     fn unless_in_hand(&mut self, called: CalledRun) -> Option<CalledRun> {
         let run = &called.ready.run;
         match self.active.get_mut(&run.id).filter(|active| active.ready.run.attempt == run.attempt) {
+            Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
+                self.active.remove(&run.id);
+                Some(called)
+            }
             Some(active) => {
                 active.ready.run.node_epoch = run.node_epoch;
                 None
