@@ -196,6 +196,7 @@ impl Executor {
     }
 
     async fn session(self: &Arc<Self>, node: &NodeHost, (up, mut down): Stream) {
+        let hello_ms = self.now_ms();
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
         if up.send(hello).is_err() {
             return;
@@ -205,7 +206,7 @@ impl Executor {
         else {
             return;
         };
-        let Some(id) = self.link_up(&welcome, &up) else { return };
+        let Some(id) = self.link_up(&welcome, hello_ms, &up) else { return };
         self.world().say("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.into());
         let patience = heartbeat * 3 + Duration::from_secs(1);
@@ -223,7 +224,7 @@ impl Executor {
                         self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
                         break;
                     }
-                    self.heard();
+                    self.heard_at(self.now_ms());
                     if let Some(body) = message.body {
                         self.take(id, body);
                     }
@@ -266,10 +267,12 @@ impl Executor {
     fn link_up(
         &self,
         welcome: &v1::Welcome,
+        hello_ms: i64,
         up: &tokio::sync::mpsc::UnboundedSender<v1::ExecutorMessage>,
     ) -> Option<u64> {
         *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
-        self.heard();
+        // The welcome may have waited in the socket, and what comes after it.
+        self.heard_at(hello_ms);
         let mut desk = lock(&self.desk);
         if desk.links.values().any(|link| link.node_id == welcome.node_id) {
             return None;
@@ -290,12 +293,16 @@ impl Executor {
     fn was_silent(&self) -> bool {
         let heard = *lock(&self.heard_ms);
         let silence = i64::try_from(lock(&self.silence).as_millis()).unwrap_or(i64::MAX);
-        let now_ms = i64::try_from(self.world().elapsed_ms()).unwrap_or(i64::MAX);
-        heard != NEVER && now_ms - heard >= silence
+        heard != NEVER && self.now_ms() - heard >= silence
     }
 
-    fn heard(&self) {
-        *lock(&self.heard_ms) = i64::try_from(self.world().elapsed_ms()).unwrap_or(i64::MAX);
+    fn heard_at(&self, at_ms: i64) {
+        let mut heard = lock(&self.heard_ms);
+        *heard = at_ms.max(*heard);
+    }
+
+    fn now_ms(&self) -> i64 {
+        i64::try_from(self.world().elapsed_ms()).unwrap_or(i64::MAX)
     }
 
     fn take(self: &Arc<Self>, link: u64, body: Down) {

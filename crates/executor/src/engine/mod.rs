@@ -13,6 +13,7 @@ mod write_behind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use rondel_proto::v1::{self, Fence, Hello, ProbeReplies, Probes, Triggers, Welcome};
 use tokio::runtime::Handle;
@@ -199,10 +200,10 @@ impl Engine {
         }
     }
 
-    /// A session begins; `None` where another one to the same node lives.
-    pub(crate) fn link_up(&self, welcome: &Welcome) -> Option<Arc<Link>> {
+    /// A session begins, whose hello was said at that uptime; `None` where another one to the same node lives.
+    pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = Instant::now();
-        self.silence.welcomed(welcome.silence_ms, host::uptime());
+        self.silence.welcomed(welcome.silence_ms, hello_at);
         let mut desk = self.desk();
         if desk.outbox.links().any(|link| link.node_id == welcome.node_id) {
             return None;

@@ -21,9 +21,11 @@ impl Silence {
         Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0) }
     }
 
-    pub(crate) fn welcomed(&self, silence_ms: u32, uptime: Duration) {
+    /// A server answered the hello that was said then. It counts as heard from there on: the answer, too, may have waited in
+    /// the socket of a process that stood still.
+    pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration) {
         let told = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
-        self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
+        self.heard_ms.fetch_max(as_ms(hello_at), Ordering::Relaxed);
         self.limit_ms.store(as_ms(self.configured.unwrap_or(told)).max(1), Ordering::Relaxed);
     }
 
@@ -66,6 +68,10 @@ mod tests {
         assert_eq!(silence.exceeded(at(66)), Some(at(3)));
         silence.welcomed(3_000, at(66));
         assert_eq!((silence.heard(at(67)), silence.exceeded(at(69))), (None, None));
+        silence.welcomed(3_000, at(66));
+        assert_eq!(silence.exceeded(at(69)), None, "another server was heard since");
+        silence.welcomed(3_000, at(71));
+        assert_eq!(silence.heard(at(74)), Some(at(3)), "the welcome waited as well");
     }
 
     #[test]

@@ -58,11 +58,11 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
         () = stop.cancelled() => return End::Stopped,
         opened = open(engine, url) => opened,
     };
-    let (sender, mut inbound, welcome) = match opened {
+    let Opened { sender, mut inbound, welcome, hello_at } = match opened {
         Ok(opened) => opened,
         Err(end) => return end,
     };
-    let Some(link) = begin(engine, url, &welcome) else { return End::Alias(welcome.node_id) };
+    let Some(link) = begin(engine, url, &welcome, hello_at) else { return End::Alias(welcome.node_id) };
     let _registered = Registered { engine, link: &link };
     let heartbeat = heartbeat_period(&welcome);
     let end = tokio::select! {
@@ -76,7 +76,13 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
     end
 }
 
-type Opened = (mpsc::Sender<ExecutorMessage>, Streaming<ServerMessage>, Welcome);
+struct Opened {
+    sender: mpsc::Sender<ExecutorMessage>,
+    inbound: Streaming<ServerMessage>,
+    welcome: Welcome,
+    /// The uptime at which the hello was said.
+    hello_at: Duration,
+}
 
 async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     let timing = &engine.setup.timing;
@@ -90,6 +96,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     if let Some(token) = engine.servers.token.header().await.map_err(End::Unreachable)? {
         request.metadata_mut().insert("authorization", token);
     }
+    let hello_at = host::uptime();
     // The hello must wait in the stream before the call: the server may answer nothing until it has it.
     let hello = ExecutorMessage { body: Some(FromExecutor::Hello(engine.hello())) };
     sender.try_send(hello).map_err(|error| End::Unreachable(error.to_string()))?;
@@ -107,7 +114,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     };
     match first.and_then(|message| message.body) {
         Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => Err(End::Refused(too_old(&welcome))),
-        Some(FromServer::Welcome(welcome)) => Ok((sender, inbound, welcome)),
+        Some(FromServer::Welcome(welcome)) => Ok(Opened { sender, inbound, welcome, hello_at }),
         _ => Err(End::Unreachable("the server began without a welcome".to_owned())),
     }
 }
@@ -172,9 +179,9 @@ fn status_line(status: &Status) -> String {
     if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() }
 }
 
-fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome) -> Option<Arc<Link>> {
+fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
     engine.setup.clock.observe(Timestamp::from_millis(welcome.now_at_ms));
-    let link = engine.link_up(welcome)?;
+    let link = engine.link_up(welcome, hello_at)?;
     tracing::info!(server = %url, node = %welcome.node_name, version = %welcome.server_version, "connected");
     dial_named(engine, &welcome.servers);
     Some(link)
