@@ -69,7 +69,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         fires::shards(facts),
         starts::early(truth),
         starts::twice(truth),
-        starts::at_most_once(truth),
+        starts::at_most_once(facts, truth),
         starts::overlap(facts, truth),
         starts::fenced(truth),
         starts::tokens(facts, truth),

@@ -1,6 +1,6 @@
 //! What an executor knows of its runs: a model of the SDK's desk, with the same judgements and none of its speed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rondel_failpoint::mutant::{self, Mutant};
@@ -79,6 +79,8 @@ pub(crate) struct Desk {
     queue: Vec<Key>,
     unacked: BTreeMap<Key, Unacked>,
     recent: BTreeMap<Key, v1::Result>,
+    /// The numbers of triggers that were refused.
+    refused: BTreeSet<i64>,
     pub(crate) fences: BTreeMap<i64, i64>,
     pub(crate) links: BTreeMap<u64, Link>,
 }
@@ -102,6 +104,10 @@ impl Desk {
         let origin = (triggers.node_id, triggers.node_epoch);
         for trigger in triggers.triggers {
             let key = (trigger.run_id, trigger.attempt);
+            // A stream does not say twice what was refused: whoever sends that run again gives it another number.
+            if self.refused.contains(&trigger.fence_n) {
+                continue;
+            }
             match self.judge(key, origin) {
                 Answer::Accept => {
                     let held = Held {
@@ -121,7 +127,10 @@ impl Desk {
                 Answer::Held => link.reply(key, v1::reply::Kind::Accepted, RefusedWhy::Unspecified),
                 Answer::Unacked => self.deliver_by(key, link_id),
                 Answer::Done(result) => link.say(Body::Results(v1::Results { results: vec![*result] })),
-                Answer::Refuse(why) => link.reply(key, v1::reply::Kind::Refused, why),
+                Answer::Refuse(why) => {
+                    self.refused.insert(trigger.fence_n);
+                    link.reply(key, v1::reply::Kind::Refused, why);
+                }
             }
         }
         self.startable()

@@ -110,7 +110,8 @@ pub(crate) async fn finished(world: &World, batch: &[Finish]) {
             truth.violate("I6 verdicts are final", &what);
         }
         if known.is_some_and(|(status, _)| status != run.status) {
-            truth.corrected.insert(run.id);
+            // And so is that of the broadcast whose shard it is.
+            truth.corrected.extend([Some(run.id), run.parent].into_iter().flatten());
         }
         if run.status.is_terminal() {
             truth.verdicts.insert(run.id, (run.status, run.attempt));

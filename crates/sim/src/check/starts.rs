@@ -11,8 +11,9 @@ use rondel_proto::v1::result::Status;
 use super::Facts;
 use crate::truth::{Start, Truth};
 
-/// How much a node's clock may be ahead between two readings of the database's.
-const CLOCK_SLACK: Duration = Duration::from_millis(2);
+/// How much a node's clock may be ahead between two readings of the database's: its pace is wrong by up to 200 millionths, and
+/// the database may be away for twelve seconds, more than once.
+const CLOCK_SLACK: Duration = Duration::from_millis(5);
 /// An executor that stood still for so long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
 /// How long after the acknowledgement of an edit the old definition may still be at work.
@@ -41,8 +42,9 @@ pub(super) fn twice(truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I3: an at-most-once run begins again only after its handler said itself that it failed.
-pub(super) fn at_most_once(truth: &Truth) -> Vec<String> {
+/// I3: an at-most-once run begins again only after its handler said itself that it failed, or stopped when it was asked to
+/// because its time was over.
+pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut by_run: BTreeMap<RunId, Vec<&Start>> = BTreeMap::new();
     for start in truth.starts.iter().filter(|start| start.at_most_once) {
         by_run.entry(start.run).or_default().push(start);
@@ -50,7 +52,9 @@ pub(super) fn at_most_once(truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for starts in by_run.values() {
         for pair in starts.windows(2) {
-            let has_failed = matches!(pair[0].ended, Some(Status::Failed | Status::TimedOut));
+            let told = facts.attempts.get(&(pair[0].run, pair[0].attempt)).map(|attempt| attempt.status);
+            let was_overdue = pair[0].ended == Some(Status::Cancelled) && told == Some(RunStatus::TimedOut);
+            let has_failed = matches!(pair[0].ended, Some(Status::Failed | Status::TimedOut)) || was_overdue;
             let was_over = pair[0].ended_ms.is_some_and(|ended| ended <= pair[1].began_ms);
             if !has_failed || !was_over || pair[0].attempt >= pair[1].attempt {
                 found.push(format!("I3 at most once: {} after {}", place(pair[1]), place(pair[0])));
