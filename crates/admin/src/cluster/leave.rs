@@ -34,7 +34,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
         tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
     }
     let token = shared.membership.token();
-    shared.membership.end();
+    shared.membership.give_back();
     if let Err(error) = shared.store.release(token).await {
         tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
     }

@@ -31,6 +31,8 @@ pub(crate) struct Membership {
     current: RwLock<Held>,
     /// By the boot-time clock, in microseconds.
     until: AtomicI64,
+    /// The node leaves, and what a renewal that is still under way answers changes nothing any more.
+    is_given_back: AtomicBool,
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Homes whose due jobs this node may claim.
     claimable: RwLock<Arc<Vec<NodeId>>>,
@@ -56,6 +58,7 @@ impl Membership {
             boot,
             current: RwLock::new(Held { token, ids: Arc::new(IdGen::new(ordinal)) }),
             until: AtomicI64::new(0),
+            is_given_back: AtomicBool::new(false),
             nodes: RwLock::default(),
             claimable: RwLock::default(),
             adopted: RwLock::default(),
@@ -75,7 +78,11 @@ impl Membership {
             self.had_gap.store(true, Ordering::Release);
         }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
-        self.until.store(sent_at.saturating_add(margin), Ordering::Release);
+        self.until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
+        // Whichever of the two comes second, it sees the other.
+        if self.is_given_back.load(Ordering::SeqCst) {
+            self.end();
+        }
     }
 
     /// The lease is taken anew.
@@ -87,9 +94,15 @@ impl Membership {
         self.renewed(sent_at, lease);
     }
 
-    /// The lease is gone, or given back.
+    /// The lease is gone.
     pub(crate) fn end(&self) {
-        self.until.store(0, Ordering::Release);
+        self.until.store(0, Ordering::SeqCst);
+    }
+
+    /// The lease is given back, for good.
+    pub(crate) fn give_back(&self) {
+        self.is_given_back.store(true, Ordering::SeqCst);
+        self.end();
     }
 
     pub(crate) fn holds(&self) -> bool {
@@ -308,6 +321,20 @@ mod tests {
         assert_eq!(membership.switch(), Switch::Stopped);
         assert_eq!(membership.seats(now).iter().map(|seat| seat.node).collect::<Vec<_>>(), [NodeId::new(3)]);
         assert!(membership.is_unsettled(now) && membership.is_unsettled(now + Duration::from_secs(40)));
+    }
+
+    #[test]
+    fn a_renewal_that_is_answered_late_does_not_bring_back_a_lease_that_was_given_back() {
+        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
+        let lease = Duration::from_secs(5);
+        let membership = Membership::new(token, 1, boot_micros(), lease, Boot::Host);
+        membership.end();
+        membership.renewed(boot_micros(), lease);
+        assert!(membership.holds());
+        membership.give_back();
+        membership.renewed(boot_micros(), lease);
+        membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
+        assert!(!membership.holds());
     }
 
     #[test]
