@@ -119,7 +119,8 @@ impl Clock {
         let (lowest, highest) = (reading - received, reading - sent);
         let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let best = readings.iter().copied().max();
-        if best.is_some_and(|best| lowest > best + STEP_AHEAD_MICROS) {
+        // What was before the first reading nobody knows.
+        if best.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
             self.ahead_at.store(received, Ordering::Relaxed);
         }
         let stepped_back = best.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
@@ -135,9 +136,10 @@ impl Clock {
         stepped_back
     }
 
-    /// Whether the database's clock stepped ahead in the last so long: then less time has gone by than instants say.
+    /// Whether the database's clock stepped ahead in the last so long, as far as this process can tell, which may have begun
+    /// since: then less time may have gone by than instants say.
     #[must_use]
-    pub fn stepped_ahead_within(&self, length: Duration) -> bool {
+    pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
         let at = self.ahead_at.load(Ordering::Relaxed);
         let length = i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
         at > 0 && self.boot_micros().saturating_sub(at) < length
@@ -178,10 +180,19 @@ mod tests {
     fn steps_are_followed_both_ways() {
         let clock = Clock::default();
         clock.observe(at(1_000_000), 0, 1_000);
+        let micros = Arc::new(AtomicI64::new(60_000_000));
+        let given = Arc::clone(&micros);
+        let boot = Boot::Given(Arc::new(move || given.load(Ordering::Relaxed)));
+        let told = Clock::starting_at(at(1_000_000), boot);
+        let within = |millis| told.may_have_stepped_ahead_within(Duration::from_millis(millis));
+        assert!(within(1), "nobody knows what was before");
+        micros.store(70_000_000, Ordering::Relaxed);
+        told.observe(at(1_010_100), 70_000_000, 70_000_000);
+        assert_eq!((within(10_001), within(10_000)), (true, false));
+        told.observe(at(1_020_000), 70_000_000, 70_000_000);
+        assert!(within(1) && !within(0));
         assert_eq!(clock.observe(at(1_001_300), 1_000_000, 1_001_000), None);
-        assert!(!clock.stepped_ahead_within(Duration::MAX));
         assert_eq!(clock.observe(at(4_601_000), 1_000_000, 1_001_000), None);
-        assert!(clock.stepped_ahead_within(Duration::MAX) && !clock.stepped_ahead_within(Duration::ZERO));
         assert_eq!(clock.offset_micros.load(Ordering::Relaxed), 4_601_000_000 - 1_001_000);
         let back = clock.observe(at(1_002_000), 2_000_000, 2_001_000);
         assert!(back.is_some_and(|millis| (3_599_000..=3_601_000).contains(&millis)), "{back:?}");

@@ -34,10 +34,11 @@ enum Known {
 
 impl DispatchLoop {
     /// Asks when other nodes last heard those who are silent here for too long. Where the database's clock stepped ahead
-    /// since, nobody can tell: everyone gets that time anew.
+    /// since, nobody can tell: everyone gets that time anew. A server that started since can't either: the clock may have
+    /// stepped before, and whom it knows only from rows may have been silent for less than they say.
     pub(super) fn look_for_lost(&mut self, now: Timestamp) {
         let lost_after = self.shared.config.lost_after;
-        if self.shared.clock.stepped_ahead_within(lost_after) {
+        if self.shared.clock.may_have_stepped_ahead_within(lost_after) {
             return;
         }
         let suspects = self.executors.suspects(now - lost_after);
