@@ -167,6 +167,13 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
     assert_eq!(due(store, &job, &[NodeId::new(0), token.node]).await, None);
     assert_eq!(store.cancels(token).await.unwrap(), []);
+    // Asked for three seconds ago: what starts within a second by now may have been read meanwhile.
+    let now = store.now().await.unwrap();
+    let job = job_with(store, spec(&name("slow"), serde_json::json!({"schedule": {"every": "1s"}})), Some(now)).await;
+    let row = run(&job, token, now + Duration::from_millis(800));
+    claim(store, token, &job, vec![row.clone()]).await;
+    assert_eq!(delete(store, job.id, None, now - Duration::from_secs(3)).await, Deleted::Done);
+    assert_eq!(read(store, row.id).await.status, RunStatus::Pending);
 }
 
 /// Fires that were due and had no row yet are in the ledger as one row that says why they did not happen.
