@@ -121,10 +121,11 @@ impl DispatchLoop {
         let passed = match settled.finished {
             Finished::Stored(After::Again { .. }, _) => self.gates.again(settled.run),
             Finished::Superseded => {
-                // It was stored before, and the answer was lost; or another node went on with it. Its place in its job's
-                // order is kept until that is known.
+                // It was stored before, and the answer was lost; or another node went on with it. Until that is known it has
+                // the place of one that waits for its next attempt: that is found here by the standing queries, perhaps
+                // together with others that were open at once, and then it must not pass before its turn.
                 self.step(Step::Look(vec![settled.run]));
-                Vec::new()
+                self.gates.again(settled.run)
             }
             _ => self.gates.leave(settled.run),
         };
