@@ -90,6 +90,20 @@ impl ScratchDb {
     pub fn backend(&self) -> Backend {
         self.backend
     }
+
+    /// Runs a statement past the product, and answers what it found: a line per row, with tabs between the columns.
+    ///
+    /// # Panics
+    /// When the database does not take the statement.
+    pub fn sql(&self, statement: &str) -> String {
+        let url = || Url::parse(&self.url).unwrap_or_else(|error| panic!("{}: {error}", self.url));
+        let found = match self.backend {
+            Backend::Sqlite => sqlite(self.url.trim_start_matches("sqlite://"), statement),
+            Backend::Postgres => psql(&url(), statement),
+            Backend::Mysql => mariadb(&url(), statement),
+        };
+        found.unwrap_or_else(|problem| panic!("{problem}"))
+    }
 }
 
 impl Drop for ScratchDb {
@@ -164,25 +178,39 @@ fn skip(reason: &str) {
     std::io::stderr().lock().write_all(line.as_bytes()).expect("write to stderr");
 }
 
-fn psql(server: &Url, statement: &str) -> Result<(), String> {
-    let mut command = Command::new("psql");
-    command.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--command", statement]).arg(server.as_str());
+/// Python has the one client of it that is installed wherever the tests run.
+fn sqlite(path: &str, statement: &str) -> Result<String, String> {
+    const PROGRAM: &str = "import sqlite3, sys\n\
+        database = sqlite3.connect(sys.argv[1], timeout=20)\n\
+        rows = database.execute(sys.argv[2]).fetchall()\n\
+        database.commit()\n\
+        print('\\n'.join('\\t'.join(str(value) for value in row) for row in rows))";
+    let mut command = Command::new("python3");
+    command.args(["-c", PROGRAM, path, statement]);
     run(command, statement)
 }
 
-fn mariadb(server: &Url, statement: &str) -> Result<(), String> {
+fn psql(server: &Url, statement: &str) -> Result<String, String> {
+    let mut command = Command::new("psql");
+    command.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--field-separator=\t"]);
+    command.args(["--set=ON_ERROR_STOP=1", "--command", statement]).arg(server.as_str());
+    run(command, statement)
+}
+
+fn mariadb(server: &Url, statement: &str) -> Result<String, String> {
     let mut command = Command::new("mariadb");
     command.args(["--no-defaults", "--protocol=tcp", "--host", server.host_str().unwrap_or("127.0.0.1")]);
     command.args(["--port", &server.port().unwrap_or(3306).to_string(), "--user", server.username()]);
+    command.args(["--batch", "--skip-column-names", "--database", server.path().trim_start_matches('/')]);
     command.env("MYSQL_PWD", server.password().unwrap_or_default()).args(["--execute", statement]);
     run(command, statement)
 }
 
-fn run(mut command: Command, statement: &str) -> Result<(), String> {
+fn run(mut command: Command, statement: &str) -> Result<String, String> {
     let client = command.get_program().display().to_string();
     let output = command.output().map_err(|error| format!("{client}: {error}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned());
     }
     Err(format!("{client}: {statement}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }

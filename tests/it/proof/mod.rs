@@ -4,6 +4,8 @@
 mod database;
 mod executors;
 mod matrix;
+mod matrix_people;
+mod matrix_upkeep;
 mod proxy;
 mod sleepers;
 mod stage;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rondel_tests::check::{self, Report, Rules};
-use rondel_tests::{Api, Process, ScratchDb, Server, Signal, example, wait_until, wall_clock_ms};
+use rondel_tests::{Api, Backend, Process, ScratchDb, Server, Signal, example, variable, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 
 pub(super) const APP: &str = "proof";
@@ -22,7 +22,7 @@ pub(super) struct Journal {
 impl Journal {
     pub(super) fn new() -> Self {
         let mut folder = tempfile::Builder::new().prefix("rondel-journal-").tempdir().expect("make a folder");
-        folder.disable_cleanup(rondel_tests::variable("RONDEL_TEST_KEEP").is_some());
+        folder.disable_cleanup(variable("RONDEL_TEST_KEEP").is_some());
         Self { folder }
     }
 
@@ -210,7 +210,7 @@ pub(super) struct Chance(u64);
 impl Chance {
     pub(super) fn new() -> Self {
         use std::hash::{BuildHasher as _, RandomState};
-        let seed = rondel_tests::variable("RONDEL_TEST_SEED").and_then(|text| text.parse().ok());
+        let seed = variable("RONDEL_TEST_SEED").and_then(|text| text.parse().ok());
         let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(()) % 1_000_000);
         say(&format!("RONDEL_TEST_SEED={seed}"));
         Self(seed)
@@ -228,6 +228,19 @@ impl Chance {
     pub(super) fn millis(&mut self, bound: u64) -> Duration {
         Duration::from_millis(self.below(bound))
     }
+}
+
+/// How often each place kills, of the long form; none for the short form.
+pub(super) fn rounds() -> Option<usize> {
+    variable("TEST_MATRIX_ROUNDS").and_then(|text| text.parse().ok())
+}
+
+/// Adds a line to the table of the long form.
+pub(super) fn tell(backend: Backend, place: &str, what: &str) {
+    let Some(path) = variable("TEST_MATRIX_OUT") else { return };
+    let line = format!("{backend} {place} {what}\n");
+    let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open the results");
+    std::io::Write::write_all(&mut file, line.as_bytes()).expect("write the results");
 }
 
 /// Shown where the test fails, or with `--nocapture`.

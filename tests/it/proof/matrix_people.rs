@@ -1,0 +1,486 @@
+//! The kill matrix, its part of people and tokens: no run has to do with them, so each has a story of its own. A server
+//! dies in the middle of a change of who may come in; afterwards the change is there as a whole, or not at all.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, COOKIE, ORIGIN, SET_COOKIE};
+use reqwest::{Client, Method, RequestBuilder};
+use rondel_tests::{Backend, ScratchDb, Server, has_interpreter, left_out_without, scratch};
+use serde_json::Value;
+
+use super::stage::{rounds, server, tell};
+
+/// How long a server may take to die of a call.
+const DEATH: Duration = Duration::from_secs(30);
+
+/// A change, the preparation of which a server survives.
+struct Change {
+    operation: &'static str,
+    /// At which passing of the place it dies.
+    passing: u32,
+    before: &'static [Call],
+    call: Call,
+    looks: &'static [Look],
+}
+
+/// A call. In all texts `$N` is the number of the story, and other words with a `$` are what an answer before had.
+#[derive(Clone, Copy)]
+struct Call {
+    who: Who,
+    method: &'static str,
+    path: &'static str,
+    /// JSON, or the fields of a form.
+    body: &'static str,
+    /// What is kept of the answer: the word, and where it stands.
+    keeps: &'static [(&'static str, &'static str)],
+}
+
+#[derive(Clone, Copy)]
+enum Who {
+    /// With the token that the server made.
+    Admin,
+    /// With a token of the story: `$SECRET`.
+    Bearer,
+    /// A browser that is not signed in.
+    Stranger,
+    /// A browser that is: `$COOKIE`.
+    Visitor,
+}
+
+/// What is looked at afterwards, and what it must show where nothing was changed, and where everything was.
+enum Look {
+    /// The status of an answer.
+    Answers(Call, u16, u16),
+    /// How often the answer has a text.
+    Says(Call, &'static str, usize, usize),
+    /// A count in the database, before anybody can have mended anything.
+    Counts(&'static str, u32, u32),
+}
+
+impl Call {
+    const fn admin(method: &'static str, path: &'static str, body: &'static str) -> Self {
+        Self { who: Who::Admin, method, path, body, keeps: &[] }
+    }
+
+    const fn form(path: &'static str, body: &'static str) -> Self {
+        Self { who: Who::Stranger, method: "POST", path, body, keeps: &[] }
+    }
+
+    const fn by(self, who: Who) -> Self {
+        Self { who, ..self }
+    }
+
+    const fn keeping(self, keeps: &'static [(&'static str, &'static str)]) -> Self {
+        Self { keeps, ..self }
+    }
+}
+
+const USER: Call = Call::admin(
+    "POST",
+    "/api/v1/users",
+    r#"{"name": "eve$N", "password": "first password of $N", "grants": [{"role": "viewer"}]}"#,
+)
+.keeping(&[("$UID", "/id")]);
+/// While there is no account that may do everything, a server makes a link at its start.
+const ADMIN: Call = Call::admin(
+    "POST",
+    "/api/v1/users",
+    r#"{"name": "first", "password": "password of the first", "grants": [{"role": "admin"}]}"#,
+);
+const SEE_USER: Call = Call::admin("GET", "/api/v1/users/eve$N", "");
+const SIGN_IN: Call =
+    Call::form("/sign-in", "name=eve$N&password=first+password+of+$N").keeping(&[("$COOKIE", "cookie")]);
+const SIGN_IN_WRONGLY: Call = Call::form("/sign-in", "name=eve$N&password=another+password");
+/// A page that only those see who are signed in.
+const PAGE: Call = Call::admin("GET", "/account", "").by(Who::Visitor);
+const LINK: Call = Call::admin("POST", "/api/v1/users/eve$N/sign-in-link", "").keeping(&[("$LINK", "/path")]);
+const ENTER: Call = Call::form("/sign-in", "token=$LINK").keeping(&[("$COOKIE", "cookie")]);
+const TOKEN: Call =
+    Call::admin("POST", "/api/v1/tokens", r#"{"kind": "api", "name": "token of $N", "grants": [{"role": "viewer"}]}"#)
+        .keeping(&[("$ID", "/id"), ("$SECRET", "/token")]);
+const TOKENS: Call = Call::admin("GET", "/api/v1/tokens?all=true&limit=200", "");
+const ME: Call = Call::admin("GET", "/api/v1/me", "").by(Who::Bearer);
+const NAMESPACE: Call = Call::admin("POST", "/api/v1/namespaces", r#"{"name": "passing-$N"}"#);
+const WEBHOOK: &str = "/api/v1/namespaces/passing-$N/failure-webhook";
+const APPS: &str = "/api/v1/apps?namespace=passing-$N";
+
+const ROLES_OF_USER: &str =
+    "SELECT COUNT(*) FROM role_grant WHERE subject_id IN (SELECT id FROM account WHERE name = 'eve$N')";
+const ROLES_OF_TOKEN: &str =
+    "SELECT COUNT(*) FROM role_grant WHERE subject_id IN (SELECT id FROM api_token WHERE name = 'token of $N')";
+const SIGN_INS_OF_USER: &str = "SELECT COUNT(*) FROM web_session WHERE account_id = $UID";
+const LINKS_OF_USER: &str = "SELECT COUNT(*) FROM sign_in_link WHERE account_id = $UID";
+
+const CHANGES: &[Change] = &[
+    Change {
+        operation: "create_account",
+        passing: 1,
+        before: &[],
+        call: USER,
+        looks: &[
+            Look::Counts(ROLES_OF_USER, 0, 1),
+            Look::Answers(SEE_USER, 404, 200),
+            Look::Answers(SIGN_IN, 401, 303),
+            Look::Answers(USER, 201, 409),
+        ],
+    },
+    Change {
+        operation: "change_account",
+        passing: 1,
+        before: &[USER, SIGN_IN],
+        call: Call::admin(
+            "PATCH",
+            "/api/v1/users/eve$N",
+            r#"{"display_name": "Eve the second", "grants": [{"role": "operator"}]}"#,
+        ),
+        looks: &[
+            Look::Counts(ROLES_OF_USER, 1, 1),
+            Look::Says(SEE_USER, "Eve the second", 0, 1),
+            Look::Says(SEE_USER, "\"operator\"", 0, 1),
+            Look::Says(SEE_USER, "\"viewer\"", 1, 0),
+            Look::Answers(PAGE, 200, 303),
+        ],
+    },
+    Change {
+        operation: "set_password",
+        passing: 1,
+        before: &[USER, SIGN_IN],
+        call: Call::admin("POST", "/api/v1/users/eve$N/password", r#"{"password": "second password of $N"}"#),
+        looks: &[
+            Look::Answers(PAGE, 200, 303),
+            Look::Answers(SIGN_IN, 303, 401),
+            Look::Answers(Call::form("/sign-in", "name=eve$N&password=second+password+of+$N"), 401, 303),
+        ],
+    },
+    Change {
+        operation: "delete_account",
+        passing: 1,
+        before: &[
+            USER,
+            SIGN_IN,
+            LINK,
+            Call::form("/account/tokens", "kind=api&name=own+token+of+$N&grants=viewer").by(Who::Visitor),
+        ],
+        call: Call::admin("DELETE", "/api/v1/users/eve$N", ""),
+        looks: &[
+            Look::Counts(SIGN_INS_OF_USER, 1, 0),
+            Look::Counts(LINKS_OF_USER, 1, 0),
+            Look::Counts("SELECT COUNT(*) FROM role_grant WHERE subject_id = $UID", 1, 0),
+            Look::Answers(SEE_USER, 200, 404),
+            Look::Answers(PAGE, 200, 303),
+            Look::Says(TOKENS, "own token of $N", 1, 0),
+            Look::Answers(SIGN_IN, 303, 401),
+            Look::Answers(USER, 409, 201),
+        ],
+    },
+    Change {
+        operation: "add_token",
+        passing: 1,
+        before: &[],
+        call: TOKEN,
+        looks: &[Look::Counts(ROLES_OF_TOKEN, 0, 1), Look::Says(TOKENS, "\"token of $N\"", 0, 1)],
+    },
+    Change {
+        operation: "revoke_token",
+        passing: 1,
+        before: &[
+            TOKEN,
+            Call::admin("POST", "/api/v1/sign-in-links", "{}").by(Who::Bearer).keeping(&[("$LINK", "/path")]),
+            ENTER,
+        ],
+        call: Call::admin("DELETE", "/api/v1/tokens/$ID", ""),
+        looks: &[
+            Look::Counts("SELECT COUNT(*) FROM web_session WHERE token_id = $ID", 1, 0),
+            Look::Answers(ME, 200, 401),
+            Look::Answers(PAGE, 200, 303),
+        ],
+    },
+    Change {
+        operation: "rotate_token",
+        passing: 1,
+        before: &[TOKEN],
+        call: Call::admin("POST", "/api/v1/tokens/$ID/rotate", r#"{"overlap": "0s"}"#),
+        looks: &[Look::Answers(ME, 200, 401), Look::Says(TOKENS, "\"token of $N\"", 1, 2)],
+    },
+    Change {
+        operation: "add_link",
+        passing: 1,
+        before: &[USER],
+        call: LINK,
+        // Whoever made it has not heard of it: another one can be made.
+        looks: &[Look::Counts(LINKS_OF_USER, 0, 1), Look::Answers(LINK, 201, 201)],
+    },
+    Change {
+        operation: "take_link",
+        passing: 1,
+        before: &[USER, LINK],
+        call: ENTER,
+        looks: &[
+            Look::Counts(LINKS_OF_USER, 1, 0),
+            Look::Counts(SIGN_INS_OF_USER, 0, 0),
+            Look::Answers(Call::admin("GET", "/sign-in?token=$LINK", "").by(Who::Stranger), 200, 410),
+            Look::Answers(ENTER, 303, 410),
+        ],
+    },
+    Change {
+        operation: "begin_sign_in",
+        passing: 1,
+        before: &[USER],
+        call: SIGN_IN,
+        looks: &[Look::Counts(SIGN_INS_OF_USER, 0, 1), Look::Answers(SIGN_IN, 303, 303), Look::Answers(PAGE, 200, 200)],
+    },
+    Change {
+        operation: "count_attempt",
+        // The address first, and then the account, which has ten attempts.
+        passing: 2,
+        before: &[
+            USER,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+            SIGN_IN_WRONGLY,
+        ],
+        call: SIGN_IN_WRONGLY,
+        looks: &[Look::Answers(SIGN_IN_WRONGLY, 401, 429)],
+    },
+    Change {
+        operation: "delete_namespace",
+        passing: 1,
+        before: &[
+            NAMESPACE,
+            Call::admin("POST", APPS, r#"{"name": "an-app"}"#),
+            Call::admin("PUT", WEBHOOK, r#"{"url": "http://127.0.0.1:9/"}"#),
+        ],
+        call: Call::admin("DELETE", "/api/v1/namespaces/passing-$N", ""),
+        looks: &[
+            Look::Counts("SELECT COUNT(*) FROM app WHERE name = 'an-app'", 1, 0),
+            Look::Answers(Call::admin("GET", WEBHOOK, ""), 200, 404),
+            Look::Answers(NAMESPACE, 409, 201),
+            Look::Says(Call::admin("GET", APPS, ""), "\"an-app\"", 1, 0),
+        ],
+    },
+];
+
+/// What a server answered.
+#[derive(Debug)]
+struct Said {
+    status: u16,
+    cookie: Option<String>,
+    text: String,
+}
+
+struct Scene<'db> {
+    db: &'db ScratchDb,
+    server: Server,
+    client: Client,
+    known: BTreeMap<&'static str, String>,
+}
+
+impl<'db> Scene<'db> {
+    async fn begin(db: &'db ScratchDb) -> Self {
+        let server = server(db, &[]).await;
+        // It provides what the client needs.
+        drop(server.api());
+        let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        let client = client.timeout(Duration::from_secs(30)).build().expect("make a client");
+        Self { db, server, client, known: BTreeMap::new() }
+    }
+
+    fn fill(&self, text: &str) -> String {
+        self.known.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
+    }
+
+    fn request(&self, call: &Call) -> RequestBuilder {
+        let method: Method = call.method.parse().expect("a method");
+        let path = self.fill(call.path);
+        let mut request = match call.who {
+            Who::Admin => self.server.api().request(method, &path),
+            Who::Bearer => self.client.request(method, self.url(&path)).bearer_auth(self.fill("$SECRET")),
+            Who::Stranger => self.client.request(method, self.url(&path)),
+            Who::Visitor => self.client.request(method, self.url(&path)).header(COOKIE, self.fill("$COOKIE")),
+        };
+        if matches!(call.who, Who::Stranger | Who::Visitor) {
+            request = request.header(ORIGIN, self.server.url()).header("accept", "text/html");
+        }
+        if !call.body.is_empty() {
+            let kind =
+                if call.body.starts_with('{') { "application/json" } else { "application/x-www-form-urlencoded" };
+            request = request.header(CONTENT_TYPE, kind).body(self.fill(call.body));
+        }
+        request
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.server.url())
+    }
+
+    /// What is said to a call; none where nobody is there to answer.
+    async fn try_call(&self, call: &Call) -> Option<Said> {
+        let answer = self.request(call).send().await.ok()?;
+        let status = answer.status().as_u16();
+        let cookie = answer.headers().get(SET_COOKIE).and_then(|cookie| cookie.to_str().ok());
+        let cookie = cookie.and_then(|cookie| cookie.split(';').next()).map(str::to_owned);
+        Some(Said { status, cookie, text: answer.text().await.ok()? })
+    }
+
+    async fn call(&mut self, call: &Call) -> Said {
+        let said = self.try_call(call).await.unwrap_or_else(|| panic!("no answer to {} {}", call.method, call.path));
+        if said.status < 400 {
+            let document: Value = serde_json::from_str(&said.text).unwrap_or_default();
+            for (word, place) in call.keeps {
+                let is_cookie = *place == "cookie";
+                let found =
+                    if is_cookie { said.cookie.as_deref() } else { document.pointer(place).and_then(Value::as_str) };
+                let found = found.unwrap_or_else(|| panic!("{place} is not in {said:?}"));
+                // Of a link, its token.
+                let value = found.split_once("token=").map_or(found, |(_, token)| token);
+                self.known.insert(word, value.to_owned());
+            }
+        }
+        said
+    }
+
+    /// Starts the server again, to die at a place.
+    async fn arm(&mut self, place: &str) {
+        self.server.stop().await;
+        assert!(self.server.try_restart_with(&["--failpoint", place]).await, "it does not come by {place} at a start");
+    }
+
+    async fn dies(&mut self, place: &str) {
+        let status = self.server.process().wait(DEATH).await;
+        let last = self.server.process().stderr();
+        assert!(!status.success() && last.contains(&format!("failpoint {place}: ")), "{place}: {status}, {last}");
+        tell(self.db.backend(), place, "died");
+    }
+
+    async fn plays(&mut self, change: &Change, number: usize, is_done: bool) {
+        let place = format!("{}.{}", change.operation, if is_done { "committed" } else { "written" });
+        self.known = BTreeMap::from([("$N", number.to_string())]);
+        for call in change.before {
+            let said = self.call(call).await;
+            let is_fine = said.status < 400 || (said.status == 401 && call.body == SIGN_IN_WRONGLY.body);
+            assert!(is_fine, "before {place}: {} {}: {said:?}", call.method, call.path);
+        }
+        self.arm(&format!("{place}@{}", change.passing)).await;
+        let unanswered = self.unanswered();
+        let said = self.try_call(&change.call).await;
+        assert!(said.is_none(), "{place}: it lived to answer {said:?}");
+        self.dies(&place).await;
+        // Whether it was done or not, it is in the audit log that somebody asked for it.
+        let is_audited = matches!(change.call.who, Who::Admin);
+        assert_eq!(self.unanswered(), unanswered + u32::from(is_audited), "{place}: calls in the audit log");
+        for look in change.looks {
+            if let Look::Counts(statement, without, with) = look {
+                let (found, expected) = (self.db.sql(&self.fill(statement)), if is_done { with } else { without });
+                assert_eq!(found, expected.to_string(), "{place}: {statement}");
+            }
+        }
+        self.server.restart().await;
+        for look in change.looks {
+            match look {
+                Look::Answers(call, without, with) => {
+                    let (said, expected) = (self.call(call).await, if is_done { with } else { without });
+                    assert_eq!(said.status, *expected, "{place}: {} {}: {said:?}", call.method, call.path);
+                }
+                Look::Says(call, text, without, with) => {
+                    let (said, expected) = (self.call(call).await, if is_done { with } else { without });
+                    let count = said.text.matches(&self.fill(text)).count();
+                    assert_eq!(count, *expected, "{place}: {text} in the answer to {}: {said:?}", call.path);
+                }
+                Look::Counts(..) => {}
+            }
+        }
+        self.clean().await;
+    }
+
+    /// How many calls the audit log has without their answers.
+    fn unanswered(&self) -> u32 {
+        let found = self.db.sql("SELECT COUNT(*) FROM audit WHERE after_document LIKE '%unanswered%'");
+        found.parse().expect("a count")
+    }
+
+    /// What a story leaves behind must not be counted by the next.
+    async fn clean(&mut self) {
+        self.call(&Call::admin("DELETE", "/api/v1/users/eve$N", "")).await;
+        self.call(&Call::admin("DELETE", "/api/v1/namespaces/passing-$N", "")).await;
+    }
+
+    /// The first account of all, which somebody makes who has the link from the server's output.
+    async fn first_admin(&mut self) {
+        const SET_UP: Call = Call::form("/set-up", "token=$LINK&name=first&password=password+of+the+first");
+        const COME_IN: Call = Call::form("/sign-in", "name=first&password=password+of+the+first");
+        for is_done in [false, true] {
+            let place = if is_done { "create_first_admin.committed" } else { "create_first_admin.written" };
+            self.arm(place).await;
+            let line = self.server.process().wait_for_line(DEATH, "set up: ").await;
+            let token = line.split_once("token=").and_then(|(_, rest)| rest.split_whitespace().next()).expect("a link");
+            self.known = BTreeMap::from([("$LINK", token.to_owned())]);
+            let said = self.try_call(&SET_UP).await;
+            assert!(said.is_none(), "{place}: it lived to answer {said:?}");
+            self.dies(place).await;
+            let roles = self.db.sql("SELECT COUNT(*) FROM role_grant WHERE subject_kind = 'account'");
+            assert_eq!(roles, if is_done { "1" } else { "0" }, "{place}");
+            self.server.restart().await;
+            let said = self.call(&COME_IN).await;
+            assert_eq!(said.status, if is_done { 303 } else { 401 }, "{place}: {said:?}");
+            // Without one, the next start has made another link.
+            let word = if is_done { "sign in: " } else { "set up: " };
+            self.server.process().wait_for_line(DEATH, word).await;
+        }
+    }
+}
+
+/// The changes of which every second one is this half's, each with both its deaths.
+async fn people_survive(backend: Backend, half: usize) {
+    if !has_interpreter("python") {
+        return left_out_without("python3", "the client of SQLite is Python's");
+    }
+    for _ in 0..rounds().unwrap_or(1) {
+        let Some(db) = scratch(backend).await else { return };
+        let mut scene = Scene::begin(&db).await;
+        if half == 0 {
+            scene.first_admin().await;
+        } else {
+            scene.call(&ADMIN).await;
+        }
+        for (number, change) in CHANGES.iter().enumerate().filter(|(number, _)| number % 2 == half) {
+            scene.plays(change, 2 * number, false).await;
+            scene.plays(change, 2 * number + 1, true).await;
+        }
+        tell(backend, "people", "judged");
+    }
+}
+
+#[tokio::test]
+async fn changes_of_people_are_whole_one_half_on_sqlite() {
+    people_survive(Backend::Sqlite, 0).await;
+}
+
+#[tokio::test]
+async fn changes_of_people_are_whole_other_half_on_sqlite() {
+    people_survive(Backend::Sqlite, 1).await;
+}
+
+/// In the short form `SQLite` stands for all three.
+async fn long_form(backend: Backend) {
+    if rounds().is_some() {
+        people_survive(backend, 0).await;
+        people_survive(backend, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn changes_of_people_are_whole_on_postgres() {
+    long_form(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn changes_of_people_are_whole_on_mysql() {
+    long_form(Backend::Mysql).await;
+}

@@ -1,0 +1,309 @@
+//! The kill matrix, its part of places that a march does not come by: what a server heals, forgets, or is driven to by
+//! others. Each has a story that brings it about. A server dies there before it commits, a second one after it has; what
+//! it did is there as a whole or not at all, and the third one goes on as if nothing had been.
+
+use std::time::Duration;
+
+use rondel_tests::{Api, Backend, ScratchDb, Server, Signal, has_interpreter, left_out_without, scratch, wait_until};
+use serde_json::{Value, json};
+
+use super::stage::{Journal, Worker, job, rounds, server, settled, tell};
+
+/// How long a place may take to be come by: healing has a period of 15 s.
+const REACH: Duration = Duration::from_secs(60);
+/// The same of what is done only by a server that has been up for five minutes.
+const SLOW_REACH: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(60);
+/// A home that is no node.
+const NOWHERE: &str = "77";
+
+/// A database of its own for a story; none where this kind is left out.
+async fn database(backend: Backend) -> Option<ScratchDb> {
+    if !has_interpreter("python") {
+        left_out_without("python3", "the client of SQLite is Python's");
+        return None;
+    }
+    scratch(backend).await
+}
+
+/// Starts the server again, to die at a place.
+async fn arm(server: &mut Server, place: &str) {
+    if server.process().has_ended().is_none() {
+        server.stop().await;
+    }
+    assert!(server.try_restart_with(&["--failpoint", place]).await, "it does not come by {place} at a start");
+}
+
+async fn dies(server: &mut Server, backend: Backend, place: &str, limit: Duration) {
+    let status = server.process().wait(limit).await;
+    let last = server.process().stderr();
+    assert!(!status.success() && last.contains(&format!("failpoint {place}: ")), "{place}: {status}, {last}");
+    tell(backend, place, "died");
+}
+
+fn count(db: &ScratchDb, what: &str) -> usize {
+    db.sql(&format!("SELECT COUNT(*) FROM {what}")).parse().expect("a count")
+}
+
+/// So that the next server looks at once, as soon as it looks.
+fn forget_pass(db: &ScratchDb, task: &str) {
+    db.sql(&format!("DELETE FROM housekeeping_pass WHERE task = '{task}'"));
+}
+
+/// Jobs with a fire each second, which nobody executes.
+async fn fire_alone(api: &Api) {
+    for name in ["one", "two", "three"] {
+        let more = json!({"overlap": {"policy": "allow"}, "misfire": {"policy": "skip"}});
+        api.post("/api/v1/jobs", job(name, json!({}), more)).await.expect(201);
+    }
+    all_fire(api).await;
+}
+
+/// Waits until each of the jobs has another run.
+async fn all_fire(api: &Api) {
+    for name in ["one", "two", "three"] {
+        let before = api.runs(name).await.len();
+        wait_until(LIMIT, "the job fires", async || {
+            let runs = api.runs(name).await;
+            if runs.len() > before { Ok(()) } else { Err(runs.len()) }
+        })
+        .await;
+    }
+}
+
+/// Jobs are made a list at a time: all of a transaction, or none.
+async fn create_jobs(backend: Backend) {
+    const COUNT: usize = 64;
+    let Some(db) = database(backend).await else { return };
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    let listed = |name: &str| job(name, json!({}), json!({"schedule": null}));
+    api.post("/api/v1/jobs", listed("before")).await.expect(201);
+    let list: Vec<Value> = (0..COUNT).map(|number| listed(&format!("listed-{number}"))).collect();
+    for (place, expected) in [("create_jobs.written", 0), ("create_jobs.committed", COUNT)] {
+        arm(&mut server, place).await;
+        let call = api.request(rondel_tests::Method::POST, "/api/v1/jobs/apply").json(&list);
+        // The beginning of an answer may have come: it says of each job what became of it.
+        let answer = api.try_answer(call).await;
+        dies(&mut server, backend, place, LIMIT).await;
+        for table in ["job", "job_due", "job_version"] {
+            assert_eq!(count(&db, table), 1 + expected, "{place}: rows of {table}; {answer:?}");
+        }
+    }
+    server.restart().await;
+    // Who was not answered asks again.
+    api.post("/api/v1/jobs/apply", Value::from(list)).await.expect(200);
+    assert_eq!(api.all("/api/v1/jobs", &[]).await.len(), 1 + COUNT);
+    tell(backend, "create_jobs", "judged");
+}
+
+/// Jobs that should fire and have no next fire.
+async fn heal_job(backend: Backend) {
+    let Some(db) = database(backend).await else { return };
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    fire_alone(&api).await;
+    server.stop().await;
+    db.sql("UPDATE job_due SET next_fire_at_ms = NULL");
+    // One job is healed in a transaction.
+    for (place, expected) in [("heal_job.written", 3), ("heal_job.committed", 2)] {
+        forget_pass(&db, "heal");
+        arm(&mut server, place).await;
+        dies(&mut server, backend, place, REACH).await;
+        assert_eq!(count(&db, "job_due WHERE next_fire_at_ms IS NULL"), expected, "{place}");
+    }
+    forget_pass(&db, "heal");
+    server.restart().await;
+    all_fire(&api).await;
+    tell(backend, "heal_job", "judged");
+}
+
+/// Jobs whose home is no node any more.
+async fn free_homeless(backend: Backend) {
+    let Some(db) = database(backend).await else { return };
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    fire_alone(&api).await;
+    server.stop().await;
+    db.sql(&format!("UPDATE job_due SET home = {NOWHERE}"));
+    for (place, expected) in [("free_homeless.written", 3), ("free_homeless.committed", 0)] {
+        forget_pass(&db, "heal");
+        arm(&mut server, place).await;
+        dies(&mut server, backend, place, REACH).await;
+        assert_eq!(count(&db, &format!("job_due WHERE home = {NOWHERE}")), expected, "{place}");
+    }
+    server.restart().await;
+    all_fire(&api).await;
+    tell(backend, "free_homeless", "judged");
+}
+
+/// A result that the database refuses: the run ends without it.
+async fn finish_unwritable(backend: Backend) {
+    let Some(db) = database(backend).await else { return };
+    let journal = Journal::new();
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    let more = json!({"schedule": null});
+    api.post("/api/v1/jobs", job("fails", json!({"fail": true}), more)).await.expect(201);
+    server.stop().await;
+    // A rule of somebody else's, such as a database has that cannot keep some character.
+    db.sql(match backend {
+        Backend::Sqlite => {
+            "CREATE TRIGGER no_such_text BEFORE UPDATE ON run WHEN NEW.message LIKE '%told to fail%' \
+             BEGIN SELECT RAISE(ABORT, 'no such text'); END"
+        }
+        Backend::Postgres | Backend::Mysql => {
+            "ALTER TABLE run ADD CONSTRAINT no_such_text CHECK (message NOT LIKE '%told to fail%')"
+        }
+    });
+    server.restart().await;
+    let data = journal.folder().join("worker-data");
+    let worker = Worker::start(&[&server], "worker", &journal, Some(&data), &[]).await;
+    arm(&mut server, "finish_unwritable.written").await;
+    worker.is_listed(&api).await;
+    api.post("/api/v1/jobs/fails/runs", json!({})).await.expect(201);
+    dies(&mut server, backend, "finish_unwritable.written", REACH).await;
+    assert_eq!(count(&db, "run WHERE status = 'failed'"), 0);
+    // The executor was not answered, and sends it again.
+    arm(&mut server, "finish_unwritable.committed").await;
+    dies(&mut server, backend, "finish_unwritable.committed", REACH).await;
+    assert_eq!(count(&db, "run WHERE status = 'failed'"), 1);
+    server.restart().await;
+    settled(&api).await;
+    let runs = api.runs("fails").await;
+    let (status, message) = (&runs[0]["status"], &runs[0]["message"]);
+    assert_eq!((runs.len(), status.as_str()), (1, Some("failed")), "{runs:?}");
+    assert_eq!(message, "the result of this run cannot be written to the database");
+    assert_eq!(journal.starts().len(), 1, "it began once");
+    tell(backend, "finish_unwritable", "judged");
+}
+
+/// An at-most-once run that is marked, and known not to have begun: its executor hands it back before it has its turn.
+async fn unmark(backend: Backend) {
+    let Some(db) = database(backend).await else { return };
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    let more = json!({"schedule": null});
+    api.post("/api/v1/jobs", job("long", json!({"sleep_ms": 60_000}), more.clone())).await.expect(201);
+    for (place, is_done) in [("unmark.written", false), ("unmark.committed", true)] {
+        let journal = Journal::new();
+        let name = if is_done { "marked-2" } else { "marked-1" };
+        let marked = json!({"schedule": null, "delivery": "at_most_once"});
+        api.post("/api/v1/jobs", job(name, json!({}), marked)).await.expect(201);
+        arm(&mut server, place).await;
+        let data = journal.folder().join("worker-data");
+        let mut worker = Worker::start(&[&server], "worker", &journal, Some(&data), &["--slots", "1"]).await;
+        api.post("/api/v1/jobs/long/runs", json!({})).await.expect(201);
+        wait_until(LIMIT, "it is busy", async || if journal.starts().is_empty() { Err(()) } else { Ok(()) }).await;
+        let run = api.post(&format!("/api/v1/jobs/{name}/runs"), json!({})).await.expect(201);
+        let run = run["id"].as_str().expect("an id").to_owned();
+        let is_marked = format!("run WHERE id = {run} AND marked_at_ms IS NOT NULL");
+        wait_until(LIMIT, "the run is marked", async || if count(&db, &is_marked) == 1 { Ok(()) } else { Err(()) })
+            .await;
+        worker.process.signal(Signal::TERM);
+        dies(&mut server, backend, place, REACH).await;
+        assert_eq!(count(&db, &is_marked), usize::from(!is_done), "{place}");
+        worker.kill(&journal).await;
+        server.restart().await;
+        worker.restart(&[]);
+        // What keeps the executor busy is no part of the rest.
+        api.post("/api/v1/jobs/long/cancel", json!({})).await.expect(202);
+        settled(&api).await;
+        let starts = journal.starts().into_iter().filter(|start| start.job == name).count();
+        let status = api.runs(name).await[0]["status"].clone();
+        // What still has its mark may have been sent, for all that anybody knows.
+        let is_right = match (is_done, starts) {
+            (true, 1) => status == "succeeded",
+            (false, 0) => status == "unknown",
+            (false, 1) => status == "succeeded",
+            _ => false,
+        };
+        assert!(is_right, "{place}: it began {starts} times and is {status}");
+    }
+    tell(backend, "unmark", "judged");
+}
+
+/// A node whose lease ended long ago.
+async fn forget_nodes(backend: Backend, place: &'static str, is_done: bool) {
+    const DEAD: &str = "node WHERE name = 'long dead'";
+    let Some(db) = database(backend).await else { return };
+    let mut server = server(&db, &[]).await;
+    server.stop().await;
+    db.sql(
+        "INSERT INTO node (id, name, ordinal, epoch, lease_until_ms, server_version, started_at_ms) \
+         VALUES (77, 'long dead', 9, 1, 1, '0', 1)",
+    );
+    arm(&mut server, place).await;
+    dies(&mut server, backend, place, SLOW_REACH).await;
+    assert_eq!(count(&db, DEAD), usize::from(!is_done), "{place}");
+    forget_pass(&db, "forget_executors");
+    server.restart().await;
+    wait_until(SLOW_REACH, "the node is forgotten", async || {
+        let left = count(&db, DEAD);
+        if left == 0 { Ok(()) } else { Err(left) }
+    })
+    .await;
+    tell(backend, "forget_nodes", "judged");
+}
+
+/// The story on `SQLite`, and in the long form as often as that says on each database.
+macro_rules! each_place {
+    ($($story:ident: $test:ident),+ $(,)?) => {$(
+        mod $test {
+            use super::*;
+
+            #[tokio::test]
+            async fn on_sqlite() {
+                for _ in 0..rounds().unwrap_or(1) {
+                    $story(Backend::Sqlite).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn on_postgres() {
+                for _ in 0..rounds().unwrap_or(0) {
+                    $story(Backend::Postgres).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn on_mysql() {
+                for _ in 0..rounds().unwrap_or(0) {
+                    $story(Backend::Mysql).await;
+                }
+            }
+        }
+    )+};
+}
+each_place!(
+    create_jobs: jobs_are_made_a_list_at_a_time,
+    heal_job: jobs_without_a_next_fire_are_healed,
+    free_homeless: jobs_without_a_home_are_freed,
+    finish_unwritable: results_that_cannot_be_written_end_their_runs,
+    unmark: marks_go_with_what_was_not_begun,
+);
+
+/// A server has to be up for five minutes before it forgets anybody: once on each database, in the long form alone.
+async fn nodes_are_forgotten(backend: Backend) {
+    if rounds().is_some() {
+        tokio::join!(
+            forget_nodes(backend, "forget_nodes.written", false),
+            forget_nodes(backend, "forget_nodes.committed", true),
+        );
+    }
+}
+
+#[tokio::test]
+async fn nodes_are_forgotten_on_sqlite() {
+    nodes_are_forgotten(Backend::Sqlite).await;
+}
+
+#[tokio::test]
+async fn nodes_are_forgotten_on_postgres() {
+    nodes_are_forgotten(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn nodes_are_forgotten_on_mysql() {
+    nodes_are_forgotten(Backend::Mysql).await;
+}
