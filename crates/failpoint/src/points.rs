@@ -23,7 +23,6 @@ pub const TRANSACTIONS: &[&str] = &[
     "delete_calendar",
     "delete_job",
     "delete_namespace",
-    "end_sign_ins",
     "ensure_app",
     "expand",
     "finish",

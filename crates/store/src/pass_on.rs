@@ -80,7 +80,6 @@ macro_rules! pass_on {
                 fn touch_sign_in(id: SessionId, now: Timestamp) -> ();
                 fn sign_ins(account: AccountId) -> Vec<WebSession>;
                 fn end_sign_in(id: SessionId, account: Option<AccountId>) -> bool;
-                fn end_sign_ins(account: AccountId, keep: Option<SessionId>) -> u64;
                 fn add_link(link: &SignInLink, now: Timestamp) -> ();
                 fn link(hash: &str) -> Option<SignInLink>;
                 fn take_link(hash: &str) -> Option<SignInLink>;

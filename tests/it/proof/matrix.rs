@@ -16,14 +16,14 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::proxy::{Cut, Proxy};
-use super::stage::{Chance, Journal, LEASE, Worker, job, judged, say, server};
+use super::stage::{Chance, Journal, LEASE, Worker, job, judged, rounds, say, server, tell};
 
 /// Deaths of one system, one after another.
 const LEG: usize = 12;
 /// How long a place may take to be come by.
 const REACH: Duration = Duration::from_secs(40);
 
-/// Places that a march does not come by, and why.
+/// Places that a march does not come by, and why. Each has a story of its own.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("add_link", ACCOUNTS),
     ("add_token", ACCOUNTS),
@@ -34,21 +34,20 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("create_first_admin", ACCOUNTS),
     ("delete_account", ACCOUNTS),
     ("delete_namespace", ACCOUNTS),
-    ("end_sign_ins", ACCOUNTS),
     ("revoke_token", ACCOUNTS),
     ("rotate_token", ACCOUNTS),
     ("set_password", ACCOUNTS),
     ("take_link", ACCOUNTS),
-    ("forget_nodes", "only nodes that are dead for long"),
-    ("create_jobs", "only the benchmark makes jobs in bulk"),
-    ("finish_unwritable", "only a result that the database refuses"),
-    ("free_homeless", "only a home that is no node any more"),
-    ("heal_job", "only a job whose next fire is missing"),
+    ("forget_nodes", "only nodes that are dead for long: matrix_upkeep.rs"),
+    ("create_jobs", "only lists of jobs: the same"),
+    ("finish_unwritable", "only a result that the database refuses: the same"),
+    ("free_homeless", "only a home that is no node any more: the same"),
+    ("heal_job", "only a job whose next fire is missing: the same"),
     ("purge", "old_runs_go_whatever_dies, below: what is purged cannot be judged"),
-    ("remove_logs", "the same"),
-    ("unmark", "only an executor that refuses an at-most-once run"),
+    ("remove_logs", "as the purge"),
+    ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];
-const ACCOUNTS: &str = "of people and tokens, by themselves: no run has to do with them";
+const ACCOUNTS: &str = "of people and tokens, by themselves: no run has to do with them, see matrix_people.rs";
 /// Places that only a cluster comes by.
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
 /// Places that a server of a cluster comes by when another one has died, or come back.
@@ -271,19 +270,6 @@ async fn listener() -> String {
     url
 }
 
-/// How often each place kills, of the long form; none for the short form.
-fn rounds() -> Option<usize> {
-    variable("TEST_MATRIX_ROUNDS").and_then(|text| text.parse().ok())
-}
-
-/// Adds a line to the table of the long form.
-fn tell(backend: Backend, place: &str, what: &str) {
-    let Some(path) = variable("TEST_MATRIX_OUT") else { return };
-    let line = format!("{backend} {place} {what}\n");
-    let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open the results");
-    std::io::Write::write_all(&mut file, line.as_bytes()).expect("write the results");
-}
-
 /// So many marches go on at a time, each with a database of its own. All of them end before a violation of one is told.
 async fn servers_die(backend: Backend, places: &[String]) {
     let lanes = variable("TEST_MATRIX_LANES").and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -387,7 +373,15 @@ async fn executors_die_at_each_place() {
 /// judged by the checker, so this looks itself.
 #[tokio::test]
 async fn old_runs_go_whatever_dies() {
-    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    for _ in 0..rounds().unwrap_or(1) {
+        for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
+            old_runs_go(*backend).await;
+        }
+    }
+}
+
+async fn old_runs_go(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
     let journal = Journal::new();
     let mut mortal = server(&db, &["--retention", "3s", "--log-retention", "3s"]).await;
     let api = mortal.api();
@@ -398,7 +392,7 @@ async fn old_runs_go_whatever_dies() {
         assert!(mortal.try_restart_with(&["--failpoint", place]).await, "it does not purge before it listens");
         let status = mortal.process().wait(REACH * 2).await;
         assert!(!status.success(), "{place}: {status}");
-        tell(Backend::Sqlite, place, "died");
+        tell(backend, place, "died");
         mortal.restart().await;
     }
     journal.grows(3).await;

@@ -249,27 +249,11 @@ async fn forget_nodes(backend: Backend, place: &'static str, is_done: bool) {
 /// The story on `SQLite`, and in the long form as often as that says on each database.
 macro_rules! each_place {
     ($($story:ident: $test:ident),+ $(,)?) => {$(
-        mod $test {
-            use super::*;
-
-            #[tokio::test]
-            async fn on_sqlite() {
-                for _ in 0..rounds().unwrap_or(1) {
-                    $story(Backend::Sqlite).await;
-                }
-            }
-
-            #[tokio::test]
-            async fn on_postgres() {
-                for _ in 0..rounds().unwrap_or(0) {
-                    $story(Backend::Postgres).await;
-                }
-            }
-
-            #[tokio::test]
-            async fn on_mysql() {
-                for _ in 0..rounds().unwrap_or(0) {
-                    $story(Backend::Mysql).await;
+        #[tokio::test]
+        async fn $test() {
+            for _ in 0..rounds().unwrap_or(1) {
+                for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
+                    $story(*backend).await;
                 }
             }
         }
@@ -283,27 +267,13 @@ each_place!(
     unmark: marks_go_with_what_was_not_begun,
 );
 
-/// A server has to be up for five minutes before it forgets anybody: once on each database, in the long form alone.
-async fn nodes_are_forgotten(backend: Backend) {
-    if rounds().is_some() {
+#[tokio::test]
+#[ignore = "a server has to be up for five minutes before it forgets anybody; tests/matrix waits for it"]
+async fn nodes_are_forgotten() {
+    for backend in Backend::ALL {
         tokio::join!(
             forget_nodes(backend, "forget_nodes.written", false),
             forget_nodes(backend, "forget_nodes.committed", true),
         );
     }
-}
-
-#[tokio::test]
-async fn nodes_are_forgotten_on_sqlite() {
-    nodes_are_forgotten(Backend::Sqlite).await;
-}
-
-#[tokio::test]
-async fn nodes_are_forgotten_on_postgres() {
-    nodes_are_forgotten(Backend::Postgres).await;
-}
-
-#[tokio::test]
-async fn nodes_are_forgotten_on_mysql() {
-    nodes_are_forgotten(Backend::Mysql).await;
 }

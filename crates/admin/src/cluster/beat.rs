@@ -221,7 +221,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use rondel_core::NamespaceId;
-    use rondel_store::{Cluster as _, LeaseToken, Ledger as _, MemStore};
+    use rondel_store::{LeaseToken, Ledger as _, MemStore};
     use serde_json::json;
     use tokio::time::Instant;
 

@@ -137,7 +137,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     }
     slow.is_slow.send_replace(false);
     let mut sent = Vec::new();
-    let is_over = async || {
+    let mut is_over = async || {
         while sent.is_empty() {
             sent.extend(triggers(down.recv().await.unwrap()));
         }

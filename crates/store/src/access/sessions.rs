@@ -82,9 +82,6 @@ pub trait SignIns {
     /// Ends one; false where it is over already, or another account's.
     async fn end_sign_in(&self, id: SessionId, account: Option<AccountId>) -> Result<bool>;
 
-    /// Ends all of an account but the one that is named; how many there were.
-    async fn end_sign_ins(&self, account: AccountId, keep: Option<SessionId>) -> Result<u64>;
-
     /// Remembers a link; forgets those that are over.
     async fn add_link(&self, link: &SignInLink, now: Timestamp) -> Result<()>;
 

@@ -212,10 +212,6 @@ impl SignIns for MemStore {
         Ok(true)
     }
 
-    async fn end_sign_ins(&self, account: AccountId, keep: Option<SessionId>) -> Result<u64> {
-        Ok(self.state().access.end_sessions(account, keep))
-    }
-
     async fn add_link(&self, link: &SignInLink, now: Timestamp) -> Result<()> {
         let mut state = self.state();
         state.access.links.retain(|_, link| link.expires_at > now);

@@ -125,10 +125,6 @@ impl SignIns for SqlStore {
         Ok(self.execute(query).await? == 1)
     }
 
-    async fn end_sign_ins(&self, account: AccountId, keep: Option<SessionId>) -> Result<u64> {
-        transact!(self, "end_sign_ins", |tx| tx.end_account_sessions(account, keep).await)
-    }
-
     async fn add_link(&self, link: &SignInLink, now: Timestamp) -> Result<()> {
         transact!(self, "add_link", |tx| {
             tx.execute(Query::new(&DELETE_OLD_LINKS).at(now)).await?;
