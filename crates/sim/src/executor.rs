@@ -58,6 +58,8 @@ pub(crate) struct Executor {
     /// When any server was heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
+    /// Silences that were too long and that a welcome has ended: nothing counts that comes on a stream from before.
+    silences: Mutex<u64>,
     next_link: Mutex<u64>,
 }
 
@@ -110,6 +112,7 @@ impl ExecutorHost {
             desk: Mutex::new(desk),
             heard_ms: Mutex::new(NEVER),
             silence: Mutex::new(Duration::from_secs(15)),
+            silences: Mutex::default(),
             next_link: Mutex::new(1),
         });
         *running = Some(Arc::clone(&executor));
@@ -206,7 +209,7 @@ impl Executor {
         else {
             return;
         };
-        let Some(id) = self.link_up(&welcome, hello_ms, &up) else { return };
+        let Some((id, silences)) = self.link_up(&welcome, &up, hello_ms) else { return };
         self.world().say("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.into());
         let patience = heartbeat * 3 + Duration::from_secs(1);
@@ -220,8 +223,9 @@ impl Executor {
                 message = down.recv() => {
                     let Some(message) = message else { break };
                     heard = Instant::now();
-                    if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
-                        self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
+                    let is_from_before = *lock(&self.silences) != silences;
+                    if (self.was_silent() || is_from_before) && !mutant::on(Mutant::NoSilenceRule) {
+                        self.silenced();
                         break;
                     }
                     self.heard_at(self.now_ms());
@@ -264,12 +268,17 @@ impl Executor {
         }
     }
 
+    /// The stream's number, and after how many silences it was opened.
     fn link_up(
-        &self,
+        self: &Arc<Self>,
         welcome: &v1::Welcome,
-        hello_ms: i64,
         up: &tokio::sync::mpsc::UnboundedSender<v1::ExecutorMessage>,
-    ) -> Option<u64> {
+        hello_ms: i64,
+    ) -> Option<(u64, u64)> {
+        if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
+            self.silenced();
+            *lock(&self.silences) += 1;
+        }
         *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
         // The welcome may have waited in the socket, and what comes after it.
         self.heard_at(hello_ms);
@@ -286,7 +295,12 @@ impl Executor {
             let mut disk = lock(&self.host.disk);
             (disk.welcomed, disk.predecessor) = (true, 0);
         }
-        Some(id)
+        Some((id, *lock(&self.silences)))
+    }
+
+    /// No server has said a word for too long: what must not run twice stops.
+    fn silenced(self: &Arc<Self>) {
+        self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
     }
 
     /// Whether no server has said a word for too long.
@@ -455,7 +469,7 @@ impl Executor {
             desk.announce(now, ANNOUNCE_AFTER);
             drop(desk);
             if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
-                self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
+                self.silenced();
             }
         }
     }

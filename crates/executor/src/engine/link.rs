@@ -25,6 +25,8 @@ const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) node_id: i64,
+    /// How many silences had been too long when it was opened.
+    pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
     wake: Notify,
 }
@@ -58,7 +60,11 @@ impl Item {
 
 impl Link {
     pub(crate) fn new(id: u64, node_id: i64) -> Self {
-        Self { id, node_id, queue: Mutex::default(), wake: Notify::new() }
+        Self { id, node_id, silence_count: 0, queue: Mutex::default(), wake: Notify::new() }
+    }
+
+    pub(crate) fn opened_after(self, silence_count: u64) -> Self {
+        Self { silence_count, ..self }
     }
 
     pub(crate) fn push(&self, item: Item) {

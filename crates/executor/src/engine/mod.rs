@@ -200,16 +200,19 @@ impl Engine {
         }
     }
 
-    /// A session begins, whose hello was said at that uptime; `None` where another one to the same node lives.
+    /// A session begins whose hello was sent at that uptime; `None` where another one to the same node lives.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = Instant::now();
-        self.silence.welcomed(welcome.silence_ms, hello_at);
+        if let Some(length) = self.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()) {
+            self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
+        }
         let mut desk = self.desk();
         if desk.outbox.links().any(|link| link.node_id == welcome.node_id) {
             return None;
         }
         welcome.fences.iter().for_each(|fence| desk.fence(fence));
-        let link = Arc::new(Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id));
+        let link = Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id);
+        let link = Arc::new(link.opened_after(self.silence.over_count()));
         desk.link_up(&link, now);
         drop(desk);
         if let Some(journal) = &self.journal {
@@ -233,8 +236,11 @@ impl Engine {
     }
 
     /// A server said something. False where the silence before it was too long: what must not run twice is stopped, and
-    /// the session is to be opened anew, for its triggers may have gone elsewhere meanwhile.
-    pub(crate) fn heard(&self) -> bool {
+    /// the session is to be opened anew, for its triggers may have gone elsewhere meanwhile. So are all sessions from before.
+    pub(crate) fn heard(&self, link: &Link) -> bool {
+        if link.silence_count != self.silence.over_count() {
+            return false;
+        }
         let exceeded = self.silence.heard(host::uptime());
         if let Some(length) = exceeded {
             self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);

@@ -14,19 +14,31 @@ pub(crate) struct Silence {
     /// By the last welcome; 0 until there is one: an executor that was never welcomed holds no runs.
     limit_ms: AtomicU64,
     heard_ms: AtomicU64,
+    /// Silences that were too long and that a welcome has ended.
+    over_count: AtomicU64,
 }
 
 impl Silence {
     pub(crate) fn new(configured: Option<Duration>) -> Self {
-        Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0) }
+        Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0), over_count: AtomicU64::new(0) }
     }
 
-    /// A server answered the hello that was said then. It counts as heard from there on: the answer, too, may have waited in
-    /// the socket of a process that stood still.
-    pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration) {
+    /// A server answered the hello of then: that is when it is known to have been there, for the welcome may have waited in
+    /// the socket too. Where the silence before was too long, that is answered, and the streams of before are over.
+    pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration, uptime: Duration) -> Option<Duration> {
+        let exceeded = self.exceeded(uptime);
+        if exceeded.is_some() {
+            self.over_count.fetch_add(1, Ordering::Relaxed);
+        }
         let told = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
         self.heard_ms.fetch_max(as_ms(hello_at), Ordering::Relaxed);
         self.limit_ms.store(as_ms(self.configured.unwrap_or(told)).max(1), Ordering::Relaxed);
+        exceeded
+    }
+
+    /// How many silences were too long until now: nothing counts that comes on a stream from before the last of them.
+    pub(crate) fn over_count(&self) -> u64 {
+        self.over_count.load(Ordering::Relaxed)
     }
 
     /// A server was heard. Where the silence before was too long, that is answered, and it goes on: what waited in the
@@ -60,24 +72,34 @@ mod tests {
         let silence = Silence::new(None);
         let at = Duration::from_secs;
         assert_eq!(silence.exceeded(at(60)), None, "nobody has spoken yet");
-        silence.welcomed(3_000, at(60));
+        assert_eq!(silence.welcomed(3_000, at(60), at(60)), None);
         silence.heard(at(62));
         assert_eq!(silence.exceeded(at(64)), None);
         assert_eq!(silence.exceeded(at(65)), Some(at(3)));
         assert_eq!(silence.heard(at(65)), Some(at(3)), "a word that waited while the process stood still");
         assert_eq!(silence.exceeded(at(66)), Some(at(3)));
-        silence.welcomed(3_000, at(66));
+        assert_eq!(silence.over_count(), 0);
+        assert_eq!(silence.welcomed(3_000, at(66), at(66)), Some(at(3)));
+        assert_eq!(silence.over_count(), 1, "the streams of before are over");
         assert_eq!((silence.heard(at(67)), silence.exceeded(at(69))), (None, None));
-        silence.welcomed(3_000, at(66));
+        assert_eq!(silence.welcomed(3_000, at(66), at(69)), None);
         assert_eq!(silence.exceeded(at(69)), None, "another server was heard since");
-        silence.welcomed(3_000, at(71));
-        assert_eq!(silence.heard(at(74)), Some(at(3)), "the welcome waited as well");
+    }
+
+    #[test]
+    fn a_welcome_that_waited_while_the_process_stood_still_ends_no_silence() {
+        let (silence, at) = (Silence::new(None), Duration::from_secs);
+        silence.welcomed(3_000, at(60), at(60));
+        assert_eq!(silence.welcomed(3_000, at(61), at(70)), Some(at(3)));
+        assert_eq!(silence.heard(at(70)), Some(at(3)), "what came behind it waited as well");
+        assert_eq!(silence.welcomed(3_000, at(70), at(71)), Some(at(3)));
+        assert_eq!(silence.heard(at(71)), None);
     }
 
     #[test]
     fn what_is_configured_counts_more_than_what_is_told() {
         let silence = Silence::new(Some(Duration::from_secs(1)));
-        silence.welcomed(0, Duration::ZERO);
+        silence.welcomed(0, Duration::ZERO, Duration::ZERO);
         assert_eq!(silence.exceeded(Duration::from_secs(1)), Some(Duration::from_secs(1)));
     }
 }

@@ -212,7 +212,7 @@ async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerM
             Ok(Err(status)) => return End::Lost(status_line(&status)),
             Ok(Ok(None)) => return End::Lost("the server closed the session".to_owned()),
             Ok(Ok(Some(message))) => {
-                if !engine.heard() {
+                if !engine.heard(link) {
                     return End::Lost("nothing was heard for too long; what came meanwhile does not count".to_owned());
                 }
                 if let Some(body) = message.body {
