@@ -38,24 +38,28 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("rotate_token", ACCOUNTS),
     ("set_password", ACCOUNTS),
     ("take_link", ACCOUNTS),
-    ("forget_nodes", "only nodes that are dead for long: matrix_upkeep.rs"),
-    ("create_jobs", "only lists of jobs: the same"),
+    (
+        "forget_nodes",
+        "only a server that has been up for five minutes, and finds a node that is dead for a week: no story has it",
+    ),
+    ("create_jobs", "only lists of jobs: matrix_upkeep.rs"),
     ("finish_unwritable", "only a result that the database refuses: the same"),
     ("free_homeless", "only a home that is no node any more: the same"),
     ("heal_job", "only a job whose next fire is missing: the same"),
     ("purge", "old_runs_go_whatever_dies, below: what is purged cannot be judged"),
     ("remove_logs", "as the purge"),
+    ("roll_up", "as the purge, of which it is the first step: once a minute elsewhere"),
     ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];
 const ACCOUNTS: &str = "of people and tokens, by themselves: no run has to do with them, see matrix_people.rs";
 /// Places that only a cluster comes by.
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
 /// Places that a server of a cluster comes by when another one has died, or come back.
-const OF_SURVIVORS: &[&str] = &["adopt", "free_jobs", "move_jobs", "roll_up"];
+const OF_SURVIVORS: &[&str] = &["adopt", "free_jobs", "move_jobs"];
 /// Places that it comes by where it does not hear an executor that another one hears.
 const OF_THE_DEAF: &[&str] = &["hand_over"];
 /// Places that a march may not come by in its time: it kills at some other moment then.
-const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs", "roll_up"];
+const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs"];
 /// So that a server that has come back has jobs again.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
 /// An app whose executor the mortal server does not hear while the way between them is cut.
@@ -387,9 +391,11 @@ async fn old_runs_go(backend: Backend) {
     let api = mortal.api();
     api.post("/api/v1/jobs", job("logs", json!({"log": true}), json!({}))).await.expect(201);
     let _worker = Worker::start(&[&mortal], "worker", &journal, None, &[]).await;
-    for place in ["purge.deleted", "purge.written", "purge.committed", "remove_logs.written", "remove_logs.committed"] {
+    let purge = ["purge.deleted", "purge.written", "purge.committed"];
+    let others = ["remove_logs.written", "remove_logs.committed", "roll_up.written", "roll_up.committed"];
+    for place in purge.into_iter().chain(others) {
         mortal.kill().await;
-        assert!(mortal.try_restart_with(&["--failpoint", place]).await, "it does not purge before it listens");
+        assert!(mortal.try_restart_with(&["--failpoint", place]).await, "it does not come there before it listens");
         let status = mortal.process().wait(REACH * 2).await;
         assert!(!status.success(), "{place}: {status}");
         tell(backend, place, "died");

@@ -330,14 +330,17 @@ impl<'db> Scene<'db> {
     }
 
     async fn call(&mut self, call: &Call) -> Said {
-        let said = self.try_call(call).await.unwrap_or_else(|| panic!("no answer to {} {}", call.method, call.path));
+        let said = self.try_call(call).await;
+        assert!(said.is_some(), "no answer to {} {}", call.method, call.path);
+        let said = said.expect("an answer");
         if said.status < 400 {
             let document: Value = serde_json::from_str(&said.text).unwrap_or_default();
             for (word, place) in call.keeps {
                 let is_cookie = *place == "cookie";
                 let found =
                     if is_cookie { said.cookie.as_deref() } else { document.pointer(place).and_then(Value::as_str) };
-                let found = found.unwrap_or_else(|| panic!("{place} is not in {said:?}"));
+                assert!(found.is_some(), "{place} is not in {said:?}");
+                let found = found.expect("just seen");
                 // Of a link, its token.
                 let value = found.split_once("token=").map_or(found, |(_, token)| token);
                 self.known.insert(word, value.to_owned());

@@ -1,4 +1,4 @@
-//! The kill matrix, its part of places that a march does not come by: what a server heals, forgets, or is driven to by
+//! The kill matrix, its part of places that a march does not come by: what a server heals, or is driven to by
 //! others. Each has a story that brings it about. A server dies there before it commits, a second one after it has; what
 //! it did is there as a whole or not at all, and the third one goes on as if nothing had been.
 
@@ -11,8 +11,6 @@ use super::stage::{Journal, Worker, job, rounds, server, settled, tell};
 
 /// How long a place may take to be come by: healing has a period of 15 s.
 const REACH: Duration = Duration::from_secs(60);
-/// The same of what is done only by a server that has been up for five minutes.
-const SLOW_REACH: Duration = Duration::from_secs(400);
 const LIMIT: Duration = Duration::from_secs(60);
 /// A home that is no node.
 const NOWHERE: &str = "77";
@@ -223,29 +221,6 @@ async fn unmark(backend: Backend) {
     tell(backend, "unmark", "judged");
 }
 
-/// A node whose lease ended long ago.
-async fn forget_nodes(backend: Backend, place: &'static str, is_done: bool) {
-    const DEAD: &str = "node WHERE name = 'long dead'";
-    let Some(db) = database(backend).await else { return };
-    let mut server = server(&db, &[]).await;
-    server.stop().await;
-    db.sql(
-        "INSERT INTO node (id, name, ordinal, epoch, lease_until_ms, server_version, started_at_ms) \
-         VALUES (77, 'long dead', 9, 1, 1, '0', 1)",
-    );
-    arm(&mut server, place).await;
-    dies(&mut server, backend, place, SLOW_REACH).await;
-    assert_eq!(count(&db, DEAD), usize::from(!is_done), "{place}");
-    forget_pass(&db, "forget_executors");
-    server.restart().await;
-    wait_until(SLOW_REACH, "the node is forgotten", async || {
-        let left = count(&db, DEAD);
-        if left == 0 { Ok(()) } else { Err(left) }
-    })
-    .await;
-    tell(backend, "forget_nodes", "judged");
-}
-
 /// The story on `SQLite`, and in the long form as often as that says on each database.
 macro_rules! each_place {
     ($($story:ident: $test:ident),+ $(,)?) => {$(
@@ -266,14 +241,3 @@ each_place!(
     finish_unwritable: results_that_cannot_be_written_end_their_runs,
     unmark: marks_go_with_what_was_not_begun,
 );
-
-#[tokio::test]
-#[ignore = "a server has to be up for five minutes before it forgets anybody; tests/matrix waits for it"]
-async fn nodes_are_forgotten() {
-    for backend in Backend::ALL {
-        tokio::join!(
-            forget_nodes(backend, "forget_nodes.written", false),
-            forget_nodes(backend, "forget_nodes.committed", true),
-        );
-    }
-}

@@ -110,13 +110,13 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     let lifecycle = Lifecycle::new();
     let store = Arc::clone(&slow) as Arc<dyn Store>;
     let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
+    let spec = serde_json::json!({"name": "j", "app": "files", "handler": "h", "route": "broadcast"});
+    let job = engine.create_job(NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap();
     let (up, messages) = mpsc::unbounded_channel();
     let say = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
     say(Up::Hello(hello("e", 1)));
     let messages = UnboundedReceiverStream::new(messages).map(Ok);
     let mut down = engine.open_session(messages, "test").await.unwrap();
-    let spec = serde_json::json!({"name": "j", "app": "files", "handler": "h", "route": "broadcast"});
-    let job = engine.create_job(NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap();
 
     slow.is_slow.send_replace(true);
     let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };

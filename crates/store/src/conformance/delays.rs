@@ -138,6 +138,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     // Switched off and on again before it is known that its run ended.
     let (job, run) = following(store, token, 0).await;
     let done = ending(&run, Outcome::Succeeded);
+    let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change(store, job.id, &paused, None, now).await);
     let on_at = now + Duration::from_millis(1);
     tokio::time::sleep(Duration::from_millis(10)).await;
