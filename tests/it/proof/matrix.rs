@@ -176,7 +176,11 @@ impl March {
             0 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
             1 => (Method::PATCH, job, json!({"description": format!("edit {number}")})),
             2 => (Method::POST, format!("/api/v1/runs/{}/cancel", self.last_run), json!({})),
-            3 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
+            // A limit that nobody has heard of.
+            3 => {
+                let job = format!("/api/v1/jobs/limited-{}", number % 50 / 10);
+                (Method::PATCH, job, json!({"concurrency": {"key": format!("k{number}"), "max": 1}}))
+            }
             4 => (Method::POST, "/api/v1/jobs/slow/cancel".to_owned(), json!({})),
             5 => (Method::POST, "/api/v1/jobs".to_owned(), unscheduled(&format!("passing-{number}"))),
             6 => (Method::DELETE, format!("/api/v1/jobs/passing-{}", number - 1), Value::Null),
@@ -244,7 +248,7 @@ async fn load(api: &Api, is_cluster: bool) {
         job(&format!("job-{number}"), json!({"sleep_ms": (number % 5) * 40}), json!({"delivery": delivery}))
     }));
     if is_cluster {
-        jobs.extend((0..4).map(|number| job(&format!("far-{number}"), json!({}), json!({"app": FAR}))));
+        jobs.extend((0..8).map(|number| job(&format!("far-{number}"), json!({}), json!({"app": FAR}))));
     }
     for job in jobs {
         api.post("/api/v1/jobs", job).await.expect(201);
