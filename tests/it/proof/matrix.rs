@@ -174,13 +174,14 @@ impl March {
         let (method, path, body) = match number % 10 {
             9 => (Method::POST, "/api/v1/apps".to_owned(), json!({"name": format!("app-{number}")})),
             0 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
-            1 => (Method::PATCH, job, json!({"description": format!("edit {number}")})),
-            2 => (Method::POST, format!("/api/v1/runs/{}/cancel", self.last_run), json!({})),
             // A limit that nobody has heard of.
-            3 => {
-                let job = format!("/api/v1/jobs/limited-{}", number % 50 / 10);
+            1 if number % 20 == 11 => {
+                let job = format!("/api/v1/jobs/limited-{}", number % 100 / 20);
                 (Method::PATCH, job, json!({"concurrency": {"key": format!("k{number}"), "max": 1}}))
             }
+            1 => (Method::PATCH, job, json!({"description": format!("edit {number}")})),
+            2 => (Method::POST, format!("/api/v1/runs/{}/cancel", self.last_run), json!({})),
+            3 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
             4 => (Method::POST, "/api/v1/jobs/slow/cancel".to_owned(), json!({})),
             5 => (Method::POST, "/api/v1/jobs".to_owned(), unscheduled(&format!("passing-{number}"))),
             6 => (Method::DELETE, format!("/api/v1/jobs/passing-{}", number - 1), Value::Null),
@@ -338,6 +339,8 @@ async fn servers_die_at_each_place_other_half_on_sqlite() {
 async fn cluster_nodes_die(backend: Backend) {
     let mut places = part(backend, 0, 1);
     if rounds().is_none() {
+        // What takes a second death is for the long form.
+        places.retain(|place| ![OF_SURVIVORS, OF_THE_DEAF].concat().contains(&operation(place).as_str()));
         let mut chance = Chance::new();
         let always = ["claim.written", "claim.committed", "send.checked", "finish.committed", "mark.committed"];
         let others: Vec<String> = (0..3)
