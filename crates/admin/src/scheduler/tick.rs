@@ -41,6 +41,12 @@ fn lease_of(run: &Run) -> (RunId, LeaseToken) {
     (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })
 }
 
+/// Whether a run is at another version or attempt by now. One that is left of a lease before is not read anew: it would pass
+/// for the one that was taken over from there, which has come here by itself.
+fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
+    check.owner == lease_of(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
+}
+
 pub(crate) struct TickLoop {
     shared: Arc<Shared>,
     commands: mpsc::Receiver<Command>,
@@ -134,15 +140,18 @@ impl TickLoop {
         let ids: Vec<RunId> = batch.iter().map(|run| run.id).collect();
         let checks: HashMap<RunId, RunCheck> =
             self.shared.store.check_runs(&ids).await?.into_iter().map(|check| (check.id, check)).collect();
+        let leases: Vec<_> = batch.iter().map(lease_of).collect();
         let batch = self.refresh(batch, &checks).await?;
         let keys = batch.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let traces = self.traces(&batch).await?;
         let now = self.shared.clock.now();
         let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
-        for run in batch {
+        for (lease, run) in leases.into_iter().zip(batch) {
             // One that is left of a lease before is here anew where this lease has taken it over.
-            let check = checks.get(&run.id).filter(|check| self.is_ours(check) && lease_of(&run).1 == check.owner);
+            let is_still_its = lease_of(&run) == lease;
+            let check =
+                checks.get(&run.id).filter(|check| self.is_ours(check) && check.owner == lease.1 && is_still_its);
             let definition = definitions.get(&(run.job, run.job_version));
             match (check, definition) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
@@ -162,7 +171,7 @@ impl TickLoop {
                         ready.push(run);
                     }
                 }
-                _ => dropped.push(lease_of(&run)),
+                _ => dropped.push(lease),
             }
         }
         self.shared.in_memory.forget_of(dropped);
@@ -188,16 +197,40 @@ impl TickLoop {
 
     /// Reads anew the runs that an edit moved to another version.
     async fn refresh(&self, batch: Vec<Run>, checks: &HashMap<RunId, RunCheck>) -> Result<Vec<Run>, StoreError> {
-        let is_stale = |run: &&Run| {
-            checks.get(&run.id).is_some_and(|c| c.job_version != run.job_version || c.attempt != run.attempt)
-        };
-        let stale: Vec<RunId> = batch.iter().filter(is_stale).map(|run| run.id).collect();
+        let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| has_moved_on(run, check));
+        let stale: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();
         if stale.is_empty() {
             return Ok(batch);
         }
         let mut fresh: HashMap<RunId, Run> =
             self.shared.store.runs(&stale).await?.into_iter().map(|run| (run.id, run)).collect();
         self.shared.in_memory.renew(fresh.values());
-        Ok(batch.into_iter().map(|run| fresh.remove(&run.id).unwrap_or(run)).collect())
+        let renewed = |run: Run| if is_stale(&run) { fresh.remove(&run.id).unwrap_or(run) } else { run };
+        Ok(batch.into_iter().map(renewed).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::tests_support::run_due_at;
+
+    #[test]
+    fn what_is_left_of_a_lease_before_is_not_read_anew() {
+        let run = run_due_at(Timestamp::from_secs(1));
+        let check = RunCheck {
+            id: run.id,
+            status: RunStatus::Pending,
+            attempt: 2,
+            job_version: run.job_version,
+            owner: lease_of(&run).1,
+            cancel_by: None,
+            term: 1,
+        };
+        assert!(has_moved_on(&run, &check));
+        assert!(!has_moved_on(&Run { attempt: 2, ..run.clone() }, &check));
+        assert!(has_moved_on(&Run { attempt: 2, job_version: run.job_version + 1, ..run.clone() }, &check));
+        let taken_over = RunCheck { owner: LeaseToken { epoch: run.node_epoch + 1, ..check.owner }, ..check };
+        assert!(!has_moved_on(&run, &taken_over));
     }
 }
