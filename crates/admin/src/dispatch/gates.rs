@@ -2,7 +2,8 @@
 //!
 //! A gate stands before the whole job (overlap scope `cluster`), or before the job on one executor (`executor`). The
 //! job's home holds it. A broadcast passes its job's gate once and counts as one until all of its shards are over. A run
-//! that waits for its next attempt is *reserved*: it keeps its place in the order of the planned instants.
+//! that waits for its next attempt is *reserved*: it keeps its place in the order of the planned instants. So does a
+//! broadcast of which no shard is under way any more.
 //!
 //! Decides only; what a decision means for the runs is done by the dispatcher.
 
@@ -24,7 +25,7 @@ enum Before {
     Executor(JobId, ExecutorId),
 }
 
-/// The order of those that wait: by planned instant.
+/// The order of those that wait: by planned instant. The shards of a broadcast have their broadcast's place.
 type Place = (Timestamp, RunId);
 
 #[derive(Debug, Default)]
@@ -39,24 +40,17 @@ pub(crate) struct Gates {
 #[derive(Debug, Default)]
 struct Gate {
     /// What passed, with the number of open runs behind it: the shards of a broadcast, else one.
-    open: HashMap<RunId, Open>,
-    /// Runs that passed and wait for another attempt.
-    reserved: BTreeSet<Place>,
-    queue: BTreeMap<Place, Ready>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    count: usize,
-    fire_at: Timestamp,
+    open: BTreeMap<Place, usize>,
+    /// What passed and waits for another attempt, with the number of its runs that do. A broadcast is here and open where only
+    /// some of its shards wait.
+    reserved: BTreeMap<Place, usize>,
+    queue: BTreeMap<(Place, RunId), Ready>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     before: Before,
-    /// What the run counts as: the shards of a broadcast count as their broadcast.
-    counts_as: RunId,
-    fire_at: Timestamp,
+    place: Place,
     state: State,
 }
 
@@ -108,10 +102,26 @@ fn max_of(job: &Job) -> usize {
 }
 
 impl Gate {
-    /// Whether one more may be open, at this place in the order.
+    /// Whether one more run may be open at this place in the order.
     fn has_room(&self, place: Place, max: usize) -> bool {
         let left = max.saturating_sub(self.open.len());
-        left > 0 && self.reserved.range(..place).take(left).count() < left
+        let is_closed = |(other, _): &(&Place, &usize)| !self.open.contains_key(*other);
+        let before = self.reserved.range(..place).filter(is_closed);
+        self.open.contains_key(&place) || (left > 0 && before.take(left).count() < left)
+    }
+
+    /// The place of a broadcast by whatever of it is here.
+    fn place_of(&self, whole: RunId) -> Option<Place> {
+        let queued = self.queue.keys().map(|(place, _)| place);
+        self.open.keys().chain(self.reserved.keys()).chain(queued).find(|(_, id)| *id == whole).copied()
+    }
+}
+
+/// One less of what is counted at this place.
+fn uncount(counts: &mut BTreeMap<Place, usize>, place: Place) {
+    match counts.get_mut(&place) {
+        Some(count) if *count > 1 => *count -= 1,
+        _ => drop(counts.remove(&place)),
     }
 }
 
@@ -141,15 +151,15 @@ impl Gates {
     pub(crate) fn would_pass_at(&self, ready: &Ready, executor: ExecutorId) -> bool {
         let Some(before) = at_executor(ready, executor) else { return true };
         let is_open = |seat: &Seat| seat.before == before && seat.state == State::Open;
-        self.seats.get(&ready.run.id).is_some_and(is_open)
-            || self.gates.get(&before).is_none_or(|gate| gate.has_room(place(ready), max_of(&ready.definition.job)))
+        let has_room = |gate: &Gate| gate.has_room(place(before, ready), max_of(&ready.definition.job));
+        self.seats.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&before).is_none_or(has_room)
     }
 
     /// Whether nothing stands in the way of a run that is not due yet, whoever it will be routed to.
     pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
         let Some(before) = before_routing(ready) else { return job.concurrency_max().is_none() };
-        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place(ready), max_of(job));
+        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place(before, ready), max_of(job));
         self.gates.get(&before).is_none_or(is_clear)
     }
 
@@ -162,28 +172,27 @@ impl Gates {
         if self.seats.get(&ready.run.id).is_some_and(|seat| seat.before != before) {
             self.forget(ready.run.id);
         }
-        let seat = self.seats.get(&ready.run.id).copied();
-        match seat.map(|seat| seat.state) {
+        let was_reserved = match self.seats.get(&ready.run.id).map(|seat| seat.state) {
             Some(State::Open) => return Entry::Passed(ready),
             Some(State::Queued) => return Entry::Queued,
-            Some(State::Reserved) | None => {}
-        }
+            Some(State::Reserved) => true,
+            None => false,
+        };
+        let (place, job) = (place(before, &ready), &ready.definition.job);
         let gate = self.gates.entry(before).or_default();
-        let (place, job) = (place(&ready), &ready.definition.job);
-        let was_reserved = gate.reserved.remove(&place);
-        self.seats.remove(&ready.run.id);
-        let whole_is_open = whole_of(&ready).is_some_and(|whole| gate.open.contains_key(&whole));
-        if whole_is_open || gate.has_room(place, max_of(job)) {
+        if gate.has_room(place, max_of(job)) {
             self.open(before, &ready);
             return Entry::Passed(ready);
         }
+        // What had begun is not passed over for want of room.
+        let has_begun = was_reserved || whole_of(&ready).is_some();
         match job.overlap.policy {
-            OverlapPolicy::Discard => Entry::Discarded(ready),
-            OverlapPolicy::Cover => self.cover(before, ready, was_reserved),
-            OverlapPolicy::Serial | OverlapPolicy::Allow if gate.queue.len() >= queue_max(job) => {
+            OverlapPolicy::Cover => self.cover(before, ready, has_begun),
+            OverlapPolicy::Discard if !has_begun => Entry::Discarded(ready),
+            OverlapPolicy::Serial | OverlapPolicy::Allow if !has_begun && gate.queue.len() >= queue_max(job) => {
                 Entry::Discarded(ready)
             }
-            OverlapPolicy::Serial | OverlapPolicy::Allow => {
+            OverlapPolicy::Discard | OverlapPolicy::Serial | OverlapPolicy::Allow => {
                 self.queue(before, ready);
                 Entry::Queued
             }
@@ -191,54 +200,61 @@ impl Gates {
     }
 
     /// The one that comes last takes the place of all the others. One that comes again (a restart gave it another
-    /// attempt) is not the last where a later one is here.
-    fn cover(&mut self, before: Before, ready: Ready, was_reserved: bool) -> Entry {
+    /// attempt) is not the last where a later one is here: it keeps its place until that has its verdict.
+    fn cover(&mut self, before: Before, ready: Ready, has_begun: bool) -> Entry {
         let Some(gate) = self.gates.get_mut(&before) else { return Entry::Passed(ready) };
-        let place = place(&ready);
-        let mut others = gate.open.iter().map(|(id, open)| (open.fire_at, *id)).chain(gate.queue.keys().copied());
-        if was_reserved && others.any(|other| other > place) {
+        let place = place(before, &ready);
+        let mut others = gate.open.keys().chain(gate.queue.keys().map(|(other, _)| other));
+        if has_begun && others.any(|other| *other > place) {
             return Entry::Covered(ready);
         }
-        let waiting: Vec<Ready> = std::mem::take(&mut gate.queue).into_values().collect();
-        let mut open: Vec<RunId> = gate.open.keys().copied().collect();
-        open.extend(gate.reserved.iter().map(|(_, id)| *id));
-        open.sort_unstable();
+        let (own, waiting) = std::mem::take(&mut gate.queue).into_iter().partition(|((other, _), _)| *other == place);
+        gate.queue = own;
+        let waiting: Vec<Ready> = BTreeMap::into_values(waiting).collect();
+        let others = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
+        let open: BTreeSet<RunId> = others.map(|(_, id)| *id).collect();
         for covered in &waiting {
             self.seats.remove(&covered.run.id);
         }
         self.queue(before, ready);
-        Entry::Covers { open, waiting }
+        Entry::Covers { open: open.into_iter().collect(), waiting }
     }
 
     fn open(&mut self, before: Before, ready: &Ready) {
-        let fire_at = ready.run.fire_at;
-        let counts_as = match before {
-            Before::Job(_) => whole_of(ready).unwrap_or(ready.run.id),
-            Before::Executor(..) => ready.run.id,
-        };
-        let open = self.gates.entry(before).or_default().open.entry(counts_as);
-        open.and_modify(|open| open.count += 1).or_insert(Open { count: 1, fire_at });
-        self.seats.insert(ready.run.id, Seat { before, counts_as, fire_at, state: State::Open });
+        self.sit(ready.run.id, Seat { before, place: place(before, ready), state: State::Open });
     }
 
     fn queue(&mut self, before: Before, ready: Ready) {
-        let (id, fire_at) = (ready.run.id, ready.run.fire_at);
-        self.seats.insert(id, Seat { before, counts_as: id, fire_at, state: State::Queued });
-        self.gates.entry(before).or_default().queue.insert((fire_at, id), ready);
+        let (run, place) = (ready.run.id, place(before, &ready));
+        self.sit(run, Seat { before, place, state: State::Queued });
+        self.gates.entry(before).or_default().queue.insert((place, run), ready);
+    }
+
+    /// Gives a run this seat, and takes the one that it had.
+    fn sit(&mut self, run: RunId, seat: Seat) {
+        self.forget(run);
+        let gate = self.gates.entry(seat.before).or_default();
+        match seat.state {
+            State::Open => *gate.open.entry(seat.place).or_default() += 1,
+            State::Reserved => *gate.reserved.entry(seat.place).or_default() += 1,
+            State::Queued => {}
+        }
+        self.seats.insert(run, seat);
     }
 
     /// An open run that did not come through here: it is adopted, or was when the server started. What is in an
-    /// executor's hands, or may be, is open; what waits for another attempt has its place; what was never sent has none.
+    /// executor's hands, or may be, is open; what waits for another attempt has its place, and so has what waits of a
+    /// broadcast; what was never sent has none.
     pub(crate) fn restore(&mut self, ready: &Ready) {
         let Some(before) = before_routing(ready) else { return };
         let run = &ready.run;
         if run.is_root() || self.seats.contains_key(&run.id) || mutant::on(Mutant::NoGatesAfterAdoption) {
             return;
         }
-        if run.status == RunStatus::Running || whole_of(ready).is_some() {
+        if run.status == RunStatus::Running {
             self.open(before, ready);
-        } else if run.attempt > 1 {
-            self.reserve(before, place(ready));
+        } else if run.attempt > 1 || whole_of(ready).is_some() {
+            self.sit(run.id, Seat { before, place: place(before, ready), state: State::Reserved });
         }
     }
 
@@ -249,12 +265,7 @@ impl Gates {
         }
     }
 
-    fn reserve(&mut self, before: Before, (fire_at, run): Place) {
-        self.gates.entry(before).or_default().reserved.insert((fire_at, run));
-        self.seats.insert(run, Seat { before, counts_as: run, fire_at, state: State::Reserved });
-    }
-
-    /// A run that awaits its children was adopted: it keeps its place until they are over.
+    /// A run that keeps its place, though it did not come through here: it awaits its children, or it is a shard of what passed.
     pub(crate) fn hold(&mut self, ready: &Ready) {
         if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
             self.open(before, ready);
@@ -269,9 +280,8 @@ impl Gates {
         }
         // A broadcast's row has no place of its own while its shards have theirs.
         let before = Before::Job(job);
-        let Some(open) = self.gates.get_mut(&before).and_then(|gate| gate.open.get_mut(&run)) else { return false };
-        open.count += 1;
-        self.seats.insert(run, Seat { before, counts_as: run, fire_at: open.fire_at, state: State::Open });
+        let Some(place) = self.gates.get(&before).and_then(|gate| gate.place_of(run)) else { return false };
+        self.sit(run, Seat { before, place, state: State::Open });
         true
     }
 
@@ -283,12 +293,8 @@ impl Gates {
             // It is routed anew, perhaps to another executor.
             Before::Executor(..) => self.leave(run),
             Before::Job(_) if seat.state == State::Queued => self.leave(run),
-            Before::Job(_) if seat.counts_as != run || seat.state != State::Open => Vec::new(),
             Before::Job(_) => {
-                if let Some(gate) = self.gates.get_mut(&seat.before) {
-                    gate.open.remove(&run);
-                }
-                self.reserve(seat.before, (seat.fire_at, run));
+                self.sit(run, Seat { state: State::Reserved, ..seat });
                 self.pump(seat.before)
             }
         }
@@ -327,13 +333,9 @@ impl Gates {
         let seat = self.seats.remove(&run)?;
         let gate = self.gates.get_mut(&seat.before)?;
         match seat.state {
-            State::Open => match gate.open.get_mut(&seat.counts_as) {
-                Some(open) if open.count > 1 => open.count -= 1,
-                Some(_) => drop(gate.open.remove(&seat.counts_as)),
-                None => {}
-            },
-            State::Reserved => drop(gate.reserved.remove(&(seat.fire_at, run))),
-            State::Queued => drop(gate.queue.remove(&(seat.fire_at, run))),
+            State::Open => uncount(&mut gate.open, seat.place),
+            State::Reserved => uncount(&mut gate.reserved, seat.place),
+            State::Queued => drop(gate.queue.remove(&(seat.place, run))),
         }
         Some(seat.before)
     }
@@ -345,9 +347,9 @@ impl Gates {
         };
         let mut passed = Vec::new();
         while let Some(gate) = self.gates.get_mut(&before) {
-            let head = gate.queue.first_key_value().map(|(place, next)| (*place, max_of(&next.definition.job)));
-            let Some((place, _)) = head.filter(|(place, max)| gate.has_room(*place, *max)) else { break };
-            if let Some(ready) = gate.queue.remove(&place) {
+            let head = gate.queue.first_key_value().map(|(key, next)| (*key, max_of(&next.definition.job)));
+            let Some((key, _)) = head.filter(|((place, _), max)| gate.has_room(*place, *max)) else { break };
+            if let Some(ready) = gate.queue.remove(&key) {
                 self.open(before, &ready);
                 passed.push((ready, executor));
             }
@@ -363,7 +365,7 @@ impl Gates {
     pub(crate) fn remove_queued(&mut self, run: RunId) -> Option<Ready> {
         let seat = self.seats.get(&run).copied().filter(|seat| seat.state == State::Queued)?;
         self.seats.remove(&run);
-        self.gates.get_mut(&seat.before)?.queue.remove(&(seat.fire_at, run))
+        self.gates.get_mut(&seat.before)?.queue.remove(&(seat.place, run))
     }
 
     /// Forgets all but what `is_kept`; answers what waited: it is durable and somebody else's.
@@ -381,8 +383,12 @@ impl Gates {
     }
 }
 
-fn place(ready: &Ready) -> Place {
-    (ready.run.fire_at, ready.run.id)
+fn place(before: Before, ready: &Ready) -> Place {
+    let whole = match before {
+        Before::Job(_) => whole_of(ready),
+        Before::Executor(..) => None,
+    };
+    (ready.run.fire_at, whole.unwrap_or(ready.run.id))
 }
 
 fn queue_max(job: &Job) -> usize {

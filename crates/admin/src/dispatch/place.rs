@@ -372,7 +372,7 @@ impl DispatchLoop {
             root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
         }
         let ready = |run| Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
-        open.iter().for_each(|shard| self.gates.restore(&ready(shard.clone())));
+        open.iter().for_each(|shard| self.gates.hold(&ready(shard.clone())));
         let own: BTreeSet<RunId> = asked.iter().map(|shard| shard.id).collect();
         let lease = |run: &Run| (run.node, run.node_epoch);
         let is_unsent = |shard: &Run| shard.status == RunStatus::Pending && lease(shard) == lease(&root.run);

@@ -208,6 +208,7 @@ fn broadcast() -> (Ready, [Ready; 2], Definition) {
     let shards = [10, 11].map(|id| {
         let mut shard = ready(id, &broadcast);
         (shard.run.parent, shard.run.shard_total) = (Some(root.run.id), Some(2));
+        shard.run.fire_at = root.run.fire_at;
         shard
     });
     (root, shards, broadcast)
@@ -240,6 +241,56 @@ fn a_broadcast_that_is_taken_over_counts_its_open_shards_whatever_they_wait_for(
     assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 11), [2]);
+}
+
+#[test]
+fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
+    let (_, [one, two], definition) = broadcast();
+    let later = [20, 21].map(|id| {
+        let mut shard = ready(id, &definition);
+        (shard.run.parent, shard.run.shard_total) = (Some(RunId::new(5_000)), Some(2));
+        shard.run.fire_at = Timestamp::from_secs(5);
+        shard
+    });
+    let mut gates = Gates::default();
+    for shard in [&one, &two, &later[0], &later[1]] {
+        let mut shard = shard.clone();
+        shard.run.status = RunStatus::Running;
+        gates.restore(&shard);
+    }
+    let [first, second] = later;
+    // None of them was.
+    for second in [20, 21, 10, 11] {
+        assert_eq!(again(&mut gates, second), [] as [i64; 0]);
+    }
+    assert_eq!(enter(&mut gates, first), "queued");
+    assert_eq!(enter(&mut gates, one), "passed");
+    assert_eq!(enter(&mut gates, second), "queued");
+    assert_eq!(enter(&mut gates, two), "passed", "it is under way by its other shard");
+    assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 11), [20, 21]);
+    assert_eq!(again(&mut gates, 20), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 21), [] as [i64; 0]);
+    assert_eq!(enter(&mut gates, ready(30, &definition)), "queued", "a shard waits for another attempt");
+    assert_eq!(leave(&mut gates, 20), [30]);
+    assert_eq!(leave(&mut gates, 30), [] as [i64; 0]);
+    assert_eq!((gates.gates.len(), gates.seats.len()), (0, 0));
+}
+
+#[test]
+fn shards_that_have_begun_are_not_passed_over_for_their_own_broadcast() {
+    let (_, shards, _) = broadcast();
+    for (policy, expected) in [("discard", "queued"), ("cover", "covers [5] and []")] {
+        let definition = definition(&json!({"route": "broadcast", "overlap": {"policy": policy}}));
+        let mut gates = Gates::default();
+        let [one, two] = shards.clone().map(|shard| Ready { definition: definition.clone(), ..shard });
+        gates.restore(&restored(5, RunStatus::Running, 1, &definition));
+        gates.restore(&one);
+        gates.restore(&two);
+        assert_eq!(enter(&mut gates, one), expected, "{policy}");
+        assert_eq!(enter(&mut gates, two), expected, "{policy}");
+        assert_eq!(leave(&mut gates, 5), [10, 11]);
+    }
 }
 
 #[test]
