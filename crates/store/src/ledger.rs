@@ -81,6 +81,15 @@ pub struct Adopted {
     pub from_ended_at: Timestamp,
 }
 
+/// The answer to [`adopt`](Ledger::adopt).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Adoption {
+    /// What was taken over, the oldest first.
+    pub runs: Vec<Adopted>,
+    /// The dead nodes whose leases are over and fenced: nothing comes to be open under these any more.
+    pub fenced: Vec<NodeId>,
+}
+
 /// What the tick reads about a run just before it is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCheck {
@@ -298,7 +307,8 @@ pub trait Ledger {
     /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
     /// `dead` nodes. The oldest first, at most `limit`; each by an UPDATE guarded by its old owner. A pending run that
     /// was due before that lease ended may have been sent: it becomes `running`, so that nobody takes it for unsent.
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>>;
+    /// Whether a lease is over is for the database's clock to say: the answer tells of which of the `dead` it is.
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption>;
 
     /// Reads what the tick must know of these runs; those that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::ledger::Adopted;
+use rondel_store::ledger::{Adopted, Adoption};
 use rondel_store::{LeaseToken, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -113,10 +113,10 @@ impl AdoptLoop {
         let mut all_unsent = Vec::new();
         // Until all is told: an answer that is lost may have been that of a commit.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
-        loop {
-            let adopted = self.shared.store.adopt(held.token, &dead, PAGE).await?;
+        let fenced = loop {
+            let Adoption { runs: adopted, fenced } = self.shared.store.adopt(held.token, &dead, PAGE).await?;
             if adopted.is_empty() {
-                break;
+                break fenced;
             }
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
             let (awaiting, adopted): (Vec<_>, Vec<_>) =
@@ -130,9 +130,11 @@ impl AdoptLoop {
             let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
             // What may be in an executor's hands takes its place in the job's order before what comes after it.
             self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
-        }
+        };
         self.is_interrupted = was_interrupted;
         self.shared.put(all_unsent).await;
+        // One that lives by the database's clock is still to be adopted, whatever this node's clock says.
+        let over: Vec<Over> = over.into_iter().filter(|(node, _)| fenced.contains(node)).collect();
         self.shared.membership.adopted(&over);
         self.known = over;
         self.free_jobs(held, &dead).await

@@ -7,6 +7,7 @@ use rondel_core::{Run, RunStatus};
 
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
+use crate::ledger::Adoption;
 use crate::{LeaseToken, Store};
 
 /// A dead node's open runs, and with them their job, go to one node; a living node's stay.
@@ -23,12 +24,16 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let other = super::pending(store, living).await;
 
     let nodes = [dead.node, living.node];
-    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), [], "nobody is dead");
+    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), Adoption::default(), "nobody is dead");
     store.release(dead).await.unwrap();
     let ended_at = store.nodes().await.unwrap().into_iter().find(|node| node.id == dead.node).unwrap().lease_until;
-    assert_eq!(store.adopt(LeaseToken { epoch: 9, ..a }, &nodes, 10).await.unwrap(), [], "no lease of its own");
+    assert_eq!(
+        store.adopt(LeaseToken { epoch: 9, ..a }, &nodes, 10).await.unwrap(),
+        Adoption::default(),
+        "no lease of its own"
+    );
     let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, 2), store.adopt(b, &nodes, 2));
-    let mut adopted = [of_a.unwrap(), of_b.unwrap(), store.adopt(a, &nodes, 10).await.unwrap()].concat();
+    let mut adopted = [of_a.unwrap().runs, of_b.unwrap().runs, store.adopt(a, &nodes, 10).await.unwrap().runs].concat();
     adopted.sort_by_key(|adopted| adopted.run.id);
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
     for (adopted, row) in adopted.iter().zip(&rows) {
@@ -46,7 +51,8 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     assert_eq!(read(store, other.id).await, other);
     let home = due(store, &job, &[a.node, b.node]).await.unwrap();
     assert_eq!(home.term, 2);
-    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), []);
+    let nothing_left = Adoption { runs: Vec::new(), fenced: vec![dead.node] };
+    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), nothing_left, "one of both nodes lives");
 }
 
 /// What was due before the latest end of any lease of before may have been sent, whatever the database's clock says since.
@@ -73,7 +79,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let second = joined(&shorter).await;
     store.release(second).await.unwrap();
     let third = joined(&request).await;
-    let mut adopted = store.adopt(third, &[], 10).await.unwrap();
+    let mut adopted = store.adopt(third, &[], 10).await.unwrap().runs;
     adopted.sort_by_key(|adopted| adopted.run.due_at);
     let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.id, adopted.run.status)).collect();
     assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
@@ -99,10 +105,10 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     store.release(sleeper).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "nobody has fenced it");
     store.release(sleeper).await.unwrap();
-    let adopted = store.adopt(other, &[sleeper.node], 10).await.unwrap();
+    let adopted = store.adopt(other, &[sleeper.node], 10).await.unwrap().runs;
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
     assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);
-    assert_eq!(store.adopt(other, &[sleeper.node], 10).await.unwrap(), []);
+    assert_eq!(store.adopt(other, &[sleeper.node], 10).await.unwrap().runs, []);
 
     // A run that was committed for the dead epoch after all is found by the next look.
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
@@ -110,7 +116,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));
     let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     assert!(back.epoch > sleeper.epoch);
-    let own = store.adopt(back, &[], 10).await.unwrap();
+    let own = store.adopt(back, &[], 10).await.unwrap().runs;
     assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);
     assert!(own[0].from_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
 }

@@ -76,7 +76,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its home lives");
     store.release(winner).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it may renew its lease");
-    let open = store.adopt(other, &[winner.node], 0).await.unwrap();
+    let open = store.adopt(other, &[winner.node], 0).await.unwrap().runs;
     assert_eq!(open, [], "its epoch is over now");
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its runs are not taken over yet");
     finish_all(store, &runs.iter().map(|run| finish(run, Outcome::Succeeded)).collect::<Vec<_>>()).await;
@@ -185,7 +185,7 @@ pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let third = store.request_run(b, requested(&job, b, now)).await.unwrap();
     assert_eq!((third.node, third.node_epoch), (a.node, a.epoch), "the others are not adopted yet");
     let mut adopted: Vec<RunId> =
-        store.adopt(b, &[a.node], 10).await.unwrap().into_iter().map(|adopted| adopted.run.id).collect();
+        store.adopt(b, &[a.node], 10).await.unwrap().runs.into_iter().map(|adopted| adopted.run.id).collect();
     adopted.sort_unstable();
     assert_eq!(adopted, [first.id, second.id, third.id]);
     let late = store.request_run(a, requested(&job, a, now)).await.unwrap();

@@ -204,10 +204,10 @@ pub async fn a_limit_has_one_home(store: &dyn Store) {
     let both = [two.clone(), one.clone()];
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
     assert_eq!(store.limit_homes(second, &both).await.unwrap(), [first.node, second.node]);
-    assert_eq!(store.adopt(first, &[second.node], 10).await.unwrap(), [], "it lives");
+    assert_eq!(store.adopt(first, &[second.node], 10).await.unwrap().fenced, [], "it lives");
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
     store.release(second).await.unwrap();
-    store.adopt(first, &[second.node], 10).await.unwrap();
+    assert_eq!(store.adopt(first, &[second.node], 10).await.unwrap().fenced, [second.node]);
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, first.node]);
 }
 

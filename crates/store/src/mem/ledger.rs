@@ -10,8 +10,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use super::{Due, MemStore, State, StoredNode, key, size};
 use crate::cluster::HomeMove;
 use crate::ledger::{
-    Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
-    LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun, may_have_been_sent,
+    Adopted, Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher,
+    InHand, LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun, may_have_been_sent,
 };
 use crate::settle::clean_name;
 use crate::{LeaseToken, Ledger, Result};
@@ -109,11 +109,11 @@ impl Ledger for MemStore {
         Ok(running)
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
-            return Ok(Vec::new());
+            return Ok(Adoption::default());
         }
         Ok(state.adopt(token, dead, limit, now))
     }
@@ -403,7 +403,7 @@ impl State {
         self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
     }
 
-    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], limit: u32, now: Timestamp) -> Vec<Adopted> {
+    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], limit: u32, now: Timestamp) -> Adoption {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
             let Some(held) = self
@@ -450,7 +450,8 @@ impl State {
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });
         }
-        adopted
+        let fenced = over.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
+        Adoption { runs: adopted, fenced }
     }
 
     /// The runs that went.

@@ -7,7 +7,7 @@ use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 use super::SqlStore;
 use crate::cluster::HomeMove;
 use crate::ledger::{
-    Adopted, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
+    Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
     LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun,
 };
 use crate::{LeaseToken, Ledger, Result};
@@ -38,7 +38,7 @@ impl Ledger for SqlStore {
         self.read_running(token, limit).await
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption> {
         self.adopt_runs(token, dead, limit).await
     }
 

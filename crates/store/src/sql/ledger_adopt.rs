@@ -7,7 +7,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
-use crate::ledger::{Adopted, may_have_been_sent};
+use crate::ledger::{Adopted, Adoption, may_have_been_sent};
 use crate::{LeaseToken, Result};
 
 /// SQLite uses the index of open runs only where its condition stands in the text.
@@ -91,10 +91,10 @@ impl SqlStore {
         rows::runs(&self.rows(query).await?)
     }
 
-    pub(super) async fn adopt_runs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Vec<Adopted>> {
+    pub(super) async fn adopt_runs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption> {
         transact!(self, "adopt", |tx| {
             if !tx.holds(token).await? {
-                return Ok(Vec::new());
+                return Ok(Adoption::default());
             }
             let over = tx.fence(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
@@ -116,7 +116,8 @@ impl SqlStore {
                 adopted.extend(tx.take_orphans(token, &ids, &over).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
-            Ok(adopted)
+            let fenced = over.into_keys().filter(|node| *node != token.node).collect();
+            Ok(Adoption { runs: adopted, fenced })
         })
     }
 }
