@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_core::calendar::Rule;
 use rondel_core::homes::Switch;
 use rondel_core::run::BROADCAST;
-use rondel_core::{AppId, FieldError, Job, JobSpec, NodeId, Run, RunId, Timestamp};
+use rondel_core::{AppId, FieldError, Job, JobSpec, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::ledger::RunQuery;
 use rondel_store::{LeaseToken, Store, StoreError};
@@ -395,11 +395,6 @@ impl Engine {
     /// A definition with the rule of its calendar, compiled.
     pub(crate) fn compile(&self, spec: &JobSpec, calendar: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
         self.shared.definitions.job(spec, calendar)
-    }
-
-    /// The nodes of the cluster, living and dead, as the last beat saw them.
-    pub(crate) fn known_nodes(&self) -> Vec<NodeId> {
-        self.shared.membership.nodes().iter().map(|node| node.id).collect()
     }
 
     /// How long runs are kept after their verdict.

@@ -208,7 +208,7 @@ macro_rules! pass_on {
                 fn forget_stats(before: Timestamp, limit: u32) -> u64;
                 fn stuck_jobs(limit: u32) -> Vec<StuckJob>;
                 fn heal_job(seen: StuckJob, next_fire_at: Option<Timestamp>) -> bool;
-                fn free_homeless(nodes: &[NodeId], limit: u32) -> u64;
+                fn free_homeless(limit: u32) -> u64;
                 fn begin_pass(task: &str, period: Duration) -> bool;
                 fn purge(finished_before: Timestamp, limit: u32) -> u64;
                 fn forget_executors(seen_before: Timestamp, limit: u32) -> u64;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp};
 
 use crate::Result;
 
@@ -49,9 +49,10 @@ pub trait Upkeep {
     /// before the run that it follows ends.
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
-    /// Gives jobs whose home is none of these nodes no home, so that the scans of all of them see them; at most `limit`.
-    /// Answers how many they were.
-    async fn free_homeless(&self, nodes: &[NodeId], limit: u32) -> Result<u64>;
+    /// Gives jobs whose home is a node that was forgotten no home, so that the scans of all nodes see them; at most `limit`.
+    /// Answers how many they were. A job without a next fire does not keep its home from being forgotten, and may be given
+    /// one later.
+    async fn free_homeless(&self, limit: u32) -> Result<u64>;
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and
     /// requests to cancel; at most `limit`. A broadcast goes as a whole: its shards first, its own row last. Answers how

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rondel_core::{NodeId, Timestamp};
+use rondel_core::Timestamp;
 use rondel_store::StoreError;
 use rondel_store::upkeep::StuckJob;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -133,13 +133,9 @@ impl HealLoop {
     }
 
     async fn free_homeless(&self) -> Result<u64, StoreError> {
-        let nodes: Vec<NodeId> = self.engine.known_nodes();
-        if nodes.is_empty() {
-            return Ok(0);
-        }
         let mut count = 0;
         for _ in 0..HOMELESS_PAGE_COUNT_MAX {
-            let freed = self.engine.store().free_homeless(&nodes, HOMELESS_PAGE).await?;
+            let freed = self.engine.store().free_homeless(HOMELESS_PAGE).await?;
             count += freed;
             if freed < u64::from(HOMELESS_PAGE) {
                 break;
@@ -193,7 +189,7 @@ mod tests {
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "1h"}});
         engine.create_job(NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
-        let seen = engine.store().due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
+        let seen = engine.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
         // As if it had been claimed, and the run that gives the next fire had been lost.
         let claim = ClaimJob { seen, next_fire_at: None, runs: Vec::new(), follows: Some(RunId::new(42)) };
         engine.store().claim(engine.token(), &[claim]).await.unwrap();

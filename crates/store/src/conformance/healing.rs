@@ -63,23 +63,35 @@ pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
     assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen }, Some(at)).await.unwrap());
 }
 
-/// Jobs of a node that is forgotten are seen by the scans of all.
+/// Jobs of a node that is forgotten are seen by the scans of all; those of any other, dead or alive, stay where they are.
 pub async fn homeless_jobs_are_freed(store: &dyn Store) {
-    let (known, forgotten) = (join(store).await, join(store).await);
+    let (forgotten, dead, known) = (join(store).await, join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second();
     let mut jobs = Vec::new();
-    for token in [known, forgotten, forgotten] {
-        let job = job(store, Some(at)).await;
-        claim(store, token, &job, vec![run(&job, token, at)]).await;
+    for (token, next) in [(known, Some(at)), (dead, Some(at)), (forgotten, None), (forgotten, None)] {
+        let job = delayed_job(store, at).await;
+        let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
+        let follows = next.is_none().then(|| RunId::new(next_id()));
+        let claim = ClaimJob { seen, next_fire_at: next, follows, runs: Vec::new() };
+        assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
         jobs.push(job);
     }
-    let others = store.nodes().await.unwrap().into_iter().map(|node| node.id).filter(|id| *id != forgotten.node);
-    let others: Vec<NodeId> = others.collect();
-    assert_eq!(store.free_homeless(&others, 1).await.unwrap(), 1);
-    assert_eq!(store.free_homeless(&others, 10).await.unwrap(), 1);
-    assert_eq!(store.free_homeless(&others, 10).await.unwrap(), 0);
+    store.release(forgotten).await.unwrap();
+    store.release(dead).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let now = store.now().await.unwrap();
+    while store.forget_nodes(now, 100).await.unwrap() > 0 {}
+    assert_eq!(store.free_homeless(10).await.unwrap(), 0);
+    for job in &jobs[2..] {
+        let seen = stuck(store, job).await.unwrap();
+        assert!(store.heal_job(seen, Some(at)).await.unwrap());
+    }
+    assert_eq!(store.free_homeless(1).await.unwrap(), 1);
+    assert_eq!(store.free_homeless(10).await.unwrap(), 1);
+    assert_eq!(store.free_homeless(10).await.unwrap(), 0);
     assert!(due(store, &jobs[0], &[known.node]).await.is_some());
-    for job in &jobs[1..] {
+    assert!(due(store, &jobs[1], &[dead.node]).await.is_some());
+    for job in &jobs[2..] {
         let freed = due(store, job, &[NodeId::new(0)]).await.unwrap();
         let moved = ClaimJob { seen: freed, next_fire_at: Some(at), follows: None, runs: Vec::new() };
         let claimed = store.claim(known, &[moved]).await.unwrap();

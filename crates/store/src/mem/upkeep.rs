@@ -1,5 +1,6 @@
 //! Removal of what is old.
 
+use std::collections::HashSet;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -29,8 +30,9 @@ impl Upkeep for MemStore {
         Ok(true)
     }
 
-    async fn free_homeless(&self, nodes: &[NodeId], limit: u32) -> Result<u64> {
+    async fn free_homeless(&self, limit: u32) -> Result<u64> {
         let mut state = self.state();
+        let nodes: HashSet<NodeId> = state.nodes.keys().copied().collect();
         let is_homeless =
             |due: &&mut Due| due.next_fire_at.is_some() && due.home.get() != 0 && !nodes.contains(&due.home);
         let mut count = 0;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
-use rondel_core::{IdGen, JobId, NodeId, RunStatus, Timestamp};
+use rondel_core::{IdGen, JobId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -85,8 +85,8 @@ impl Upkeep for SqlStore {
         self.heal(seen, next_fire_at).await
     }
 
-    async fn free_homeless(&self, nodes: &[NodeId], limit: u32) -> Result<u64> {
-        self.free(nodes, limit).await
+    async fn free_homeless(&self, limit: u32) -> Result<u64> {
+        self.free(limit).await
     }
 
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use rondel_core::{JobId, NodeId, RunId, Timestamp};
+use rondel_core::{JobId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -47,6 +47,7 @@ pub(super) const READ_HOMELESS: Statement = Statement {
     name: "read_homeless",
     text: "SELECT job_id FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL ORDER BY next_fire_at_ms LIMIT ?",
 };
+const IS_NODE: Statement = Statement { name: "is_node", text: "SELECT id FROM node WHERE id = ?" };
 const LOCK_HOMELESS: Statement = Statement {
     name: "lock_homeless",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
@@ -124,7 +125,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn free(&self, nodes: &[NodeId], limit: u32) -> Result<u64> {
+    pub(super) async fn free(&self, limit: u32) -> Result<u64> {
         let mut rest = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let mut home = 0;
         let mut freed = 0;
@@ -132,7 +133,8 @@ impl SqlStore {
             && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
         {
             home = Reader::new(&row, "job_due").int("home")?;
-            if nodes.contains(&NodeId::new(home)) {
+            // Looked at after the home was read: ids are not given again, so a home that is missing here is gone for good.
+            if self.row(Query::new(&IS_NODE).int(home)).await?.is_some() {
                 continue;
             }
             let count = self.free_home(home, rest).await?;
