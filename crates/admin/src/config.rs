@@ -31,6 +31,8 @@ pub struct EngineConfig {
     pub near: Duration,
     /// How many overdue jobs one scan takes, after everything that is due now.
     pub backlog_budget: u32,
+    /// About how many open runs of leases that are over one transaction takes over.
+    pub adopt_page: u32,
     /// In how many lanes claims and results are written at the same time; SQLite always uses one.
     pub lanes: usize,
     /// How long results are gathered into one transaction.
@@ -80,6 +82,7 @@ impl Default for EngineConfig {
             look_ahead: Duration::from_secs(5),
             near: Duration::from_secs(3),
             backlog_budget: 2_000,
+            adopt_page: 1_000,
             lanes: 2,
             result_linger: Duration::from_millis(3),
             heartbeat: Duration::from_secs(2),

@@ -40,6 +40,8 @@ mutants! {
     NoUniqueKey = "no_unique_key",
     /// Open runs are taken from every other node, whether its lease holds or not.
     AdoptWithoutEpoch = "adopt_without_epoch",
+    /// Of a job whose runs are many, a part is taken over: another server may get the rest.
+    AdoptInParts = "adopt_in_parts",
     /// A claim does not look whether its lease holds.
     ClaimWithoutLease = "claim_without_lease",
     /// The fires of a claim are not written, only remembered: what XXL-JOB does.

@@ -78,6 +78,7 @@ pub(crate) fn engine_config(node_name: String) -> EngineConfig {
         heartbeat: Duration::from_millis(500),
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
+        adopt_page: 3,
         ..EngineConfig::default()
     }
 }

@@ -16,6 +16,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_fence_row", 18, "I4 no overlap"),
     ("no_unique_key", 3, "I11 edits"),
     ("adopt_without_epoch", 228, "I5 lease"),
+    ("adopt_in_parts", 18, "I4 no overlap"),
     ("claim_without_lease", 46, "I5 fencing"),
     ("claim_without_rows", 1, "I1 complete"),
     ("due_means_unsent", 7, "I6 verdicts are final"),

@@ -1,5 +1,7 @@
 //! Due jobs and runs, from claim to verdict.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use async_trait::async_trait;
 use rondel_core::outcome::{After, AfterPolicy, Outcome};
 use rondel_core::run::Attempt;
@@ -61,6 +63,22 @@ pub struct Claimed {
 /// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent.
 pub(crate) fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
     run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at
+}
+
+/// Of open runs, the oldest first, those that one adoption takes: all that there is of a job, and jobs until that is enough.
+/// Part of a job here and part of it there would be two homes.
+pub(crate) fn whole_jobs<T, Job: Ord + Copy>(runs: Vec<T>, job_of: impl Fn(&T) -> Job, enough: u32) -> Vec<T> {
+    let mut counts: BTreeMap<Job, usize> = BTreeMap::new();
+    for run in &runs {
+        *counts.entry(job_of(run)).or_default() += 1;
+    }
+    let (mut taken, mut count) = (BTreeSet::new(), 0);
+    for job in runs.iter().map(&job_of) {
+        if count < usize::try_from(enough).unwrap_or(usize::MAX) && taken.insert(job) {
+            count += counts[&job];
+        }
+    }
+    runs.into_iter().filter(|run| taken.contains(&job_of(run))).collect()
 }
 
 /// The lease in whose name a new run of a job stands whose home is this node. `leases` are the ends of the node's lease and
@@ -305,10 +323,11 @@ pub trait Ledger {
     async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>>;
 
     /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
-    /// `dead` nodes. The oldest first, at most `limit`; each by an UPDATE guarded by its old owner. A pending run that
-    /// was due before that lease ended may have been sent: it becomes `running`, so that nobody takes it for unsent.
+    /// `dead` nodes. The oldest first, of each job all that there is, until they are `enough`; each by an UPDATE guarded by
+    /// its old owner. A pending run that was due before that lease ended may have been sent: it becomes `running`, so that
+    /// nobody takes it for unsent.
     /// Whether a lease is over is for the database's clock to say: the answer tells of which of the `dead` it is.
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption>;
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption>;
 
     /// Reads what the tick must know of these runs; those that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;

@@ -106,7 +106,7 @@ macro_rules! pass_on {
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
                 fn overdue(token: LeaseToken, before: Timestamp, limit: u32) -> Vec<Run>;
                 fn running(token: LeaseToken, limit: u32) -> Vec<Run>;
-                fn adopt(token: LeaseToken, dead: &[NodeId], limit: u32) -> Adoption;
+                fn adopt(token: LeaseToken, dead: &[NodeId], enough: u32) -> Adoption;
                 fn runs(ids: &[RunId]) -> Vec<Run>;
                 fn mark(token: LeaseToken, runs: &[InHand]) -> Vec<RunId>;
                 fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();

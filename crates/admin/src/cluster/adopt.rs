@@ -114,7 +114,8 @@ impl AdoptLoop {
         // Until all is told: an answer that is lost may have been that of a commit.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let fenced = loop {
-            let Adoption { runs: adopted, fenced } = self.shared.store.adopt(held.token, &dead, PAGE).await?;
+            let Adoption { runs: adopted, fenced } =
+                self.shared.store.adopt(held.token, &dead, self.shared.config.adopt_page).await?;
             if adopted.is_empty() {
                 break fenced;
             }

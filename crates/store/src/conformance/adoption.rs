@@ -36,10 +36,12 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let mut adopted = [of_a.unwrap().runs, of_b.unwrap().runs, store.adopt(a, &nodes, 10).await.unwrap().runs].concat();
     adopted.sort_by_key(|adopted| adopted.run.id);
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
+    let home = due(store, &job, &[a.node, b.node]).await.unwrap();
     for (adopted, row) in adopted.iter().zip(&rows) {
         assert_eq!((adopted.from, adopted.from_ended_at), (dead, ended_at));
         let owner = LeaseToken { node: adopted.run.node, epoch: adopted.run.node_epoch };
         assert!(owner == a || owner == b);
+        assert_eq!(adopted.run.node, home.home, "of a job everything goes to one node");
         let may_have_been_sent = row.status == RunStatus::Pending && row.due_at <= ended_at;
         let status = if may_have_been_sent { RunStatus::Running } else { row.status };
         assert_eq!(adopted.run, Run { status, node: owner.node, node_epoch: owner.epoch, ..row.clone() });
@@ -49,10 +51,38 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     }
     assert_eq!(read(store, rows[3].id).await.node, dead.node, "over");
     assert_eq!(read(store, other.id).await, other);
-    let home = due(store, &job, &[a.node, b.node]).await.unwrap();
     assert_eq!(home.term, 2);
     let nothing_left = Adoption { runs: Vec::new(), fenced: vec![dead.node] };
     assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), nothing_left, "one of both nodes lives");
+}
+
+/// However little is taken over at a time: of a job it is everything, so that it has one home when the dead node comes back
+/// before the rest was taken.
+pub async fn jobs_are_adopted_whole(store: &dyn Store) {
+    let request = JoinRequest {
+        name: super::name("node"),
+        lease: LEASE,
+        advertise_url: None,
+        server_version: "0.1.0".to_owned(),
+        take_over: false,
+        held: None,
+    };
+    let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    let other = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let mut rows = Vec::new();
+    for offset in [0, 1] {
+        let job = job(store, Some(at)).await;
+        let of_job = [0, 2, 4].map(|later| run(&job, dead, at + Duration::from_secs(offset + later)));
+        claim(store, dead, &job, of_job.to_vec()).await;
+        rows.push(of_job.map(|run| run.id));
+    }
+    store.release(dead).await.unwrap();
+    let ids = |adoption: Adoption| adoption.runs.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>();
+    assert_eq!(ids(store.adopt(other, &[dead.node], 2).await.unwrap()), rows[0]);
+    let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    assert_eq!(ids(store.adopt(other, &[dead.node], 2).await.unwrap()), []);
+    assert_eq!(ids(store.adopt(back, &[], 2).await.unwrap()), rows[1]);
 }
 
 /// What was due before the latest end of any lease of before may have been sent, whatever the database's clock says since.

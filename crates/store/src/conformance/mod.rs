@@ -150,6 +150,7 @@ macro_rules! for_each_conformance_check {
             results_that_arrive_twice_at_once_are_stored_once,
             text_is_kept_as_far_as_it_fits,
             orphans_are_adopted_by_one,
+            jobs_are_adopted_whole,
             the_latest_end_of_a_lease_counts,
             a_fenced_node_cannot_renew,
             nodes_say_how_they_stand,

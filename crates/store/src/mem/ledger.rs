@@ -11,7 +11,7 @@ use super::{Due, MemStore, State, StoredNode, key, size};
 use crate::cluster::HomeMove;
 use crate::ledger::{
     Adopted, Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher,
-    InHand, LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun, may_have_been_sent,
+    InHand, LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun, may_have_been_sent, whole_jobs,
 };
 use crate::settle::clean_name;
 use crate::{LeaseToken, Ledger, Result};
@@ -109,13 +109,13 @@ impl Ledger for MemStore {
         Ok(running)
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption> {
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
             return Ok(Adoption::default());
         }
-        Ok(state.adopt(token, dead, limit, now))
+        Ok(state.adopt(token, dead, enough, now))
     }
 
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
@@ -403,7 +403,7 @@ impl State {
         self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
     }
 
-    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], limit: u32, now: Timestamp) -> Adoption {
+    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], enough: u32, now: Timestamp) -> Adoption {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
             let Some(held) = self
@@ -430,7 +430,10 @@ impl State {
         }
         let lease_of = |run: &Run| over.iter().find(|(node, epoch, _)| *node == run.node && run.node_epoch < *epoch);
         let mut orphans = self.open_of(|run| lease_of(run).is_some());
-        orphans.truncate(size(limit));
+        if mutant::on(Mutant::AdoptInParts) {
+            orphans.truncate(size(enough));
+        }
+        let orphans = whole_jobs(orphans, |run| run.job, enough);
         let mut adopted = Vec::with_capacity(orphans.len());
         for run in orphans {
             let Some((_, _, ended_at)) = lease_of(&run) else { continue };

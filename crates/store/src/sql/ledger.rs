@@ -38,8 +38,8 @@ impl Ledger for SqlStore {
         self.read_running(token, limit).await
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption> {
-        self.adopt_runs(token, dead, limit).await
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
+        self.adopt_runs(token, dead, enough).await
     }
 
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {

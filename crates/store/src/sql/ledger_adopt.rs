@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
-use crate::ledger::{Adopted, Adoption, may_have_been_sent};
+use crate::ledger::{Adopted, Adoption, may_have_been_sent, whole_jobs};
 use crate::{LeaseToken, Result};
 
 /// SQLite uses the index of open runs only where its condition stands in the text.
@@ -47,9 +47,15 @@ pub(super) const READ_ORPHANS: Statement = Statement {
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') ORDER BY due_at_ms LIMIT ?",
 };
+/// Of a few jobs all.
+pub(super) const READ_ORPHANS_OF_JOBS: Statement = Statement {
+    name: "read_orphans_of_jobs",
+    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
+           AND status IN ('pending', 'waiting', 'running') AND {check}job_id {in_list}{end}",
+};
 const LOCK_HOMES: Statement = Statement {
     name: "lock_homes",
-    text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} AND {check}home <> ?{end} ORDER BY job_id {skip_locked}",
+    text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id {for_update}",
 };
 const MOVE_HOMES: Statement = Statement {
     name: "move_homes",
@@ -61,7 +67,7 @@ const LOCK_ORPHANS: Statement = Statement {
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} ORDER BY id {skip_locked}"
+        " FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} ORDER BY id {for_update}"
     ),
 };
 const ADOPT_RUNS: Statement = Statement {
@@ -91,7 +97,7 @@ impl SqlStore {
         rows::runs(&self.rows(query).await?)
     }
 
-    pub(super) async fn adopt_runs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<Adoption> {
+    pub(super) async fn adopt_runs(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
         transact!(self, "adopt", |tx| {
             if !tx.holds(token).await? {
                 return Ok(Adoption::default());
@@ -99,21 +105,19 @@ impl SqlStore {
             let over = tx.fence(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
             tx.move_limits(token, over.keys().copied()).await?;
-            let mut orphans = Vec::new();
-            for (node, lease) in &over {
-                orphans.extend(tx.read_orphans(*node, lease.epoch, limit).await?);
-            }
-            orphans.sort_unstable();
-            orphans.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-            let mut adopted = Vec::with_capacity(orphans.len());
-            for chunk in orphans.chunks(CHUNK_MAX) {
-                let mut jobs: Vec<i64> = chunk.iter().map(|orphan| orphan.job).collect();
-                jobs.sort_unstable();
-                jobs.dedup();
-                tx.move_homes(token, &jobs, &over).await?;
-                let mut ids: Vec<i64> = chunk.iter().map(|orphan| orphan.id).collect();
-                ids.sort_unstable();
-                adopted.extend(tx.take_orphans(token, &ids, &over).await?);
+            let jobs = tx.orphaned_jobs(&over, enough).await?;
+            let homes = tx.lock_homes(&jobs).await?;
+            let orphans = tx.orphans_of(&jobs, &over).await?;
+            let orphans = whole_jobs(orphans, |orphan| orphan.job, enough);
+            let mut jobs: Vec<i64> = orphans.iter().map(|orphan| orphan.job).collect();
+            jobs.sort_unstable();
+            jobs.dedup();
+            tx.move_homes(token, &jobs, &homes, &over).await?;
+            let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
+            ids.sort_unstable();
+            let mut adopted = Vec::with_capacity(ids.len());
+            for chunk in ids.chunks(CHUNK_MAX) {
+                adopted.extend(tx.take_orphans(token, chunk, &over).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
             let fenced = over.into_keys().filter(|node| *node != token.node).collect();
@@ -161,34 +165,73 @@ impl Tx<'_> {
         Ok(over)
     }
 
-    async fn read_orphans(&mut self, node: NodeId, epoch: i64, limit: u32) -> Result<Vec<Orphan>> {
-        let query = Query::new(&READ_ORPHANS).int(node.get()).int(epoch).int(limit.into());
+    /// The jobs of the oldest orphans, by id.
+    async fn orphaned_jobs(&mut self, over: &BTreeMap<NodeId, Over>, limit: u32) -> Result<Vec<i64>> {
         let mut orphans = Vec::new();
+        for (node, lease) in over {
+            let query = Query::new(&READ_ORPHANS).int(node.get()).int(lease.epoch).int(limit.into());
+            self.read_orphans(query, &mut orphans).await?;
+        }
+        orphans.sort_unstable();
+        orphans.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let mut jobs: Vec<i64> = orphans.iter().map(|orphan| orphan.job).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        Ok(jobs)
+    }
+
+    /// All that is open of these jobs under leases that are over, the oldest first. The jobs' rows are locked: no other
+    /// comes to them meanwhile.
+    async fn orphans_of(&mut self, jobs: &[i64], over: &BTreeMap<NodeId, Over>) -> Result<Vec<Orphan>> {
+        let mut orphans = Vec::new();
+        for (node, lease) in over {
+            for chunk in jobs.chunks(CHUNK_MAX) {
+                let query = Query::new(&READ_ORPHANS_OF_JOBS).int(node.get()).int(lease.epoch);
+                self.read_orphans(query.list(chunk.iter().copied()), &mut orphans).await?;
+            }
+        }
+        orphans.sort_unstable();
+        Ok(orphans)
+    }
+
+    async fn read_orphans(&mut self, query: Query, orphans: &mut Vec<Orphan>) -> Result<()> {
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
             let (id, job) = (columns.int("id")?, columns.int("job_id")?);
             orphans.push(Orphan { due_at: columns.int("due_at_ms")?, id, job });
         }
-        Ok(orphans)
+        Ok(())
+    }
+
+    /// Where these jobs are at home. A deleted one is nowhere.
+    async fn lock_homes(&mut self, jobs: &[i64]) -> Result<BTreeMap<i64, NodeId>> {
+        let mut homes = BTreeMap::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&LOCK_HOMES).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "job_due");
+                homes.insert(columns.int("job_id")?, NodeId::new(columns.int("home")?));
+            }
+        }
+        Ok(homes)
     }
 
     /// A job whose runs are taken over comes along, where its home is the dead node.
-    async fn move_homes(&mut self, token: LeaseToken, jobs: &[i64], over: &BTreeMap<NodeId, Over>) -> Result<()> {
-        let query = Query::new(&LOCK_HOMES).list(jobs.iter().copied()).int(token.node.get());
-        let mut homes = Vec::new();
-        for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "job_due");
-            let (job, home) = (JobId::new(columns.int("job_id")?), NodeId::new(columns.int("home")?));
-            if over.contains_key(&home) {
-                homes.push((job, home));
-            }
+    async fn move_homes(
+        &mut self,
+        token: LeaseToken,
+        jobs: &[i64],
+        homes: &BTreeMap<i64, NodeId>,
+        over: &BTreeMap<NodeId, Over>,
+    ) -> Result<()> {
+        let is_over = |home: &NodeId| *home != token.node && over.contains_key(home);
+        let moving = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_over)?)));
+        let moving: Vec<(i64, NodeId)> = moving.collect();
+        for chunk in moving.chunks(CHUNK_MAX) {
+            let query = Query::new(&MOVE_HOMES)
+                .rows(chunk, |query, (job, home)| query.int(*job).int(home.get()).int(token.node.get()));
+            self.execute_all(query, chunk.len()).await?;
         }
-        if homes.is_empty() {
-            return Ok(());
-        }
-        let query = Query::new(&MOVE_HOMES)
-            .rows(&homes, |query, (job, home)| query.int(job.get()).int(home.get()).int(token.node.get()));
-        self.execute_all(query, homes.len()).await
+        Ok(())
     }
 
     async fn take_orphans(

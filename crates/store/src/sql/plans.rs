@@ -41,6 +41,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&ledger_cancel::READ_OPEN_OF_FIRE, "(job_id=? AND fire_at_ms=?)"),
         (&ledger_adopt::READ_OVERDUE, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&ledger_adopt::READ_ORPHANS, "run_open (node_id=? AND node_epoch<?)"),
+        (&ledger_adopt::READ_ORPHANS_OF_JOBS, "run_open (node_id=? AND node_epoch<?)"),
         (&ledger_delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&ledger_finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&ledger_broadcast::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
