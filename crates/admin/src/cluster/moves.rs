@@ -19,8 +19,10 @@ use crate::cluster::Held;
 use crate::engine::{Shared, chain};
 
 /// Where in each second jobs move: the runs of a whole second are over by then, mostly, and those of the next are not yet
-/// in the dispatcher's hands.
-const MOMENT: Duration = Duration::from_millis(200);
+/// in the dispatcher's hands. What is at work the first time may be idle the second time.
+const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
+/// How long after its moment a round may begin another transaction.
+const ROUND_MAX: Duration = Duration::from_millis(100);
 /// A run that is due sooner may be read by the tick while its transaction is under way.
 const LEAD: Duration = Duration::from_millis(650);
 const PAGE: u32 = 2_000;
@@ -76,8 +78,7 @@ impl MoveLoop {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut complained = false;
         loop {
-            let now = self.shared.clock.now();
-            let next = Timestamp::from_secs((now - MOMENT).second() + 1) + MOMENT;
+            let next = next_moment(self.shared.clock.now());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -134,6 +135,11 @@ impl MoveLoop {
     }
 }
 
+fn next_moment(now: Timestamp) -> Timestamp {
+    let next = |moment: Duration| Timestamp::from_secs((now - moment).second() + 1) + moment;
+    MOMENTS.into_iter().map(next).fold(Timestamp::MAX, Timestamp::min)
+}
+
 fn takers(seats: &[Seat]) -> Vec<NodeId> {
     seats.iter().map(|seat| seat.node).collect()
 }
@@ -178,7 +184,7 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     let mut moved = 0;
     for batch in going.chunks(BATCH_JOBS) {
         moved += give(shared, held, batch, &mut unsent, not_before).await?;
-        if matches!(may_go, MayGo::NotYetDue) && shared.clock.now() > now + MOMENT {
+        if matches!(may_go, MayGo::NotYetDue) && shared.clock.now() > now + ROUND_MAX {
             // What was not yet due may be by now: the rest goes with the next round.
             break;
         }
@@ -250,6 +256,23 @@ pub(crate) async fn unsent_by_job(
         }
         if is_last {
             return Ok(by_job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_move_twice_in_each_second_and_never_with_what_is_due_in_it() {
+        let at = |ms: i64| Timestamp::from_millis(7_000 + ms);
+        let moments: Vec<Timestamp> = [0, 199, 200, 250, 300, 999].map(|ms| next_moment(at(ms))).into();
+        assert_eq!(moments, [at(200), at(200), at(300), at(300), at(1_200), at(1_200)]);
+        for moment in MOMENTS {
+            // A fire at the next whole second may go, and no transaction begins when the tick has read it.
+            assert!(moment + LEAD < Duration::from_secs(1));
+            assert!(moment + ROUND_MAX < Duration::from_millis(500));
         }
     }
 }
