@@ -53,7 +53,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// A database of one test's own. It goes with the value, unless `RONDEL_TEST_KEEP=1`.
+/// A database of one test's own. It goes with the value, unless `RONDEL_TEST_KEEP=1`, or `failed` and the test fails.
 #[derive(Debug)]
 pub struct ScratchDb {
     backend: Backend,
@@ -66,7 +66,7 @@ enum Place {
     /// Whoever made it looks after it.
     Elsewhere,
     Folder {
-        _folder: TempDir,
+        folder: TempDir,
     },
     Server {
         server: Url,
@@ -108,7 +108,11 @@ impl ScratchDb {
 
 impl Drop for ScratchDb {
     fn drop(&mut self) {
-        let Place::Server { server, database } = &self.place else { return };
+        let (server, database) = match &mut self.place {
+            Place::Server { server, database } => (server, database),
+            Place::Folder { folder } => return folder.disable_cleanup(settings::keeps()),
+            Place::Elsewhere => return,
+        };
         if settings::keeps() {
             eprintln!("kept: {} database {database}", self.backend);
             return;
@@ -136,7 +140,7 @@ pub async fn scratch(backend: Backend) -> Option<ScratchDb> {
     let Some(variable) = backend.variable() else {
         let folder = settings::scratch_folder("rondel-db-");
         let url = format!("sqlite://{}", folder.path().join("rondel.db").display());
-        return Some(ScratchDb { backend, url, place: Place::Folder { _folder: folder } });
+        return Some(ScratchDb { backend, url, place: Place::Folder { folder } });
     };
     let Some(server) = settings::variable(variable) else {
         let reason = format!("{backend}: {variable} is not set");

@@ -44,7 +44,7 @@ pub use instants::{length_millis, millis, wall_clock_ms};
 pub use languages::has_interpreter;
 pub use process::{Process, Signal};
 pub use reqwest::Method;
-pub use settings::variable;
+pub use settings::{keeps, variable};
 pub use system::{Agent, Dev, Server};
 pub use uncovered::uncovered;
 pub use wait::wait_until;

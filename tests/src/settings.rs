@@ -23,9 +23,12 @@ pub(crate) fn requires(what: &str) -> bool {
     variable("RONDEL_TEST_REQUIRE").is_some_and(|list| list.split(',').any(|item| item.trim() == what))
 }
 
-/// Whether scratch folders and databases stay after the test, to be looked at.
-pub(crate) fn keeps() -> bool {
-    variable("RONDEL_TEST_KEEP").as_deref() == Some("1")
+/// Whether scratch folders and databases stay after the test, to be looked at: those of each, or of one that is failing now.
+pub fn keeps() -> bool {
+    match variable("RONDEL_TEST_KEEP").as_deref() {
+        Some("failed") => std::thread::panicking(),
+        other => other == Some("1"),
+    }
 }
 
 /// A `rondel` binary to test instead of the one that belongs to the test program.

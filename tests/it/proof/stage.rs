@@ -21,9 +21,7 @@ pub(super) struct Journal {
 
 impl Journal {
     pub(super) fn new() -> Self {
-        let mut folder = tempfile::Builder::new().prefix("rondel-journal-").tempdir().expect("make a folder");
-        folder.disable_cleanup(variable("RONDEL_TEST_KEEP").is_some());
-        Self { folder }
+        Self { folder: tempfile::Builder::new().prefix("rondel-journal-").tempdir().expect("make a folder") }
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -31,9 +29,12 @@ impl Journal {
     }
 
     fn note(&self, line: &Value) {
-        let path = self.folder.path().join("test.jsonl");
-        let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open the journal");
-        std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).expect("write the journal");
+        append(&self.folder.path().join("test.jsonl"), &format!("{line}\n"));
+    }
+
+    /// Keeps what a process said beside what handlers wrote: its next start says something else.
+    pub(super) fn keep_words(&self, of: &str, process: &Process) {
+        append(&self.folder.path().join(format!("{of}.log")), &process.stderr());
     }
 
     pub(super) fn died(&self, pid: u32) {
@@ -49,15 +50,38 @@ impl Journal {
         check::read_journal(self.folder()).expect("read the journal").starts
     }
 
+    /// How many those are, without a look at what they say.
+    fn start_count(&self) -> usize {
+        let files =
+            std::fs::read_dir(self.folder()).expect("list the journal").map(|file| file.expect("a file").path());
+        let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"));
+        let texts = files.map(|path| std::fs::read_to_string(path).expect("read the journal"));
+        texts.map(|text| text.matches("\"event\":\"start\"").count()).sum()
+    }
+
     /// Waits until so many more handlers have begun.
     pub(super) async fn grows(&self, count: usize) {
-        let before = self.starts().len();
+        let before = self.start_count();
         wait_until(LIMIT, "handlers begin", async || {
-            let seen = self.starts().len() - before;
+            let seen = self.start_count() - before;
             if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
         })
         .await;
     }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if rondel_tests::keeps() {
+            self.folder.disable_cleanup(true);
+            say(&format!("kept: {}", self.folder().display()));
+        }
+    }
+}
+
+fn append(path: &Path, text: &str) {
+    let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open a file");
+    std::io::Write::write_all(&mut file, text.as_bytes()).expect("write to a file");
 }
 
 /// A process of the example `worker`.
@@ -155,8 +179,12 @@ fn launch(name: &str, urls: &[String], token: &Path, journal: &Path, data: Optio
 
 /// A server with a lease that is shorter than most, which may call listeners of the test's own.
 pub(super) async fn server(db: &ScratchDb, args: &[&str]) -> Server {
-    let common = ["--lease", "4s", "--beat", "1s", "--outgoing-allow", "127.0.0.1"];
-    Server::start_with(db, &[&common, args].concat()).await
+    server_with_lease(db, ["--lease", "4s", "--beat", "1s"], args).await
+}
+
+/// The same with another lease.
+pub(super) async fn server_with_lease(db: &ScratchDb, lease: [&str; 4], args: &[&str]) -> Server {
+    Server::start_with(db, &[&lease[..], &["--outgoing-allow", "127.0.0.1"], args].concat()).await
 }
 
 /// A job with a fire each second, the parameters of which are for the handler `journal`; `more` over what everyone has.
@@ -238,9 +266,7 @@ pub(super) fn rounds() -> Option<usize> {
 /// Adds a line to the table of the long form.
 pub(super) fn tell(backend: Backend, place: &str, what: &str) {
     let Some(path) = variable("TEST_MATRIX_OUT") else { return };
-    let line = format!("{backend} {place} {what}\n");
-    let mut file = std::fs::File::options().create(true).append(true).open(path).expect("open the results");
-    std::io::Write::write_all(&mut file, line.as_bytes()).expect("write the results");
+    append(Path::new(&path), &format!("{backend} {place} {what}\n"));
 }
 
 /// Shown where the test fails, or with `--nocapture`.
