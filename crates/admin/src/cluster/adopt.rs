@@ -243,10 +243,13 @@ impl AdoptLoop {
     /// lease, where it is known.
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
-        let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+        let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
         let called = self.roll_call(runs, from).await;
         if called.is_err() {
-            self.shared.in_memory.forget(ids);
+            // A result may have come meanwhile, and the next attempt be here by now: that stays.
+            for (run, attempt) in attempts {
+                self.shared.in_memory.forget_through(run, attempt);
+            }
         }
         if let Some(event) = called? {
             drop(self.shared.events.send(event).await);

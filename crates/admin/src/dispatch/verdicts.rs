@@ -115,6 +115,8 @@ impl DispatchLoop {
         match settled.owner {
             // What is here by now was taken over since: this was not about it.
             Some(owner) if self.shared.in_memory.is_newer(settled.run, owner) => return,
+            // It was not here as it ended, and its next attempt came meanwhile: that has its own place.
+            _ if self.shared.in_memory.has_later(settled.run, settled.attempt) => return,
             _ => self.shared.in_memory.forget([settled.run]),
         }
         self.deadlines.forget(settled.run);

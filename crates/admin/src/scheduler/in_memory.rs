@@ -91,6 +91,12 @@ impl InMemory {
         known.get(&run).is_some_and(|known| known.epoch > lease.epoch)
     }
 
+    /// Whether a later attempt of the run than this one is here.
+    pub(crate) fn has_later(&self, run: RunId, attempt: i32) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&run).is_some_and(|known| known.attempt > attempt)
+    }
+
     /// What is here turned out to be at a later attempt by now.
     pub(crate) fn renew<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,8 +137,10 @@ mod tests {
         );
         assert!(known.forget_through(first.id, 1), "the store says that there is a second");
         assert!(!known.forget_through(first.id, 1), "nothing is here any more");
+        assert!(!known.has_later(first.id, 1), "nor a later one");
         assert_eq!(known.admit(vec![second.clone()]).len(), 1);
         assert!(!known.forget_through(first.id, 1) && known.missing([first.id]).is_empty());
+        assert!(known.has_later(first.id, 1) && !known.has_later(first.id, 2));
 
         known.forget([first.id]);
         assert_eq!(known.admit(vec![first.clone()]).len(), 1);
