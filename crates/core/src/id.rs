@@ -105,7 +105,8 @@ impl JobId {
 
 /// Makes ids that rise with time: 41 bits of milliseconds since 2024, 10 bits of node ordinal, 12 bits of sequence.
 ///
-/// A node's ordinal differs from that of every other living node, so no two ever make the same id. Within one
+/// A node's ordinal differs from those of every other living node and of its own leases before, so no two generators ever make
+/// the same id, nor does one that begins anew where the clock has stepped back. Within one
 /// millisecond the sequence counts; where it runs over, or the clock steps back, the generator goes on from where it was.
 ///
 /// ```

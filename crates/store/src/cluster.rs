@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::homes::{ClaimStrategy, Switch};
-use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, RunId, Timestamp};
 
 use crate::{Result, StoreError, Trouble};
 
@@ -55,6 +55,20 @@ pub(crate) fn may_renew(lease_until: Timestamp, until: Timestamp, lease: Duratio
     lease_until <= until + lease / 10
 }
 
+/// The ordinal of the next lease, after so many: the next in turn that no living node has. A node that starts anew does not go
+/// on with the one it had: where the database's clock has stepped back since, it would make ids that are there already.
+pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> i64 {
+    let in_turn = |step: i64| lease_count.wrapping_add(step).rem_euclid(IdGen::ORDINAL_COUNT);
+    (0..IdGen::ORDINAL_COUNT).map(in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
+}
+
+/// How many leases these nodes have taken, and those that are forgotten: the newest is never among them, and ids count up.
+pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
+    let (newest, again) =
+        nodes.fold((0, 0), |(newest, again), token| (token.node.get().max(newest), again + token.epoch - 1));
+    newest + again
+}
+
 /// The answer to a [`JoinRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
@@ -62,7 +76,7 @@ pub enum Join {
     Joined {
         /// What to act under.
         token: LeaseToken,
-        /// Differs from that of every other living node: what ids are made with.
+        /// Differs from those of every other living node and of the leases before: what ids are made with.
         ordinal: i64,
     },
     /// A living node has the name; its lease ends then.
@@ -292,4 +306,22 @@ pub trait Cluster {
 
     /// The executors of a namespace seen since `since`, by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_lease_has_an_ordinal_of_one_before() {
+        let token = |node, epoch| LeaseToken { node: NodeId::new(node), epoch };
+        let nobody = |_| false;
+        assert_eq!(next_ordinal(lease_count(std::iter::empty()), nobody), 0);
+        assert_eq!(next_ordinal(lease_count([token(1, 1)].into_iter()), nobody), 1);
+        // One that starts anew, and then another that is new; nodes 1 and 2 are forgotten.
+        assert_eq!(next_ordinal(lease_count([token(3, 1)].into_iter()), nobody), 3);
+        assert_eq!(next_ordinal(lease_count([token(3, 2)].into_iter()), nobody), 4);
+        assert_eq!(next_ordinal(lease_count([token(3, 2), token(4, 1)].into_iter()), nobody), 5);
+        assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "that one lives since long");
+    }
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::homes::Switch;
-use rondel_core::{AppId, ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
+use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 
 use super::{MemStore, StoredNode, size};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, may_renew};
+use crate::cluster::{
+    ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, may_renew, next_ordinal,
+};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
 
@@ -36,11 +38,9 @@ impl Cluster for MemStore {
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },
         };
-        let own = state.nodes.get(&id).map(|held| held.ordinal);
-        let others = || state.nodes.values().filter(|held| held.node.id != id);
-        let is_taken = |ordinal| others().any(|held| held.ordinal == ordinal && held.node.is_living(now));
-        let unused = || (0..IdGen::ORDINAL_COUNT).find(|ordinal| others().all(|held| held.ordinal != *ordinal));
-        let ordinal = own.filter(|ordinal| !is_taken(*ordinal)).or_else(unused).unwrap_or_default();
+        let others = state.nodes.values().filter(|held| held.node.id != id);
+        let is_taken = |ordinal| others.clone().any(|held| held.ordinal == ordinal && held.node.is_living(now));
+        let ordinal = next_ordinal(lease_count(state.nodes.values().map(|held| held.node.token())), is_taken);
         let node = Node {
             id,
             name: name.into_owned(),

@@ -1,17 +1,18 @@
 //! The clock, nodes with their leases, executors with their sessions.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::homes::Switch;
-use rondel_core::{AppId, ExecutorId, IdGen, NamespaceId, NodeId, Timestamp};
+use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::dialect::Dialect;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
-use crate::cluster::{Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session};
+use crate::cluster::{
+    Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, next_ordinal,
+};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
 
@@ -279,18 +280,11 @@ impl Tx<'_> {
     }
 }
 
-/// The node's own ordinal if no living node has it, else the first that no node has, else that of the node that has
-/// been dead for longest.
 fn free_ordinal(seats: &[Seat], own: Option<&Seat>, now: Timestamp) -> i64 {
-    let others = || seats.iter().filter(|seat| own.is_none_or(|own| own.id != seat.id));
-    if let Some(own) = own
-        && !others().any(|seat| seat.ordinal == own.ordinal && seat.lease_until > now)
-    {
-        return own.ordinal;
-    }
-    let taken: HashSet<i64> = others().map(|seat| seat.ordinal).collect();
-    let unused = (0..IdGen::ORDINAL_COUNT).find(|ordinal| !taken.contains(ordinal));
-    unused.or_else(|| others().min_by_key(|seat| seat.lease_until).map(|seat| seat.ordinal)).unwrap_or_default()
+    let others = seats.iter().filter(|seat| own.is_none_or(|own| own.id != seat.id));
+    let is_taken = |ordinal| others.clone().any(|seat| seat.ordinal == ordinal && seat.lease_until > now);
+    let token = |seat: &Seat| LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch };
+    next_ordinal(lease_count(seats.iter().map(token)), is_taken)
 }
 
 fn now_of(row: Option<&AnyRow>) -> Result<Timestamp> {
