@@ -52,7 +52,7 @@ pub(super) fn saved(changed: Changed) -> (JobRecord, Vec<Run>) {
 }
 
 /// A job with a claimed row at each of the next four seconds; `now` is just before the first.
-async fn with_four_rows(store: &dyn Store) -> (LeaseToken, JobRecord, Vec<Run>, Timestamp) {
+pub(super) async fn with_four_rows(store: &dyn Store) -> (LeaseToken, JobRecord, Vec<Run>, Timestamp) {
     let token = join(store).await;
     // An even second, so that "every 2s" means the same rows each time.
     let second = store.now().await.unwrap().second() / 2 * 2 + 10;

@@ -4,7 +4,7 @@ use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
 use serde_json::{Value, json};
 
-use super::edits::delete;
+use super::edits::{delete, saved, with_four_rows};
 use super::{
     DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
 };
@@ -299,6 +299,25 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let late = end(store, token, &root, Outcome::Succeeded).await;
     assert_eq!((late.answers, late.released), (vec![Finished::Late], Vec::new()));
     assert!(in_fire(store, &root, &repair).await.is_some());
+}
+
+/// An edit passes over what is ahead without a word to whoever follows it. Where one of those ran after all (the clock had
+/// stepped back, and it was on its way), its end is told like any other, once.
+pub async fn what_was_passed_over_and_ran_is_followed(store: &dyn Store) {
+    let (token, job, rows, _) = with_four_rows(store).await;
+    let on = |on: &str| json!({"schedule": {"after": [job.spec.name], "on": on}});
+    let next = child(store, "next", &[], on("success")).await;
+    let repair = child(store, "repair", &[], on("failure")).await;
+    saved(change(store, &job, JobSpec { enabled: false, ..job.spec.clone() }).await);
+    assert_eq!(read(store, rows[0].id).await.reason, Some(Reason::Paused));
+    assert_eq!(in_fire(store, &rows[0], &next).await, None);
+    for (row, outcome, follower) in [(&rows[0], Outcome::Succeeded, &next), (&rows[1], FAILED, &repair)] {
+        let late = end(store, token, row, outcome).await;
+        assert_eq!(late.answers, [Finished::Late]);
+        assert_eq!(late.released.iter().map(|run| run.job).collect::<Vec<_>>(), [follower.id]);
+        let again = end(store, token, row, outcome).await;
+        assert_eq!((again.answers, again.released), (vec![Finished::Duplicate], Vec::new()));
+    }
 }
 
 /// A run that is over with its children keeps its result, is nobody's meanwhile, and ends as they do.

@@ -144,6 +144,7 @@ macro_rules! for_each_conformance_check {
             parents_that_end_at_once_release_one_child,
             children_that_were_not_meant_are_skipped,
             a_late_result_releases_nothing_twice,
+            what_was_passed_over_and_ran_is_followed,
             a_run_may_be_over_with_its_children,
             a_failed_attempt_is_followed_by_another,
             one_batch_may_hold_two_results_of_a_run,

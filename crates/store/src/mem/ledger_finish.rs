@@ -33,9 +33,14 @@ impl State {
                 Finished::Superseded
             }
             Judgement::Late(status, reason) => {
-                let trace = run.trace.clone();
+                let (trace, was_passed_over) = (run.trace.clone(), run.status == RunStatus::Skipped);
                 self.end(&clean, status, reason);
                 self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
+                if was_passed_over {
+                    // An edit passed it over without a word to whoever follows it.
+                    self.tell_failure(finish.run, now);
+                    self.note_ended(finish.run, false);
+                }
                 self.count_shards(finish, 0, now);
                 Finished::Late
             }

@@ -254,6 +254,12 @@ impl<'f> Batch<'f> {
                 let (executor_id, executor) = executor();
                 let started_at = clean.started_at.or(locked.started_at);
                 self.corrections.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
+                if locked.standing.status == RunStatus::Skipped {
+                    // An edit passed it over without a word to whoever follows it.
+                    let ended = EndedRun { awaits_children: false, ..locked.ended(finish, status) };
+                    self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
+                    self.failed.extend(is_failure(status).then_some(finish.run));
+                }
                 locked.standing.status = status;
                 locked.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked, 0, finish);
