@@ -367,6 +367,11 @@ impl DispatchLoop {
     /// between. Those that this node did not write itself under this lease come by the standing queries.
     pub(super) fn expanded(&mut self, root: Ready, shards: Shards, now: Timestamp) {
         let Shards { asked, open } = shards;
+        if root.token() != self.shared.membership.token() {
+            // It was taken under a lease that is over. Whoever has it by now finds its shards; its place here is the new one's.
+            self.forget_shards(&root, &asked);
+            return self.shared.in_memory.forget_of([(root.run.id, root.token())]);
+        }
         let Some(open) = open else { return self.unsure.push((root, asked)) };
         if !open.is_empty() {
             root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);

@@ -115,7 +115,7 @@ impl StepLoop {
         let store = &self.shared.store;
         match step {
             Step::Expand(root, shards) => {
-                let (open, expanded) = match self.expand(token, &root.run, &shards).await {
+                let (open, expanded) = match self.expand(root.token(), &root.run, &shards).await {
                     Ok(open) => (Some(open), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
