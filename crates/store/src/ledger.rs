@@ -106,6 +106,8 @@ pub struct Adoption {
     pub runs: Vec<Adopted>,
     /// The dead nodes whose leases are over and fenced: nothing comes to be open under these any more.
     pub fenced: Vec<NodeId>,
+    /// This node's own lease does not hold: nothing was looked at, and nobody knows what there is.
+    pub is_refused: bool,
 }
 
 /// What the tick reads about a run just before it is due.

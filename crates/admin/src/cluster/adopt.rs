@@ -68,7 +68,9 @@ impl AdoptLoop {
 
     async fn tick(&mut self) -> Result<(), StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(()) };
-        self.adopt(&held).await?;
+        if !self.adopt(&held).await? {
+            return Ok(());
+        }
         self.shared.note_adopted();
         self.look_after_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
@@ -100,8 +102,9 @@ impl AdoptLoop {
     }
 
     /// Nothing that was not sent goes on before all is known that may have been: a run waits for the earlier ones of its
-    /// job, and a retry that is due later still has its place before it.
-    async fn adopt(&mut self, held: &Held) -> Result<(), StoreError> {
+    /// job, and a retry that is due later still has its place before it. False where the lease is over by the database's clock,
+    /// which may have stepped ahead: then nobody knows what is open, and the next look asks again.
+    async fn adopt(&mut self, held: &Held) -> Result<bool, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
         let dead: Vec<NodeId> = over.iter().map(|(node, _)| *node).collect();
@@ -114,8 +117,11 @@ impl AdoptLoop {
         // Until all is told: an answer that is lost may have been that of a commit.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let fenced = loop {
-            let Adoption { runs: adopted, fenced } =
+            let Adoption { runs: adopted, fenced, is_refused } =
                 self.shared.store.adopt(held.token, &dead, self.shared.config.adopt_page).await?;
+            if is_refused {
+                return Ok(false);
+            }
             if adopted.is_empty() {
                 break fenced;
             }
@@ -138,7 +144,8 @@ impl AdoptLoop {
         let over: Vec<Over> = over.into_iter().filter(|(node, _)| fenced.contains(node)).collect();
         self.shared.membership.adopted(&over);
         self.known = over;
-        self.free_jobs(held, &dead).await
+        self.free_jobs(held, &dead).await?;
+        Ok(true)
     }
 
     /// Nothing of the dead nodes is open any more: where a strategy shares their jobs out, every node is to see them. Else

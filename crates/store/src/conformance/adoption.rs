@@ -29,7 +29,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let ended_at = store.nodes().await.unwrap().into_iter().find(|node| node.id == dead.node).unwrap().lease_until;
     assert_eq!(
         store.adopt(LeaseToken { epoch: 9, ..a }, &nodes, 10).await.unwrap(),
-        Adoption::default(),
+        Adoption { is_refused: true, ..Adoption::default() },
         "no lease of its own"
     );
     let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, 2), store.adopt(b, &nodes, 2));
@@ -52,7 +52,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     assert_eq!(read(store, rows[3].id).await.node, dead.node, "over");
     assert_eq!(read(store, other.id).await, other);
     assert_eq!(home.term, 2);
-    let nothing_left = Adoption { runs: Vec::new(), fenced: vec![dead.node] };
+    let nothing_left = Adoption { fenced: vec![dead.node], ..Adoption::default() };
     assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), nothing_left, "one of both nodes lives");
 }
 

@@ -113,7 +113,7 @@ impl Ledger for MemStore {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
-            return Ok(Adoption::default());
+            return Ok(Adoption { is_refused: true, ..Adoption::default() });
         }
         Ok(state.adopt(token, dead, enough, now))
     }
@@ -454,7 +454,7 @@ impl State {
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });
         }
         let fenced = over.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
-        Adoption { runs: adopted, fenced }
+        Adoption { runs: adopted, fenced, is_refused: false }
     }
 
     /// The runs that went.

@@ -100,7 +100,7 @@ impl SqlStore {
     pub(super) async fn adopt_runs(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
         transact!(self, "adopt", |tx| {
             if !tx.holds(token).await? {
-                return Ok(Adoption::default());
+                return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
             let over = tx.fence(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
@@ -121,7 +121,7 @@ impl SqlStore {
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
             let fenced = over.into_keys().filter(|node| *node != token.node).collect();
-            Ok(Adoption { runs: adopted, fenced })
+            Ok(Adoption { runs: adopted, fenced, is_refused: false })
         })
     }
 }
