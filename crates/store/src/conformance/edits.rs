@@ -7,6 +7,7 @@ use rondel_core::{Job, JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Ti
 
 use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, run, spec};
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
+use crate::ledger::ClaimJob;
 use crate::{LeaseToken, Store};
 
 pub(super) async fn change(
@@ -109,6 +110,26 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     assert_eq!(read(store, rows[0].id).await, reopened[0]);
     assert_eq!((reopened[0].finished_at, reopened[0].due_at), (None, reopened[0].fire_at));
     assert_eq!(record.next_fire_at, Some(rows[3].fire_at + Duration::from_secs(1)));
+}
+
+/// What an edit opens again while the job's home is dead and fenced is taken over like anything else that is open there, and
+/// nobody claims the job before.
+pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
+    let (token, job, rows, now) = with_four_rows(store).await;
+    let paused = JobSpec { enabled: false, ..job.spec.clone() };
+    saved(change(store, job.id, &paused, None, now).await);
+    let other = join(store).await;
+    store.release(token).await.unwrap();
+    assert_eq!(store.adopt(other, &[token.node], 10).await.unwrap().runs, [], "nothing of it is open");
+    let (record, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    assert_eq!((record.version, reopened.len()), (3, 4));
+    let seen = due(store, &record, &[token.node]).await.unwrap();
+    let jobs = [ClaimJob { seen, next_fire_at: Some(seen.next_fire_at), runs: Vec::new(), follows: None }];
+    assert!(store.claim(other, &jobs).await.unwrap().jobs.is_empty(), "something is open");
+    let adopted = store.adopt(other, &[token.node], 10).await.unwrap().runs;
+    let expected: Vec<_> = rows.iter().map(|run| (run.id, token)).collect();
+    assert_eq!(adopted.iter().map(|adopted| (adopted.run.id, adopted.from)).collect::<Vec<_>>(), expected);
+    assert_eq!(due(store, &job, &[other.node]).await.unwrap().home, other.node);
 }
 
 /// An unsent row becomes a broadcast, and an unsharded run again; a marked row may have been sent and stays.

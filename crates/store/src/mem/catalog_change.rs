@@ -6,7 +6,7 @@ use rondel_core::edit::{EditPlan, FutureRow, Standing, look_back, plan_edit};
 use rondel_core::run::BROADCAST;
 use rondel_core::{Job, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::{Due, State, StoredJob, StoredVersion, key};
+use super::{Due, State, StoredJob, StoredNode, StoredVersion, key};
 use crate::catalog::{Changed, Declared, JobChange, JobRecord, NewJob};
 use crate::settle::{clean_name, passed_row, shard_of};
 
@@ -154,7 +154,7 @@ impl State {
 
     /// Opens settled rows again; the job's home has them now.
     fn reopen(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
-        let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(|held| held.node.token());
+        let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(StoredNode::lease_of_home);
         let mut reopened = Vec::new();
         for row in &plan.reopen {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };

@@ -13,7 +13,6 @@ use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
 use crate::settle::{passed_row, shard_of};
 use crate::{Result, StoreError};
 
-const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT id, epoch FROM node WHERE id = ?" };
 const FIND_OTHER_JOB: Statement = Statement {
     name: "find_other_job",
     text: "SELECT id FROM job WHERE namespace_id = ? AND name = ? AND retired = 0 AND id <> ?",
@@ -294,11 +293,10 @@ impl Tx<'_> {
         if runs.is_empty() {
             return Ok(());
         }
-        let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { return Ok(()) };
-        let mut columns = Reader::new(&row, "node");
-        let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
+        let Some(lease) = self.lease_at(home).await? else { return Ok(()) };
         for chunk in runs.chunks(CHUNK_MAX) {
-            let query = Query::new(&HAND_TO_HOME).int(node).int(epoch).list(chunk.iter().map(|run| run.get()));
+            let hand = Query::new(&HAND_TO_HOME).int(lease.node.get()).int(lease.epoch);
+            let query = hand.list(chunk.iter().map(|run| run.get()));
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(())

@@ -174,6 +174,15 @@ impl Tx<'_> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
     }
 
+    /// The lease in whose name new runs of jobs stand that are at home at this node; `None` where it is none.
+    pub(super) async fn lease_at(&mut self, home: i64) -> Result<Option<LeaseToken>> {
+        let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? else { return Ok(None) };
+        let mut columns = Reader::new(&row, "node");
+        let (node, epoch) = (NodeId::new(columns.int("id")?), columns.int("epoch")?);
+        let leases = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
+        Ok(Some(lease_of_home(node, epoch, leases)))
+    }
+
     /// The lease in whose name a new run of the job stands: that of its home, be it dead, since what else is open of the
     /// job is adopted with it. A job without a home gets `token`'s node.
     async fn home_of(&mut self, token: LeaseToken, job: JobId) -> Result<LeaseToken> {
@@ -187,11 +196,8 @@ impl Tx<'_> {
         if home == token.node.get() {
             return Ok(token);
         }
-        if let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? {
-            let mut columns = Reader::new(&row, "node");
-            let (node, epoch) = (NodeId::new(columns.int("id")?), columns.int("epoch")?);
-            let leases = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
-            return Ok(lease_of_home(node, epoch, leases));
+        if let Some(lease) = self.lease_at(home).await? {
+            return Ok(lease);
         }
         let query = Query::new(&MOVE_HOME).int(token.node.get()).int(job.get()).int(home);
         self.execute_all(query, 1).await?;
