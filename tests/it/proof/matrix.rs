@@ -144,7 +144,7 @@ impl March {
         let is_rare = is_of(&["migrate", "join", "open_session"]) || is_of(OF_SURVIVORS) || is_of(OF_THE_DEAF);
         let armed = format!("{place}@{}", 1 + self.chance.below(if is_rare { 1 } else { 2 }));
         if let Some((_, way)) = &self.far {
-            way.cut(Cut::Nothing);
+            way.cut(if is_of(OF_THE_DEAF) { Cut::Everything } else { Cut::Nothing });
         }
         if !self.mortal.try_restart_with(&["--failpoint", &armed]).await {
             return true;
@@ -154,11 +154,6 @@ impl March {
             self.journal.keep_words("other", other.process());
             tokio::time::sleep(BEYOND_LEASE).await;
             other.restart().await;
-        }
-        if let Some((_, way)) = self.far.as_ref().filter(|_| is_of(OF_THE_DEAF)) {
-            // Not sooner: what the server that died may have sent stays until the executor has said what it has.
-            tokio::time::sleep(BEYOND_LEASE).await;
-            way.cut(Cut::Everything);
         }
         let end = tokio::time::Instant::now() + REACH;
         while tokio::time::Instant::now() < end {
@@ -269,13 +264,16 @@ async fn load(api: &Api, is_cluster: bool) {
     }));
     jobs.extend((0..5).map(|number| job(&format!("logs-{number}"), json!({"log": true}), json!({}))));
     // At home somewhere, and mostly with nothing open.
-    jobs.extend((0..6).map(|number| job(&format!("rare-{number}"), json!({}), json!({"schedule": {"every": "9s"}}))));
+    let seldom = |number: u32| json!({"every": format!("{}s", 6 + number)});
+    jobs.extend((0..6).map(|number| job(&format!("rare-{number}"), json!({}), json!({"schedule": seldom(number)}))));
     jobs.extend((0..75).map(|number| {
         let delivery = if number % 3 == 0 { "at_most_once" } else { "at_least_once" };
         job(&format!("job-{number}"), json!({"sleep_ms": (number % 5) * 40}), json!({"delivery": delivery}))
     }));
     if is_cluster {
-        jobs.extend((0..8).map(|number| job(&format!("far-{number}"), json!({}), json!({"app": FAR}))));
+        // What the server that died may have sent stays until the executor has said what it has: not all of them have that.
+        let far = |number| json!({"app": FAR, "schedule": seldom(number)});
+        jobs.extend((0..8).map(|number| job(&format!("far-{number}"), json!({}), far(number))));
     }
     for job in jobs {
         api.post("/api/v1/jobs", job).await.expect(201);
