@@ -25,6 +25,8 @@ const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_milli
 const ROUND_MAX: Duration = Duration::from_millis(100);
 /// A run that is due sooner may be read by the tick while its transaction is under way.
 const LEAD: Duration = Duration::from_millis(650);
+/// A run that is due later has not been started, nor marked.
+const STARTED_AHEAD: Duration = Duration::from_millis(250);
 const PAGE: u32 = 2_000;
 /// Jobs looked at in one round, and moved by one transaction.
 const ROUND_JOBS: usize = 20_000;
@@ -177,13 +179,9 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
         return Ok(Round::default());
     }
     let mut unsent = unsent_by_job(shared, held, may_go, now).await?;
-    let not_before = match may_go {
-        MayGo::NotYetDue => now + LEAD,
-        MayGo::AllBut(_) => Timestamp::EPOCH,
-    };
     let mut moved = 0;
     for batch in going.chunks(BATCH_JOBS) {
-        moved += give(shared, held, batch, &mut unsent, not_before).await?;
+        moved += give(shared, held, batch, &mut unsent, may_go).await?;
         if matches!(may_go, MayGo::NotYetDue) && shared.clock.now() > now + ROUND_MAX {
             // What was not yet due may be by now: the rest goes with the next round.
             break;
@@ -201,7 +199,7 @@ async fn give(
     held: &Held,
     batch: &[(JobId, NodeId)],
     unsent: &mut HashMap<JobId, Vec<UnsentRun>>,
-    not_before: Timestamp,
+    may_go: MayGo<'_>,
 ) -> Result<usize, StoreError> {
     let mut runs = Vec::new();
     let moves: Vec<HomeMove> = batch
@@ -213,6 +211,11 @@ async fn give(
         })
         .collect();
     shared.departing.begin(runs.iter().copied());
+    // Nothing starts them from here on; what came due while a slow database was read from may have been started before.
+    let not_before = match may_go {
+        MayGo::NotYetDue => shared.clock.now() + STARTED_AHEAD,
+        MayGo::AllBut(_) => Timestamp::EPOCH,
+    };
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
     // Where the answer was lost nobody knows which went: what stayed is found as a stray.
     let moved = moved?;
