@@ -209,7 +209,8 @@ impl DispatchLoop {
             if active.ready.definition.job.delivery == Delivery::AtMostOnce {
                 unmark.push((*run, active.ready.run.attempt));
             }
-            if active.ready.token() == token {
+            // What a leaving server gets back is not tried anew: it goes to another one with its job.
+            if active.ready.token() == token && self.drain.is_none() {
                 self.give_back(&active.ready, now);
                 self.parked.push(Waiting { ready: active.ready, since: now });
             } else {
