@@ -226,5 +226,7 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     assert_eq!(reopened.iter().map(|run| (run.id, run.due_at)).next(), expected);
 
     assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
-    assert_eq!(status(&put_off).await, RunStatus::Skipped);
+    // By its jitter the row that was opened again may be on its way by now, and is left alone.
+    let is_on_its_way = expected.is_some_and(|(_, due_at)| due_at <= now + Duration::from_secs(2));
+    assert!(is_on_its_way || status(&put_off).await == RunStatus::Skipped);
 }
