@@ -136,7 +136,13 @@ impl DispatchLoop {
         }
         self.rollcall.remove(run);
         self.free_active(run);
-        if known == Known::Again {
+        if known == Known::Moved {
+            // What may have been sent is given to nobody: somebody has taken it over, for whom this node's lease is over. Its
+            // own clock may say that it holds; nothing is sent under it any more, least of all what waits behind this run.
+            self.shared.membership.end();
+            self.shared.beat_poke.notify_one();
+        }
+        if known == Known::Again || known == Known::Moved {
             self.shared.in_memory.forget([run]);
             self.release_limit(run, now);
             let passed = self.gates.again(run);
