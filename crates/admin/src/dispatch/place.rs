@@ -33,7 +33,10 @@ impl DispatchLoop {
         }
         while self.upcoming.peek().is_some_and(|Reverse(next)| next.at <= now) {
             let Some(Reverse(next)) = self.upcoming.pop() else { return };
-            if self.is_adopting && self.terms.get(&next.ready.run.job) != Some(&next.ready.term) {
+            if next.is_outdated(now) {
+                // It is read anew by the standing queries, if it is still open.
+                self.shared.in_memory.forget_of([(next.ready.run.id, next.ready.token())]);
+            } else if self.is_adopting && self.terms.get(&next.ready.run.job) != Some(&next.ready.term) {
                 self.held_back.push(next);
             } else if next.at < next.ready.run.due_at && !self.may_go_ahead(&next.ready, now) {
                 let at = next.ready.run.due_at;

@@ -12,6 +12,7 @@ use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::executors::Executors;
@@ -32,6 +33,8 @@ pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
 /// How long before its instant an at-most-once run is marked at the earliest: time for the write, so that it starts on
 /// time; and no more, for what dies in between ends as `unknown`.
 const MARK_LEAD: Duration = Duration::from_millis(200);
+/// How long before its instant a run is read by the tick, at most, and comes here.
+const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
 /// Events taken before the due runs are looked at again.
 const EVENT_BURST: usize = 64;
 
@@ -78,13 +81,22 @@ pub(super) struct Upcoming {
     pub(super) ready: Ready,
     /// When it is looked at: at its instant, or a little before it where it is to be marked first.
     pub(super) at: Timestamp,
+    /// When it came here.
+    pub(super) since: Instant,
 }
 
 impl Upcoming {
     pub(super) fn new(ready: Ready) -> Self {
         let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
         let at = if is_marked { ready.run.due_at - MARK_LEAD } else { ready.run.due_at };
-        Self { ready, at }
+        Self { ready, at, since: Instant::now() }
+    }
+
+    /// Whether its instant has come later than it can have by the clock that it was read by: that has stepped back since. An
+    /// edit may have found the run far ahead meanwhile, and settled it.
+    pub(super) fn is_outdated(&self, now: Timestamp) -> bool {
+        let overdue = if now > self.ready.run.due_at { now.since(self.ready.run.due_at) } else { Duration::ZERO };
+        self.since.elapsed() > overdue + READ_AHEAD_MAX
     }
 
     fn key(&self) -> (Timestamp, Timestamp, RunId) {
