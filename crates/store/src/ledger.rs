@@ -340,7 +340,8 @@ pub trait Ledger {
     /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Answers those won.
     async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>>;
 
-    /// Takes the mark off runs that are known not to have been received.
+    /// Takes the mark off runs that are known not to have been received, or not to have begun: they are pending, also where they
+    /// were noted as running while they waited in their executor's hands.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
     /// Notes that these runs are in an executor's hands: `pending` becomes `running`.

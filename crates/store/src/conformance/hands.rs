@@ -68,6 +68,11 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     store.unmark(token, &[(first.id, 1), (RunId::new(next_id()), 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
     assert_eq!(store.mark(token, &hands).await.unwrap(), [first.id]);
+    // It was taken in, waited there for long, and was handed back without having begun.
+    store.note_running(token, &hands[..1]).await.unwrap();
+    assert_eq!(read(store, first.id).await.status, RunStatus::Running);
+    store.unmark(token, &[(first.id, 1)]).await.unwrap();
+    assert_eq!(read(store, first.id).await, first);
 }
 
 /// Pending becomes running; what is over stays over. The tick reads where runs stand.

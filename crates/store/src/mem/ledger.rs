@@ -156,8 +156,11 @@ impl Ledger for MemStore {
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
         let mut state = self.state();
         for (id, attempt) in runs {
-            if let Some(run) = state.pending(token, *id, *attempt).filter(|run| run.marked_at.is_some()) {
+            let is_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
+            let is_this = |run: &&mut Run| run.attempt == *attempt && run.marked_at.is_some();
+            if let Some(run) = state.own(token, *id).filter(is_held).filter(is_this) {
                 (run.executor, run.executor_id, run.marked_at) = (None, None, None);
+                (run.status, run.started_at) = (RunStatus::Pending, None);
             }
         }
         Ok(())

@@ -32,6 +32,12 @@ const LOCK_OWN_PENDING: Statement = Statement {
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status = 'pending'{end} ORDER BY id {for_update}",
 };
+/// Noted as running it may be, too: it waited in its executor's hands.
+const LOCK_OWN_MARKED: Statement = Statement {
+    name: "lock_own_marked",
+    text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
+           AND status IN ('pending', 'running'){end} ORDER BY id {for_update}",
+};
 const MARK_RUNS: Statement = Statement {
     name: "mark_runs",
     text: "UPDATE {join:iiti}run SET executor_id = v.column2, executor = v.column3, marked_at_ms = v.column4 \
@@ -39,8 +45,8 @@ const MARK_RUNS: Statement = Statement {
 };
 const UNMARK_RUNS: Statement = Statement {
     name: "unmark_runs",
-    text: "UPDATE run SET marked_at_ms = NULL, executor = NULL, executor_id = NULL \
-           WHERE id {in_list} AND {check}status = 'pending'{end}",
+    text: "UPDATE run SET status = 'pending', started_at_ms = NULL, marked_at_ms = NULL, executor = NULL, executor_id = NULL \
+           WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
 };
 const NOTE_RUNNING: Statement = Statement {
     name: "note_running",
@@ -90,7 +96,7 @@ impl SqlStore {
         transact!(self, "unmark", |tx| {
             for chunk in ids.chunks(CHUNK_MAX) {
                 let mut held = Vec::with_capacity(chunk.len());
-                for (id, attempt, marked) in tx.lock_own_pending(token, chunk).await? {
+                for (id, attempt, marked) in tx.lock_own_open(&LOCK_OWN_MARKED, token, chunk).await? {
                     if marked && attempts.get(&id) == Some(&attempt) {
                         held.push(id);
                     }
@@ -139,9 +145,14 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks own pending runs, by id; answers each with its attempt and whether it is marked.
-    async fn lock_own_pending(&mut self, token: LeaseToken, ids: &[i64]) -> Result<Vec<(i64, i32, bool)>> {
-        let query = Query::new(&LOCK_OWN_PENDING).list(ids.iter().copied()).int(token.node.get()).int(token.epoch);
+    /// Locks own open runs, by id; answers each with its attempt and whether it is marked.
+    async fn lock_own_open(
+        &mut self,
+        statement: &'static Statement,
+        token: LeaseToken,
+        ids: &[i64],
+    ) -> Result<Vec<(i64, i32, bool)>> {
+        let query = Query::new(statement).list(ids.iter().copied()).int(token.node.get()).int(token.epoch);
         let mut held = Vec::with_capacity(ids.len());
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
@@ -163,7 +174,7 @@ impl Tx<'_> {
         ids.sort_unstable();
         let mut won = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            for (id, attempt, marked) in self.lock_own_pending(token, chunk).await? {
+            for (id, attempt, marked) in self.lock_own_open(&LOCK_OWN_PENDING, token, chunk).await? {
                 won.extend(by_id.get(&id).filter(|run| run.attempt == attempt && may(marked)));
             }
         }
