@@ -406,7 +406,7 @@ impl State {
         self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
     }
 
-    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], enough: u32, now: Timestamp) -> Adoption {
+    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], mut enough: u32, now: Timestamp) -> Adoption {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
             let Some(held) = self
@@ -421,6 +421,10 @@ impl State {
                 continue;
             }
             let ended_at = held.node.lease_until.max(held.prior_lease_until);
+            if held.prior_lease_until > held.node.lease_until {
+                // The fence leaves no word of the later end: what is judged by it is all taken over at once.
+                enough = u32::MAX;
+            }
             if !held.is_fenced() {
                 held.node.epoch += 1;
                 held.prior_lease_until = held.node.lease_until;

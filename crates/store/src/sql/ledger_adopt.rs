@@ -84,6 +84,9 @@ struct Over {
     epoch: i64,
     /// When the last of them ended.
     ended_at: Timestamp,
+    /// Whether that is known to this transaction alone: an earlier lease ended later than the last one, and the fence, which
+    /// is made here, leaves no word of it.
+    is_forgotten: bool,
 }
 
 impl SqlStore {
@@ -105,6 +108,8 @@ impl SqlStore {
             let over = tx.fence(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
             tx.move_limits(token, over.keys().copied()).await?;
+            // What of a lease is judged by an end that nobody knows afterwards is all taken over at once.
+            let enough = if over.values().any(|lease| lease.is_forgotten) { u32::MAX } else { enough };
             let jobs = tx.orphaned_jobs(&over, enough).await?;
             let homes = tx.lock_homes(&jobs).await?;
             let orphans = tx.orphans_of(&jobs, &over).await?;
@@ -143,7 +148,8 @@ impl Tx<'_> {
             columns.int("id")?;
             columns.int("epoch")?;
             columns.int("lease_until_ms")?;
-            over.insert(token.node, Over { epoch: token.epoch, ended_at: columns.at("prior_lease_until_ms")? });
+            let ended_at = columns.at("prior_lease_until_ms")?;
+            over.insert(token.node, Over { epoch: token.epoch, ended_at, is_forgotten: false });
         }
         let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
         ids.sort_unstable();
@@ -159,7 +165,7 @@ impl Tx<'_> {
                     self.execute_all(Query::new(&FENCE_NODE).int(node.get()).int(epoch), 1).await?;
                     epoch += 1;
                 }
-                over.insert(node, Over { epoch, ended_at });
+                over.insert(node, Over { epoch, ended_at, is_forgotten: prior > last });
             }
         }
         Ok(over)
