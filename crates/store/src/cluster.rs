@@ -69,6 +69,13 @@ pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
     newest + again
 }
 
+/// Of several sessions between the same two the one that was heard last, by node and executor.
+pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
+    sessions.sort_by_key(|session| (session.token.node, session.executor, std::cmp::Reverse(session.last_seen_at)));
+    sessions.dedup_by_key(|session| (session.token.node, session.executor));
+    sessions
+}
+
 /// The answer to a [`JoinRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
@@ -303,6 +310,11 @@ pub trait Cluster {
 
     /// Every session that a node has said it heard since `since`, open or closed.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
+
+    /// The sessions by which something may have been sent since `since`: those that a node heard since then, and those that
+    /// were open in a lease that ended after it, as heard until that end. Where the database's clock stepped ahead, what was
+    /// noted last under that lease may look older than what was sent under it.
+    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;

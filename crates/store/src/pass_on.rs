@@ -143,6 +143,7 @@ macro_rules! pass_on {
                 fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
                 fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
                 fn sessions(since: Timestamp) -> Vec<Session>;
+                fn witnesses(since: Timestamp) -> Vec<Session>;
                 fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;
             } also {
                 fn is_single_server(&self) -> bool {

@@ -270,8 +270,10 @@ impl AdoptLoop {
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         // Whoever may have been sent something since the oldest of these runs was due.
-        let since = Timestamp::min(oldest, shared.clock.now()) - shared.config.lost_after;
-        let witnesses = shared.store.sessions(since).await?;
+        let now = shared.clock.now();
+        let mut witnesses = shared.store.witnesses(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
+        // One that is open still has not been heard later than now.
+        witnesses.iter_mut().for_each(|session| session.last_seen_at = session.last_seen_at.min(now));
         let called = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             let from = from.get(&run.id).copied();

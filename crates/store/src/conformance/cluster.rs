@@ -91,6 +91,49 @@ pub async fn nodes_that_join_at_once_differ(store: &dyn Store) {
     assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
 }
 
+/// A session that is open counts as heard until its lease ends, whatever was noted last: also after the lease was fenced.
+pub async fn open_sessions_are_witnesses(store: &dyn Store) {
+    let (dead, other) = (join(store).await, join(store).await);
+    let start = store.now().await.unwrap();
+    let record = ExecutorRecord {
+        id: ExecutorId::new(next_id()),
+        namespace: DEFAULT,
+        app: app(store).await,
+        name: "executor".to_owned(),
+        predecessor: None,
+        sdk_version: "0.1.0".to_owned(),
+        labels: "{}".to_owned(),
+        weight: 1,
+        slots: 1,
+        handlers: "[]".to_owned(),
+        first_seen_at: start,
+        last_seen_at: start,
+    };
+    let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
+        sessions.into_iter().filter(|session| session.executor == record.id).collect()
+    };
+    assert!(store.open_session(dead, &record).await.unwrap());
+    let later = start + LEASE / 2;
+    assert_eq!(of(store.sessions(later).await.unwrap()), []);
+    let [open] = of(store.witnesses(later).await.unwrap())[..] else { unreachable!("one") };
+    assert!(open.open && open.token == dead && open.last_seen_at > later);
+    assert_eq!(of(store.witnesses(start).await.unwrap()), [open], "once, as heard last");
+    assert_eq!(of(store.witnesses(start + LEASE * 2).await.unwrap()), []);
+    store.close_session(dead, record.id).await.unwrap();
+    assert_eq!(of(store.witnesses(later).await.unwrap()), [], "it is closed");
+    assert_eq!(of(store.witnesses(start).await.unwrap()).len(), 1);
+
+    assert!(store.open_session(dead, &record).await.unwrap());
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let middle = store.now().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    store.release(dead).await.unwrap();
+    assert_eq!(store.adopt(other, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
+    assert_eq!(of(store.sessions(middle).await.unwrap()), []);
+    assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "until the end of the lease that was fenced");
+    assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), []);
+}
+
 /// Sessions are opened, heard, closed; executors are as they introduced themselves.
 pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);

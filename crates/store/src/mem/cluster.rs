@@ -8,7 +8,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 
 use super::{MemStore, StoredNode, size};
 use crate::cluster::{
-    ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, may_renew, next_ordinal,
+    ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, may_renew, newest_of_each, next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
@@ -166,6 +166,19 @@ impl Cluster for MemStore {
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>> {
         let state = self.state();
         Ok(state.sessions.values().filter(|session| session.last_seen_at >= since).copied().collect())
+    }
+
+    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
+        let state = self.state();
+        let heard = state.sessions.values().copied();
+        let until_its_end = |session: &Session| {
+            let held = state.nodes.get(&session.token.node).filter(|_| session.open)?;
+            let age = held.node.epoch - session.token.epoch;
+            let last_seen_at = if age > 0 { held.prior_lease_until } else { held.node.lease_until };
+            (age <= 1).then_some(Session { last_seen_at, ..*session })
+        };
+        let open = state.sessions.values().filter_map(until_its_end);
+        Ok(newest_of_each(heard.chain(open).filter(|session| session.last_seen_at >= since).collect()))
     }
 
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {

@@ -11,7 +11,8 @@ use super::dialect::Dialect;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
 use crate::cluster::{
-    Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, next_ordinal,
+    Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, newest_of_each,
+    next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
@@ -81,6 +82,15 @@ pub(super) const READ_SESSIONS: Statement = Statement {
     name: "read_sessions",
     text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, is_open FROM executor_session \
            WHERE last_seen_at_ms >= ?",
+};
+/// The fence of a dead node leaves its last lease as the one before the fence's.
+pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
+    name: "read_open_sessions",
+    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, \
+           CASE WHEN heard.node_epoch < node.epoch THEN node.prior_lease_until_ms ELSE node.lease_until_ms END, \
+           heard.is_open FROM node JOIN executor_session heard ON heard.node_id = node.id \
+           WHERE heard.is_open = 1 AND heard.node_epoch >= node.epoch - 1 \
+           AND CASE WHEN heard.node_epoch < node.epoch THEN node.prior_lease_until_ms ELSE node.lease_until_ms END >= ?",
 };
 pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
@@ -207,6 +217,12 @@ impl Cluster for SqlStore {
         let mut sessions = rows.iter().map(session).collect::<Result<Vec<_>>>()?;
         sessions.sort_by_key(|session| (session.token.node, session.executor));
         Ok(sessions)
+    }
+
+    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
+        let mut rows = self.rows(Query::new(&READ_SESSIONS).at(since)).await?;
+        rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(since)).await?);
+        Ok(newest_of_each(rows.iter().map(session).collect::<Result<_>>()?))
     }
 
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
