@@ -83,13 +83,14 @@ pub(super) const READ_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, is_open FROM executor_session \
            WHERE last_seen_at_ms >= ?",
 };
-/// The fence of a dead node leaves its last lease as the one before the fence's.
+/// The fence of a dead node leaves its last lease as the one before the fence's. (To SQLite the cross join says that the few
+/// nodes come first.)
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
     text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, \
            CASE WHEN heard.node_epoch < node.epoch THEN node.prior_lease_until_ms ELSE node.lease_until_ms END, \
-           heard.is_open FROM node JOIN executor_session heard ON heard.node_id = node.id \
-           WHERE heard.is_open = 1 AND heard.node_epoch >= node.epoch - 1 \
+           heard.is_open FROM node CROSS JOIN executor_session heard \
+           WHERE heard.node_id = node.id AND heard.is_open = 1 AND heard.node_epoch >= node.epoch - 1 \
            AND CASE WHEN heard.node_epoch < node.epoch THEN node.prior_lease_until_ms ELSE node.lease_until_ms END >= ?",
 };
 pub(super) const READ_EXECUTORS: Statement = Statement {
