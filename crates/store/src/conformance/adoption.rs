@@ -59,14 +59,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
 /// However little is taken over at a time: of a job it is everything, so that it has one home when the dead node comes back
 /// before the rest was taken.
 pub async fn jobs_are_adopted_whole(store: &dyn Store) {
-    let request = JoinRequest {
-        name: super::name("node"),
-        lease: LEASE,
-        advertise_url: None,
-        server_version: "0.1.0".to_owned(),
-        take_over: false,
-        held: None,
-    };
+    let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -87,14 +80,7 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
 
 /// What was due before the latest end of any lease of before may have been sent, whatever the database's clock says since.
 pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
-    let request = JoinRequest {
-        name: super::name("node"),
-        lease: LEASE,
-        advertise_url: None,
-        server_version: "0.1.0".to_owned(),
-        take_over: false,
-        held: None,
-    };
+    let request = super::cluster::request(&super::name("node"));
     let joined = async |request: &JoinRequest| match store.join(request).await.unwrap() {
         Join::Joined { token, .. } => token,
         living @ Join::Living { .. } => unreachable!("{living:?}"),
@@ -118,14 +104,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
 /// Adoption moves the lease row first; the node that wakes finds its epoch gone, and adopts its own rows when it is
 /// back.
 pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
-    let request = JoinRequest {
-        name: super::name("node"),
-        lease: LEASE,
-        advertise_url: None,
-        server_version: "0.1.0".to_owned(),
-        take_over: false,
-        held: None,
-    };
+    let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
     let row = super::pending(store, sleeper).await;

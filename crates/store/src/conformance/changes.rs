@@ -47,20 +47,7 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     assert_eq!(store.jobs_saved(start, 1).await.unwrap(), found[..1]);
     assert_eq!(store.jobs_saved(Timestamp::MAX, 10).await.unwrap(), []);
 
-    let record = ExecutorRecord {
-        id: ExecutorId::new(next_id()),
-        namespace: DEFAULT,
-        app: first.app,
-        name: "executor-ü".to_owned(),
-        predecessor: None,
-        sdk_version: "0.1.0".to_owned(),
-        labels: "{}".to_owned(),
-        weight: 1,
-        slots: 1,
-        handlers: "[]".to_owned(),
-        first_seen_at: start,
-        last_seen_at: start,
-    };
+    let record = ExecutorRecord { name: "executor-ü".to_owned(), ..super::executor(first.app, start) };
     store.open_session(token, &record).await.unwrap();
     let names = store.executor_names(&[record.id, ExecutorId::new(next_id())]).await.unwrap();
     assert_eq!(names, [(record.id, DEFAULT, record.name)]);

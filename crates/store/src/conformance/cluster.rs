@@ -8,7 +8,7 @@ use super::{DEFAULT, LEASE, app, join, name, next_id};
 use crate::cluster::{ExecutorRecord, Join, JoinRequest};
 use crate::{LeaseToken, Store};
 
-fn request(name: &str) -> JoinRequest {
+pub(super) fn request(name: &str) -> JoinRequest {
     JoinRequest {
         name: name.to_owned(),
         lease: LEASE,
@@ -95,20 +95,7 @@ pub async fn nodes_that_join_at_once_differ(store: &dyn Store) {
 pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let (dead, other) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
-    let record = ExecutorRecord {
-        id: ExecutorId::new(next_id()),
-        namespace: DEFAULT,
-        app: app(store).await,
-        name: "executor".to_owned(),
-        predecessor: None,
-        sdk_version: "0.1.0".to_owned(),
-        labels: "{}".to_owned(),
-        weight: 1,
-        slots: 1,
-        handlers: "[]".to_owned(),
-        first_seen_at: start,
-        last_seen_at: start,
-    };
+    let record = super::executor(app(store).await, start);
     let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
         sessions.into_iter().filter(|session| session.executor == record.id).collect()
     };
@@ -139,18 +126,12 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
     let record = ExecutorRecord {
-        id: ExecutorId::new(next_id()),
-        namespace: DEFAULT,
-        app: app(store).await,
         name: "executor-ü".to_owned(),
         predecessor: Some(ExecutorId::new(5)),
-        sdk_version: "0.1.0".to_owned(),
         labels: r#"{"zone":"a"}"#.to_owned(),
-        weight: 1,
         slots: u32::MAX,
         handlers: r#"["h"]"#.to_owned(),
-        first_seen_at: start,
-        last_seen_at: start,
+        ..super::executor(app(store).await, start)
     };
     assert!(store.open_session(a, &record).await.unwrap());
     assert!(store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap());

@@ -40,7 +40,7 @@ use rondel_core::{
 };
 
 use crate::catalog::{Created, JobRecord, NewJob};
-use crate::cluster::{Join, JoinRequest};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest};
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, Finisher};
 use crate::{LeaseToken, Store};
 
@@ -278,6 +278,23 @@ fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
 fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
     let run = run(job, token, now);
     Run { cause: run.id.get(), trigger: Trigger::Api, ..run }
+}
+
+fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
+    ExecutorRecord {
+        id: ExecutorId::new(next_id()),
+        namespace: DEFAULT,
+        app,
+        name: name("executor"),
+        predecessor: None,
+        sdk_version: "0.1.0".to_owned(),
+        labels: "{}".to_owned(),
+        weight: 1,
+        slots: 1,
+        handlers: "[]".to_owned(),
+        first_seen_at,
+        last_seen_at: first_seen_at,
+    }
 }
 
 async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<DueJob> {

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::run::BROADCAST;
-use rondel_core::{ExecutorId, Run, RunId, Timestamp};
+use rondel_core::{Run, RunId, Timestamp};
 
 use super::broadcasts::shards;
 use super::{DEFAULT, FAILED, app, claim, finish, finish_one, job, join, name, next_id, pending, run};
-use crate::cluster::ExecutorRecord;
 use crate::logs::{LogChunk, LogLine};
 use crate::{LeaseToken, Store};
 
@@ -119,20 +118,7 @@ pub async fn a_pass_is_begun_by_one(store: &dyn Store) {
 /// Who was not heard for long.
 pub async fn executors_are_forgotten(store: &dyn Store) {
     let token = join(store).await;
-    let record = async |first_seen_at: Timestamp| ExecutorRecord {
-        id: ExecutorId::new(next_id()),
-        namespace: DEFAULT,
-        app: app(store).await,
-        name: name("executor"),
-        predecessor: None,
-        sdk_version: "0.1.0".to_owned(),
-        labels: "{}".to_owned(),
-        weight: 1,
-        slots: 1,
-        handlers: "[]".to_owned(),
-        first_seen_at,
-        last_seen_at: first_seen_at,
-    };
+    let record = async |first_seen_at: Timestamp| super::executor(app(store).await, first_seen_at);
     let now = store.now().await.unwrap();
     let here = record(now - DAY * 9).await;
     store.open_session(token, &here).await.unwrap();
