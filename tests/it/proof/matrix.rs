@@ -47,11 +47,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("rotate_token", ACCOUNTS),
     ("set_password", ACCOUNTS),
     ("take_link", ACCOUNTS),
-    (
-        "forget_nodes",
-        "only a server that has been up for five minutes, and finds a node that is dead for a week: no story has it",
-    ),
     ("create_jobs", "only lists of jobs: matrix_upkeep.rs"),
+    ("forget_nodes", "only a node that is dead for a week: the same"),
     ("finish_unwritable", "only a result that the database refuses: the same"),
     ("free_homeless", "only a home that is no node any more: the same"),
     ("heal_job", "only a job whose next fire is missing: the same"),

@@ -135,6 +135,31 @@ async fn free_homeless(backend: Backend) {
     tell(backend, "free_homeless", "judged");
 }
 
+/// A node that has been dead for longer than its runs are kept.
+async fn forget_nodes(backend: Backend) {
+    let Some(db) = database(backend).await else { return };
+    let mut gone = server(&db, &[]).await;
+    gone.stop().await;
+    // Looks are as frequent as the retention is short.
+    let mut server = server(&db, &["--retention", "3s"]).await;
+    assert_eq!(count(&db, "node"), 2);
+    db.sql("UPDATE node SET lease_until_ms = 0 WHERE id = (SELECT id FROM (SELECT MIN(id) AS id FROM node) AS older)");
+    for (place, expected) in [("forget_nodes.written", 2), ("forget_nodes.committed", 1)] {
+        forget_pass(&db, "forget_nodes");
+        arm(&mut server, place).await;
+        dies(&mut server, backend, place, REACH).await;
+        assert_eq!(count(&db, "node"), expected, "{place}");
+    }
+    server.restart().await;
+    fire_alone(&server.api()).await;
+    assert_eq!(count(&db, "node"), 1);
+    // Who comes back is a node like any other.
+    server.stop().await;
+    gone.restart().await;
+    all_fire(&gone.api()).await;
+    tell(backend, "forget_nodes", "judged");
+}
+
 /// A result that the database refuses: the run ends without it.
 async fn finish_unwritable(backend: Backend) {
     let Some(db) = database(backend).await else { return };
@@ -238,6 +263,7 @@ each_place!(
     create_jobs: jobs_are_made_a_list_at_a_time,
     heal_job: jobs_without_a_next_fire_are_healed,
     free_homeless: jobs_without_a_home_are_freed,
+    forget_nodes: nodes_that_died_long_ago_are_forgotten,
     finish_unwritable: results_that_cannot_be_written_end_their_runs,
     unmark: marks_go_with_what_was_not_begun,
 );

@@ -33,14 +33,16 @@ const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For how long the same call with a key gets the same answer.
 const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// A server that was off asks the executors that it knows about the runs of back then before it forgets them.
+/// A server that was off asks the executors that it knows about the runs of back then before it forgets them. Nodes that
+/// are forgotten own nothing: they need not wait for it.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 const PURGE: &str = "purge";
 const LOGS: &str = "remove_logs";
 const STATS: &str = "roll_up";
 const CALLS: &str = "forget_calls";
-const FORGET: &str = "forget_executors";
+const EXECUTORS: &str = "forget_executors";
+const NODES: &str = "forget_nodes";
 
 pub(crate) struct HousekeepingLoop {
     shared: Arc<Shared>,
@@ -96,8 +98,10 @@ impl HousekeepingLoop {
         if self.shared.store.begin_pass(CALLS, PERIOD_MAX).await? {
             self.forget_calls(stop).await?;
         }
-        if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(FORGET, PERIOD_MAX).await? {
+        if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(EXECUTORS, PERIOD_MAX).await? {
             self.forget_executors(stop).await?;
+        }
+        if self.shared.store.begin_pass(NODES, PERIOD_MAX).await? {
             // Its runs are gone by then, too.
             let dead_for = FORGET_NODE_AFTER.max(self.shared.config.retention + FORGET_AFTER);
             self.shared.store.forget_nodes(self.shared.clock.now() - dead_for, BATCH_MAX).await?;
