@@ -60,14 +60,16 @@ impl Link {
         self.up.send(v1::ExecutorMessage { body: Some(body) }).ok();
     }
 
-    fn reply(&self, key: Key, kind: v1::reply::Kind, refused: RefusedWhy) {
-        let reply = v1::Reply {
-            kind: kind.into(),
-            run_id: key.0,
-            attempt: key.1,
-            refused: refused.into(),
-            ..v1::Reply::default()
-        };
+    fn reply(&self, key: Key, kind: v1::reply::Kind) {
+        self.tell(v1::Reply { kind: kind.into(), run_id: key.0, attempt: key.1, ..v1::Reply::default() });
+    }
+
+    fn refuse(&self, key: Key, why: RefusedWhy, fence_n: i64) {
+        let (kind, refused) = (v1::reply::Kind::Refused.into(), why.into());
+        self.tell(v1::Reply { kind, run_id: key.0, attempt: key.1, refused, fence_n, ..v1::Reply::default() });
+    }
+
+    fn tell(&self, reply: v1::Reply) {
         self.say(Body::Replies(v1::Replies { replies: vec![reply] }));
     }
 }
@@ -122,14 +124,14 @@ impl Desk {
                     };
                     self.held.insert(key, held);
                     self.queue.push(key);
-                    link.reply(key, v1::reply::Kind::Accepted, RefusedWhy::Unspecified);
+                    link.reply(key, v1::reply::Kind::Accepted);
                 }
-                Answer::Held => link.reply(key, v1::reply::Kind::Accepted, RefusedWhy::Unspecified),
+                Answer::Held => link.reply(key, v1::reply::Kind::Accepted),
                 Answer::Unacked => self.deliver_by(key, link_id),
                 Answer::Done(result) => link.say(Body::Results(v1::Results { results: vec![*result] })),
                 Answer::Refuse(why) => {
                     self.refused.insert(trigger.fence_n);
-                    link.reply(key, v1::reply::Kind::Refused, why);
+                    link.refuse(key, why, trigger.fence_n);
                 }
             }
         }
@@ -304,7 +306,7 @@ impl Desk {
             held.is_announced = true;
             let link = self.links.get(&held.link).or_else(|| self.links.values().next());
             if let Some(link) = link {
-                link.reply(*key, v1::reply::Kind::Started, RefusedWhy::Unspecified);
+                link.reply(*key, v1::reply::Kind::Started);
             }
         }
     }

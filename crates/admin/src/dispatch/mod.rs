@@ -150,7 +150,8 @@ pub(crate) struct IncomingResult {
 pub(crate) enum Reply {
     Accepted,
     Started,
-    Refused(v1::RefusedWhy),
+    /// The number is the refused trigger's; none where the run is handed back.
+    Refused(v1::RefusedWhy, Option<i64>),
 }
 
 /// Everything that the dispatcher is told.

@@ -174,7 +174,8 @@ impl DispatchLoop {
                     trace_id = parent.map(|parent| format!("{:032x}", parent.trace_id())),
                     "a run goes to an executor"
                 );
-                batch.push(trigger(&active.ready, ids.next(now), parent));
+                active.number = ids.next(now);
+                batch.push(trigger(&active.ready, active.number, parent));
                 sent.push(*run);
             } else {
                 unsent.push(*run);

@@ -46,6 +46,8 @@ pub(super) struct Active {
     pub(super) executor_name: String,
     /// When it was sent; before that, when the executor was chosen, which is the instant of an at-most-once run's mark.
     pub(super) sent_at: Timestamp,
+    /// The number of the trigger that was sent last.
+    pub(super) number: i64,
     /// When its row was looked at last.
     pub(super) looked_at: Timestamp,
     pub(super) phase: Phase,
@@ -55,7 +57,7 @@ pub(super) struct Active {
 
 impl Active {
     pub(super) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
-        Self { ready, executor, executor_name, sent_at: now, looked_at: now, phase, span: None }
+        Self { ready, executor, executor_name, sent_at: now, number: 0, looked_at: now, phase, span: None }
     }
 }
 

@@ -108,22 +108,26 @@ impl DispatchLoop {
         rondel_failpoint::pass("accept.received");
         for (run, attempt, reply) in replies {
             // Counted first: who lost its lease has dropped the run by now.
-            if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced)) {
+            if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced, _)) {
                 tracing::warn!(%run, executor_id = %executor, "an executor refused this node's epoch");
                 self.shared.counters.add(Count::TriggersFenced, 1);
             }
-            let is_its = |active: &&mut Active| active.executor == executor && active.ready.run.attempt == attempt;
+            // A stream that is told of late may say what was refused before the run was sent again, to the same executor.
+            let is_its = |active: &&mut Active| {
+                let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.number);
+                active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
+            };
             let Some(active) = self.active.get_mut(&run).filter(is_its) else { continue };
             let waited = now.since(active.sent_at);
             if let Some(span) = active.span.take() {
-                span.answered(matches!(reply, Reply::Refused(_)).then_some("the executor refused it"), now);
+                span.answered(matches!(reply, Reply::Refused(..)).then_some("the executor refused it"), now);
             }
             match reply {
                 Reply::Accepted => self.shared.metrics.accepted.observe(waited),
-                Reply::Refused(_) => self.shared.metrics.refused.observe(waited),
+                Reply::Refused(..) => self.shared.metrics.refused.observe(waited),
                 Reply::Started => self.deadlines.began(&active.ready, now),
             }
-            if let Reply::Refused(why) = reply {
+            if let Reply::Refused(why, _) = reply {
                 let handler = active.ready.definition.job.handler.clone();
                 self.unsend(&[run], now);
                 self.refused(executor, &handler, why, now);

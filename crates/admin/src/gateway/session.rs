@@ -253,7 +253,7 @@ fn reply(reply: &v1::Reply) -> Option<(RunId, i32, Reply)> {
     let what = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => Reply::Started,
-        Kind::Refused => Reply::Refused(reply.refused()),
+        Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
     };
     Some((RunId::new(reply.run_id), reply.attempt, what))

@@ -243,7 +243,7 @@ async fn at_most_once_is_marked_just_before_it_is_due() {
 #[tokio::test]
 async fn a_refused_run_is_not_marked_any_more() {
     let world = World::start().await;
-    let job = create(&world, json!({"delivery": "at_most_once"})).await;
+    let job = create(&world, json!({"delivery": "at_most_once", "overlap": {"policy": "allow"}})).await;
     let mut line = dial(&world, hello("e", 1)).await;
     request(&world, &job).await;
     let refused = line.trigger().await;
@@ -253,13 +253,22 @@ async fn a_refused_run_is_not_marked_any_more() {
         run_id: refused.run_id,
         attempt: refused.attempt,
         refused: v1::RefusedWhy::Full.into(),
+        fence_n: refused.fence_n,
         ..v1::Reply::default()
     };
-    line.say(Up::Replies(v1::Replies { replies: vec![full] })).await;
+    let refusal = || Up::Replies(v1::Replies { replies: vec![full.clone()] });
+    line.say(refusal()).await;
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (refused.run_id, 1));
     assert!(token_of(&refused) < token_of(&again));
-    assert!(runs(&world).await[0].marked_at.expect("a new mark") > first_mark);
+    let second_mark = runs(&world).await[0].marked_at.expect("a new mark");
+    assert!(second_mark > first_mark);
+    // The late word about the first trigger is none about the second.
+    line.say(refusal()).await;
+    request(&world, &job).await;
+    line.trigger().await;
+    let first = runs(&world).await.into_iter().find(|run| run.id.get() == again.run_id).expect("the first run");
+    assert_eq!(first.marked_at, Some(second_mark), "it is not sent once more");
     line.say(succeeded(&again)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
@@ -278,6 +287,7 @@ async fn triggers_of_a_fenced_lease_are_refused_and_counted() {
         run_id: trigger.run_id,
         attempt: trigger.attempt,
         refused: v1::RefusedWhy::Fenced.into(),
+        fence_n: trigger.fence_n,
         ..v1::Reply::default()
     };
     line.say(Up::Replies(v1::Replies { replies: vec![fenced] })).await;

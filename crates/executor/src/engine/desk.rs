@@ -65,7 +65,9 @@ impl Desk {
                 Answer::Held => replies.push(Item::Reply(reply(key, Kind::Accepted))),
                 Answer::Unacked => self.outbox.deliver_by(key, link.id, now),
                 Answer::Done(result) => replies.push(Item::Result(*result)),
-                Answer::Refuse(why) => replies.push(Item::Reply(refusal(key, why))),
+                Answer::Refuse(why) => {
+                    replies.push(Item::Reply(Reply { fence_n: trigger.fence_n, ..refusal(key, why) }));
+                }
             }
         }
         link.extend(replies);

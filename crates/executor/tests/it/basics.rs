@@ -131,8 +131,10 @@ async fn what_cannot_run_is_refused_with_the_reason() {
     server.trigger(trigger(100, "nobody")).await;
     assert_eq!(server.reply(100, Kind::Refused).await.refused(), RefusedWhy::NoHandler);
     // One slot and a credit of four.
-    server.trigger_all((1..=6).map(|run_id| trigger(run_id, "wait")).collect()).await;
-    assert_eq!(server.reply(6, Kind::Refused).await.refused(), RefusedWhy::Full);
+    let numbered = |run_id| Trigger { fence_n: 10 + run_id, ..trigger(run_id, "wait") };
+    server.trigger_all((1..=6).map(numbered).collect()).await;
+    let full = server.reply(6, Kind::Refused).await;
+    assert_eq!((full.refused(), full.fence_n), (RefusedWhy::Full, 16), "it says which trigger that was");
     server.reply(5, Kind::Accepted).await;
     server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
     server.trigger(trigger(7, "wait")).await;

@@ -249,6 +249,10 @@ pub struct Reply {
     pub done: u64,
     #[prost(uint64, tag = "7")]
     pub total: u64,
+    /// Of a refusal: the trigger's, for another one of the same attempt may have followed it. 0 where a run that was accepted is
+    /// handed back.
+    #[prost(int64, tag = "8")]
+    pub fence_n: i64,
 }
 /// Nested message and enum types in `Reply`.
 pub mod reply {
