@@ -246,15 +246,21 @@ impl Gates {
     /// executor's hands, or may be, is open; what waits for another attempt has its place, and so has what waits of a
     /// broadcast; what was never sent has none.
     pub(crate) fn restore(&mut self, ready: &Ready) {
-        let Some(before) = before_routing(ready) else { return };
         let run = &ready.run;
-        if run.is_root() || self.seats.contains_key(&run.id) || mutant::on(Mutant::NoGatesAfterAdoption) {
+        if run.is_root() || mutant::on(Mutant::NoGatesAfterAdoption) {
             return;
         }
         if run.status == RunStatus::Running {
-            self.open(before, ready);
+            self.hold(ready);
         } else if run.attempt > 1 || whole_of(ready).is_some() {
-            self.sit(run.id, Seat { before, place: place(before, ready), state: State::Reserved });
+            self.reserve(ready);
+        }
+    }
+
+    /// A run that did not come through here and is in nobody's hands: it keeps the place of one that waits for its next attempt.
+    pub(crate) fn reserve(&mut self, ready: &Ready) {
+        if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
+            self.sit(ready.run.id, Seat { before, place: place(before, ready), state: State::Reserved });
         }
     }
 

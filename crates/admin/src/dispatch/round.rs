@@ -100,7 +100,8 @@ impl DispatchLoop {
         over: &[LeaseToken],
         now: Timestamp,
     ) {
-        let runs: Vec<CalledRun> = runs.into_iter().filter_map(|called| self.unless_in_hand(called)).collect();
+        let runs = runs.into_iter().filter_map(|called| self.unless_in_hand(called)).collect();
+        let runs = self.unless_settled(runs);
         for called in &runs {
             self.gates.restore(&called.ready);
             self.limits.hold(&called.ready);
@@ -126,6 +127,19 @@ impl DispatchLoop {
             }
             None => Some(called),
         }
+    }
+
+    /// The end of one that was taken over may have been stored before it comes here: its next attempt is none to call for. Until
+    /// it is known whether there is one, it keeps its place in its job's order.
+    fn unless_settled(&mut self, runs: Vec<CalledRun>) -> Vec<CalledRun> {
+        let is_open = |called: &CalledRun| self.shared.in_memory.has(&called.ready.run);
+        let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
+        let settled: Vec<Ready> = settled.into_iter().map(|called| called.ready).collect();
+        settled.iter().for_each(|ready| self.gates.reserve(ready));
+        if !settled.is_empty() {
+            self.step(Step::Look(settled.iter().map(|ready| ready.run.id).collect()));
+        }
+        open
     }
 
     pub(super) fn resolve_rollcall(&mut self, now: Timestamp) {

@@ -61,6 +61,12 @@ impl InMemory {
         runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
+    /// Whether this attempt of the run is here.
+    pub(crate) fn has(&self, run: &Run) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&run.id).is_some_and(|known| known.attempt == run.attempt)
+    }
+
     /// Which of these are not in memory.
     pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,6 +136,7 @@ mod tests {
         let first = run_due_at(Timestamp::from_secs(1));
         let second = Run { attempt: 2, ..first.clone() };
         assert_eq!(known.admit(vec![first.clone()]).len(), 1);
+        assert!(known.has(&first) && !known.has(&second));
         assert_eq!(
             known.admit(vec![second.clone()]).len(),
             0,
