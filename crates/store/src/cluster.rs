@@ -312,8 +312,8 @@ pub trait Cluster {
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions by which something may have been sent since `since`: those that a node heard since then, and those that
-    /// were open in a lease that ended after it, as heard until that end. Where the database's clock stepped ahead, what was
-    /// noted last under that lease may look older than what was sent under it.
+    /// are open in a lease that ends after it, as heard until that end (which is noted as the lease makes way for the next).
+    /// Where the database's clock stepped ahead, what was noted last under a lease may look older than what was sent under it.
     async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.

@@ -91,9 +91,15 @@ pub async fn nodes_that_join_at_once_differ(store: &dyn Store) {
     assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
 }
 
-/// A session that is open counts as heard until its lease ends, whatever was noted last: also after the lease was fenced.
+/// A session that is open counts as heard until its lease ends, whatever was noted last: also after the lease was fenced, and
+/// after the next ones.
 pub async fn open_sessions_are_witnesses(store: &dyn Store) {
-    let (dead, other) = (join(store).await, join(store).await);
+    let (request, other) = (request(&name("node")), join(store).await);
+    let joined = async || match store.join(&request).await.unwrap() {
+        Join::Joined { token, .. } => token,
+        living @ Join::Living { .. } => unreachable!("{living:?}"),
+    };
+    let dead = joined().await;
     let start = store.now().await.unwrap();
     let record = super::executor(app(store).await, start);
     let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
@@ -116,9 +122,33 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     tokio::time::sleep(Duration::from_millis(10)).await;
     store.release(dead).await.unwrap();
     assert_eq!(store.adopt(other, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
-    assert_eq!(of(store.sessions(middle).await.unwrap()), []);
     assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "until the end of the lease that was fenced");
     assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), []);
+    let next = joined().await;
+    assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "its epoch is not the fenced one's");
+    assert!(store.open_session(next, &record).await.unwrap());
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let middle = store.now().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    store.release(next).await.unwrap();
+    for _ in 0..2 {
+        let next = joined().await;
+        assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "{next:?}");
+        assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), [], "no longer for {next:?}");
+        store.release(next).await.unwrap();
+    }
+    assert!(store.open_session(other, &record).await.unwrap());
+    let again = store.now().await.unwrap();
+    store.close_session(other, record.id).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    store.release(other).await.unwrap();
+    let third = join(store).await;
+    assert_eq!(store.adopt(third, &[other.node], 10).await.unwrap().fenced, [other.node]);
+    let heard = of(store.witnesses(again).await.unwrap());
+    assert!(
+        heard.iter().all(|session| session.last_seen_at <= again),
+        "what was closed was not heard to the end: {heard:?}"
+    );
 }
 
 /// Sessions are opened, heard, closed; executors are as they introduced themselves.

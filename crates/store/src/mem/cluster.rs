@@ -53,6 +53,7 @@ impl Cluster for MemStore {
             report: known.map_or_else(NodeReport::default, |node| NodeReport { is_leaving: false, ..node.report }),
         };
         state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior });
+        state.hear_to_the_end(LeaseToken { node: id, epoch: epoch - 1 }, prior);
         Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal })
     }
 
@@ -173,9 +174,8 @@ impl Cluster for MemStore {
         let heard = state.sessions.values().copied();
         let until_its_end = |session: &Session| {
             let held = state.nodes.get(&session.token.node).filter(|_| session.open)?;
-            let age = held.node.epoch - session.token.epoch;
-            let last_seen_at = if age > 0 { held.prior_lease_until } else { held.node.lease_until };
-            (age <= 1).then_some(Session { last_seen_at, ..*session })
+            let is_latest = held.node.epoch == session.token.epoch;
+            is_latest.then_some(Session { last_seen_at: held.node.lease_until, ..*session })
         };
         let open = state.sessions.values().filter_map(until_its_end);
         Ok(newest_of_each(heard.chain(open).filter(|session| session.last_seen_at >= since).collect()))

@@ -425,11 +425,13 @@ impl State {
                 // The fence leaves no word of the later end: what is judged by it is all taken over at once.
                 enough = u32::MAX;
             }
+            let lease = held.node.token();
             if !held.is_fenced() {
                 held.node.epoch += 1;
                 held.prior_lease_until = held.node.lease_until;
             }
             over.push((*node, held.node.epoch, ended_at));
+            self.hear_to_the_end(lease, ended_at);
             self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
         }
         if let Some(own) = self.nodes.get(&token.node) {

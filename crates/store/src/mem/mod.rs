@@ -187,6 +187,12 @@ impl State {
         true
     }
 
+    /// A lease is over: whoever had a stream open under it counts as heard until then.
+    fn hear_to_the_end(&mut self, lease: LeaseToken, ended_at: Timestamp) {
+        let its = self.sessions.values_mut().filter(|session| session.token == lease && session.open);
+        its.for_each(|session| session.last_seen_at = session.last_seen_at.max(ended_at));
+    }
+
     /// An open run in these hands.
     fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;

@@ -83,15 +83,18 @@ pub(super) const READ_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, is_open FROM executor_session \
            WHERE last_seen_at_ms >= ?",
 };
-/// The fence of a dead node leaves its last lease as the one before the fence's. (To SQLite the cross join says that the few
+/// Those of the latest leases; what a lease before left open was noted at its end. (To SQLite the cross join says that the few
 /// nodes come first.)
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
-    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, \
-           CASE WHEN heard.node_epoch < node.epoch THEN node.prior_lease_until_ms ELSE node.lease_until_ms END, \
-           heard.is_open FROM node CROSS JOIN executor_session heard \
-           WHERE heard.node_id = node.id AND heard.is_open = 1 AND heard.node_epoch >= node.epoch - 1 \
-           AND CASE WHEN heard.node_epoch < node.epoch THEN node.prior_lease_until_ms ELSE node.lease_until_ms END >= ?",
+    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.is_open \
+           FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.is_open = 1 \
+           AND heard.node_epoch = node.epoch AND node.lease_until_ms >= ?",
+};
+const HEAR_TO_THE_END: Statement = Statement {
+    name: "hear_to_the_end",
+    text: "UPDATE executor_session SET last_seen_at_ms = ? WHERE node_id = ? AND node_epoch = ? AND is_open = 1 \
+           AND last_seen_at_ms < ?",
 };
 pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
@@ -293,7 +296,16 @@ impl Tx<'_> {
             .int(seat.id)
             .int(seat.epoch);
         self.execute_all(take, 1).await?;
+        self.hear_to_the_end(before, ended_at).await?;
         Ok(Join::Joined { token: LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch + 1 }, ordinal })
+    }
+
+    /// A lease is over: whoever had a stream open under it counts as heard until then. Where the database's clock stepped ahead,
+    /// what was noted last may look older than what was sent.
+    pub(super) async fn hear_to_the_end(&mut self, lease: LeaseToken, ended_at: Timestamp) -> Result<()> {
+        let query = Query::new(&HEAR_TO_THE_END).at(ended_at).int(lease.node.get()).int(lease.epoch).at(ended_at);
+        self.execute(query).await?;
+        Ok(())
     }
 }
 
