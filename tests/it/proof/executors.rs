@@ -52,6 +52,12 @@ impl Scene {
         self.journal.starts().into_iter().filter(|start| start.pid == pid && start.end.is_none()).collect()
     }
 
+    /// Some moment at which the victim has something in hand.
+    async fn busy_moment(&mut self) {
+        tokio::time::sleep(self.chance.millis(1_200)).await;
+        wait_until(LOST, "the victim is busy", async || if self.in_hand().is_empty() { Err(()) } else { Ok(()) }).await;
+    }
+
     /// Waits until each of these has a verdict or another attempt, and says how long that took.
     async fn settles(&self, runs: Vec<Start>, since: Instant, limit: Duration, what: &str) {
         let api = self.second.api();
@@ -84,7 +90,7 @@ async fn a_killed_executor_that_comes_back_with_its_folder_is_settled_at_once() 
     let Some(db) = scratch(Backend::Postgres).await else { return };
     let mut scene = Scene::begin(&db, true).await;
     for _ in 0..3 {
-        tokio::time::sleep(scene.chance.millis(1_200)).await;
+        scene.busy_moment().await;
         let killed = Instant::now();
         scene.victim.kill(&scene.journal).await;
         let in_hand = scene.in_hand();
@@ -98,7 +104,7 @@ async fn a_killed_executor_that_comes_back_with_its_folder_is_settled_at_once() 
 async fn a_killed_executor_without_a_folder_is_given_up_when_it_was_silent_for_long() {
     let Some(db) = scratch(Backend::Postgres).await else { return };
     let mut scene = Scene::begin(&db, false).await;
-    tokio::time::sleep(scene.chance.millis(1_200)).await;
+    scene.busy_moment().await;
     let killed = Instant::now();
     scene.victim.kill(&scene.journal).await;
     let in_hand = scene.in_hand();
@@ -112,7 +118,7 @@ async fn a_killed_executor_without_a_folder_is_given_up_when_it_was_silent_for_l
 async fn an_executor_that_sleeps_until_it_is_given_up_comes_back_too_late() {
     let Some(db) = scratch(Backend::Postgres).await else { return };
     let mut scene = Scene::begin(&db, false).await;
-    tokio::time::sleep(scene.chance.millis(1_200)).await;
+    scene.busy_moment().await;
     let asleep = Instant::now();
     scene.victim.sleeps(LOST + Duration::from_secs(4), &scene.journal).await;
     let in_hand = scene.in_hand();

@@ -143,6 +143,7 @@ async fn forget_nodes(backend: Backend) {
     // Looks are as frequent as the retention is short.
     let mut server = server(&db, &["--retention", "3s"]).await;
     assert_eq!(count(&db, "node"), 2);
+    server.stop().await;
     db.sql("UPDATE node SET lease_until_ms = 0 WHERE id = (SELECT id FROM (SELECT MIN(id) AS id FROM node) AS older)");
     for (place, expected) in [("forget_nodes.written", 2), ("forget_nodes.committed", 1)] {
         forget_pass(&db, "forget_nodes");

@@ -45,8 +45,8 @@ fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Sta
                 "the ledger has a success, and the handler has no end"
             }
             (Some((_, false)), "succeeded") => "the handler failed, and the ledger has a success",
-            (Some((_, true)), "failed") => "the handler succeeded, and the ledger has a failure",
-            (Some((at, true)), "unknown" | "pending" | "waiting" | "running" | "skipped") => {
+            (Some((_, true)), "failed") if !was_lost(attempt) => "the handler succeeded, and the ledger has a failure",
+            (Some((at, true)), "failed" | "unknown" | "pending" | "waiting" | "running" | "skipped") => {
                 // Another attempt, or a reading in between, and a death that took the result along.
                 let died = evidence
                     .died
@@ -63,6 +63,11 @@ fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Sta
         let rows = [show(&[run]), start.map(|start| super::starts::show(start)).into_iter().collect()].concat();
         report.add(Invariant::Durable, wrong, rows);
     }
+}
+
+/// Whether the attempt ended with its executor: it was the last of those that a run may lose in that way.
+fn was_lost(attempt: &super::evidence::Attempt) -> bool {
+    attempt.reason.as_deref() == Some("executor_lost")
 }
 
 /// Whether the process was stopped while the run was in its hands: its word may have come too late.

@@ -200,6 +200,11 @@ fn what_is_allowed_is_not_found() {
     start(&mut evidence, "101").pid = 8;
     run(&mut evidence, "101").status = "unknown".to_owned();
     evidence.died.push(Died { pid: 8, at_ms: 10_050 });
+    // Another one's was the last attempt that a run may lose so.
+    start(&mut evidence, "121").pid = 10;
+    run(&mut evidence, "121").status = "failed".to_owned();
+    run(&mut evidence, "121").reason = Some("executor_lost".to_owned());
+    evidence.died.push(Died { pid: 10, at_ms: 12_110 });
     // One that was stopped for long came back when its run was somebody else's.
     start(&mut evidence, "111").pid = 9;
     start(&mut evidence, "111").end = Some((29_000, Some(true)));
