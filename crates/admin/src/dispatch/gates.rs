@@ -251,6 +251,10 @@ impl Gates {
             return;
         }
         if run.status == RunStatus::Running {
+            // It may have been another node's in between, and keep the place of one that waits since.
+            if self.seats.get(&run.id).is_some_and(|seat| seat.state == State::Reserved) {
+                self.forget(run.id);
+            }
             self.hold(ready);
         } else if run.attempt > 1 || whole_of(ready).is_some() {
             self.reserve(ready);

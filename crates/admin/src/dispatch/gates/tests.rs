@@ -131,6 +131,16 @@ fn after_a_restart_the_order_is_as_before() {
     assert_eq!(leave(&mut gates, 2), [1]);
     assert_eq!(leave(&mut gates, 1), [3]);
     assert_eq!(leave(&mut gates, 3), [4]);
+
+    // One that was another node's for a while is back, and may still be in somebody's hands.
+    let mut gates = Gates::default();
+    gates.restore(&restored(1, RunStatus::Running, 1, &serial));
+    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    gates.restore(&restored(1, RunStatus::Running, 1, &serial));
+    gates.reserve(&restored(1, RunStatus::Running, 1, &serial));
+    gates.restore(&restored(0, RunStatus::Waiting, 2, &serial));
+    assert_eq!(enter(&mut gates, ready(0, &serial)), "queued");
+    assert_eq!(leave(&mut gates, 1), [0]);
 }
 
 #[test]
