@@ -277,6 +277,11 @@ impl Engine {
         self.shared.clock.now()
     }
 
+    /// The latest that the database's clock is known to have been, which stepped back where that is not now.
+    pub(crate) fn reached(&self, now: Timestamp) -> Timestamp {
+        self.shared.quiet_until().unwrap_or(now).max(now)
+    }
+
     /// A fresh id.
     #[must_use]
     pub fn new_id(&self) -> i64 {

@@ -39,7 +39,8 @@ pub struct Standing<'a> {
     pub anchor: Timestamp,
     /// The present, as whoever edits saw it.
     pub now: Timestamp,
-    /// The present when the rows were read: later than `now` where the edit was slow on its way.
+    /// The latest that the clock is known to have been when the rows were read: later than `now` where the edit was slow on its
+    /// way, or the clock stepped back. What was due by then may have been sent.
     pub read_at: Timestamp,
     /// Its rows that an edit is about, in any order.
     pub rows: &'a [FutureRow],

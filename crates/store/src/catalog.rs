@@ -162,6 +162,8 @@ pub struct JobChange<'a> {
     pub spare: RunId,
     /// The present.
     pub now: Timestamp,
+    /// The latest that the database's clock is known to have been: later than the present after a step back.
+    pub reached: Timestamp,
 }
 
 /// A job that is to go.
@@ -177,6 +179,8 @@ pub struct JobDeletion<'a> {
     pub spare: RunId,
     /// The present.
     pub now: Timestamp,
+    /// The latest that the database's clock is known to have been: later than the present after a step back.
+    pub reached: Timestamp,
 }
 
 /// What creating a job did.

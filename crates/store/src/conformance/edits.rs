@@ -17,6 +17,17 @@ pub(super) async fn change(
     expected_version: Option<i64>,
     now: Timestamp,
 ) -> Changed {
+    change_after(store, id, spec, expected_version, (now, now)).await
+}
+
+/// The second instant is the latest that the clock was at.
+async fn change_after(
+    store: &dyn Store,
+    id: JobId,
+    spec: &JobSpec,
+    expected_version: Option<i64>,
+    (now, reached): (Timestamp, Timestamp),
+) -> Changed {
     let before = newest(store, id).await.unwrap_or_else(|| compile(spec));
     let change = JobChange {
         id,
@@ -29,6 +40,7 @@ pub(super) async fn change(
         author: "editor",
         spare: RunId::new(next_id()),
         now,
+        reached,
     };
     store.change_job(change).await.unwrap()
 }
@@ -36,7 +48,8 @@ pub(super) async fn change(
 pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Deleted {
     let before = newest(store, id).await;
     let spare = RunId::new(next_id());
-    store.delete_job(JobDeletion { id, expected_version, before: before.as_ref(), spare, now }).await.unwrap()
+    let deletion = JobDeletion { id, expected_version, before: before.as_ref(), spare, now, reached: now };
+    store.delete_job(deletion).await.unwrap()
 }
 
 async fn newest(store: &dyn Store, id: JobId) -> Option<Job> {
@@ -110,6 +123,23 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     assert_eq!(read(store, rows[0].id).await, reopened[0]);
     assert_eq!((reopened[0].finished_at, reopened[0].due_at), (None, reopened[0].fire_at));
     assert_eq!(record.next_fire_at, Some(rows[3].fire_at + Duration::from_secs(1)));
+}
+
+/// What was due before the clock stepped back may have been sent: an edit leaves it alone, though it is ahead again.
+pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dyn Store) {
+    let (_, job, rows, now) = with_four_rows(store).await;
+    let paused = JobSpec { enabled: false, ..job.spec.clone() };
+    saved(change_after(store, job.id, &paused, None, (now, rows[1].due_at)).await);
+    let (left, settled) = ((RunStatus::Pending, None), (RunStatus::Skipped, Some(Reason::Paused)));
+    let found: Vec<_> = statuses(store, &rows).await.into_iter().map(|(status, reason, _)| (status, reason)).collect();
+    assert_eq!(found, [left, left, settled, settled]);
+    let (_, second, rows, now) = with_four_rows(store).await;
+    let before = newest(store, second.id).await;
+    let (spare, reached) = (RunId::new(next_id()), rows[1].due_at);
+    let deletion = JobDeletion { id: second.id, expected_version: None, before: before.as_ref(), spare, now, reached };
+    assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
+    let pending = async |row: &Run| read(store, row.id).await.status == RunStatus::Pending;
+    assert!(pending(&rows[1]).await && !pending(&rows[2]).await);
 }
 
 /// What an edit opens again while the job's home is dead and fenced is taken over like anything else that is open there, and

@@ -75,7 +75,7 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
 }
 
 async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed {
-    let (job, before) = (compile(&spec), compile(&record.spec));
+    let (job, before, now) = (compile(&spec), compile(&record.spec), store.now().await.unwrap());
     let change = JobChange {
         id: record.id,
         expected_version: None,
@@ -86,7 +86,8 @@ async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed
         app: record.app,
         author: "conformance",
         spare: RunId::new(next_id()),
-        now: store.now().await.unwrap(),
+        now,
+        reached: now,
     };
     store.change_job(change).await.unwrap()
 }

@@ -100,6 +100,7 @@ macro_rules! for_each_conformance_check {
             changes_are_read_as_they_stand,
             what_code_declares_is_kept_beside_the_definition,
             an_edit_keeps_settles_and_reopens,
+            what_may_have_been_sent_before_a_step_back_is_left_alone,
             what_is_reopened_at_a_dead_home_is_adopted,
             a_change_of_route_moves_unsent_rows,
             edits_that_meet_see_each_other,

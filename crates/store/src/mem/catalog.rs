@@ -138,7 +138,7 @@ impl Catalog for MemStore {
     }
 
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
-        let read_at = self.now();
+        let read_at = self.now().max(change.reached);
         let mut state = self.state();
         let Some(record) = state.living_job(change.id) else { return Ok(Changed::NotFound) };
         if change.expected_version.is_some_and(|version| version != record.version) {
@@ -163,8 +163,8 @@ impl Catalog for MemStore {
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now } = deletion;
-        let read_at = self.now();
+        let JobDeletion { id, expected_version, before, spare, now, reached } = deletion;
+        let read_at = self.now().max(reached);
         let mut state = self.state();
         let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
         if expected_version.is_some_and(|version| version != record.version) {

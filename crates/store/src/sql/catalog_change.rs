@@ -79,7 +79,7 @@ impl SqlStore {
     }
 
     pub(super) async fn retire_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now } = deletion;
+        let JobDeletion { id, expected_version, before, spare, now, reached } = deletion;
         transact!(self, "delete_job", |tx| {
             let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
             tx.lock_graph(record.namespace).await?;
@@ -92,7 +92,7 @@ impl SqlStore {
                 return Ok(Deleted::IsParent(children));
             }
             tx.write_parents(id, &[]).await?;
-            let plan = tx.plan(&record, due, (None, before), now).await?;
+            let plan = tx.plan(&record, due, (None, before), (now, reached)).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
             tx.pass_over(&record, before, &plan, spare, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
@@ -171,7 +171,8 @@ impl Tx<'_> {
             self.write_parents(change.id, &edges).await?;
         }
 
-        let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), change.now).await?;
+        let instants = (change.now, change.reached);
+        let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
         self.pass_over(&record, Some(change.before), &plan, change.spare, change.now).await?;
         self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
@@ -218,7 +219,7 @@ impl Tx<'_> {
         record: &JobRecord,
         due: LockedDue,
         (after, before): (Option<&Job>, Option<&Job>),
-        now: Timestamp,
+        (now, reached): (Timestamp, Timestamp),
     ) -> Result<EditPlan> {
         let from = now - look_back(before, after);
         let query = Query::new(&LOCK_FUTURE).int(record.id.get()).at(from).at(now).at(now);
@@ -237,7 +238,7 @@ impl Tx<'_> {
             anchor: record.anchor,
             now,
             // Without rows there is nothing to be read too late.
-            read_at: if future.is_empty() { now } else { self.now().await? },
+            read_at: if future.is_empty() { now } else { self.now().await?.max(reached) },
             rows: &future,
             before,
             next_fire_at: record.next_fire_at,
