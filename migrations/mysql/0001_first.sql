@@ -218,11 +218,11 @@ CREATE TABLE IF NOT EXISTS executor_session (
     connected_at_ms BIGINT NOT NULL,
     -- When the node last said that it hears the executor.
     last_seen_at_ms BIGINT NOT NULL,
-    -- 1 while the stream is open, as far as the node has said.
-    is_open SMALLINT NOT NULL
-        CHECK (is_open IN (0, 1)),
+    -- When the stream ended, or else the lease under which it was open; NULL while it is open, as far as the node has said.
+    ended_at_ms BIGINT,
     PRIMARY KEY (node_id, executor_id),
-    KEY executor_session_seen (last_seen_at_ms)
+    KEY executor_session_seen (last_seen_at_ms),
+    KEY executor_session_ended (ended_at_ms)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The ledger: one row per execution of a fire, with its verdict.

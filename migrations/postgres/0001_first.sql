@@ -217,13 +217,14 @@ CREATE TABLE executor_session (
     connected_at_ms BIGINT NOT NULL,
     -- When the node last said that it hears the executor.
     last_seen_at_ms BIGINT NOT NULL,
-    -- 1 while the stream is open, as far as the node has said.
-    is_open SMALLINT NOT NULL
-        CHECK (is_open IN (0, 1)),
+    -- When the stream ended, or else the lease under which it was open; NULL while it is open, as far as the node has said.
+    ended_at_ms BIGINT,
     PRIMARY KEY (node_id, executor_id)
 );
 
 CREATE INDEX executor_session_seen ON executor_session (last_seen_at_ms);
+
+CREATE INDEX executor_session_ended ON executor_session (ended_at_ms);
 
 -- The ledger: one row per execution of a fire, with its verdict.
 CREATE TABLE run (

@@ -235,8 +235,16 @@ pub struct Session {
     pub app: AppId,
     /// When the node last heard of it.
     pub last_seen_at: Timestamp,
+    /// When the stream ended, or else the lease under which it was open; none while it is open, as far as the node has said.
+    pub ended_at: Option<Timestamp>,
+}
+
+impl Session {
     /// Whether the stream is open, as far as the node has said.
-    pub open: bool,
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.ended_at.is_none()
+    }
 }
 
 /// How many connections to the database are in use, and how many are open and wait.
@@ -312,8 +320,8 @@ pub trait Cluster {
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions by which something may have been sent since `since`: those that a node heard since then, and those that
-    /// are open in a lease that ends after it, as heard until that end (which is noted as the lease makes way for the next).
-    /// Where the database's clock stepped ahead, what was noted last under a lease may look older than what was sent under it.
+    /// ended after it or are open in a lease that does, as heard until that end. Where the database's clock stepped ahead, what
+    /// was noted last may look older than what was sent.
     async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.

@@ -207,7 +207,7 @@ mod tests {
                 executor: ExecutorId::new(1),
                 app: AppId::new(1),
                 last_seen_at: Timestamp::from_secs(100),
-                open: true,
+                ended_at: None,
             };
             let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
             let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
@@ -228,7 +228,7 @@ mod tests {
             executor: ExecutorId::new(id),
             app: AppId::new(1),
             last_seen_at: Timestamp::from_secs(100),
-            open: true,
+            ended_at: None,
         };
         let mut rollcall = RollCall::default();
         let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };

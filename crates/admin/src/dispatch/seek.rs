@@ -84,7 +84,7 @@ impl Elsewhere {
     ) -> Self {
         let is_living = |session: &&Session| {
             let hears = |node: &Node| node.id != this && node.takes_jobs(now) && node.token() == session.token;
-            session.open && nodes.iter().any(hears)
+            session.is_open() && nodes.iter().any(hears)
         };
         let mut by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
         for session in sessions.iter().filter(is_living) {
@@ -136,7 +136,7 @@ mod tests {
             executor: ExecutorId::new(executor),
             app: AppId::new(1),
             last_seen_at: NOW,
-            open: true,
+            ended_at: None,
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
             record(3, "[\"h\"]", "{\"zone\":\"a\"}"),
             record(4, "not json", "{}"),
         ];
-        let closed = Session { open: false, ..session(3, 1, 1) };
+        let closed = Session { ended_at: Some(Timestamp::EPOCH), ..session(3, 1, 1) };
         let target = |sessions: &[Session], overrides: serde_json::Value| {
             let elsewhere = Elsewhere::new(NodeId::new(1), &nodes, sessions, &records, NOW);
             elsewhere.node_for(&ready(1, &definition(&overrides))).map(NodeId::get)

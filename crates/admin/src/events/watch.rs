@@ -273,7 +273,7 @@ async fn heard(
     board: &Board,
     sessions: &[Session],
 ) -> Result<BTreeMap<rondel_core::ExecutorId, Heard>, StoreError> {
-    let open = || sessions.iter().filter(|session| session.open);
+    let open = || sessions.iter().filter(|session| session.is_open());
     let strangers = board.strangers(open().map(|session| &session.executor));
     let named = if strangers.is_empty() { Vec::new() } else { store.executor_names(&strangers).await? };
     let named: HashMap<_, _> = named.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();

@@ -8,7 +8,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 
 use super::{MemStore, StoredNode, size};
 use crate::cluster::{
-    ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, may_renew, newest_of_each, next_ordinal,
+    ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, may_renew, next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
@@ -53,7 +53,7 @@ impl Cluster for MemStore {
             report: known.map_or_else(NodeReport::default, |node| NodeReport { is_leaving: false, ..node.report }),
         };
         state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior });
-        state.hear_to_the_end(LeaseToken { node: id, epoch: epoch - 1 }, prior);
+        state.end_sessions(LeaseToken { node: id, epoch: epoch - 1 }, prior);
         Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal })
     }
 
@@ -138,7 +138,7 @@ impl Cluster for MemStore {
             record.first_seen_at = known.first_seen_at;
         }
         state.executors.insert(executor.id, record);
-        let session = Session { token, executor: executor.id, app: executor.app, last_seen_at: now, open: true };
+        let session = Session { token, executor: executor.id, app: executor.app, last_seen_at: now, ended_at: None };
         state.sessions.insert((token.node, executor.id), session);
         Ok(true)
     }
@@ -149,17 +149,20 @@ impl Cluster for MemStore {
         for executor in executors {
             let session = state.sessions.get_mut(&(token.node, *executor));
             if let Some(session) = session.filter(|session| session.token.epoch <= token.epoch) {
-                (session.token, session.last_seen_at) = (token, now);
+                // A stream that outlived its lease is open again.
+                let ended_at = session.ended_at.filter(|_| session.token.epoch == token.epoch);
+                (session.token, session.last_seen_at, session.ended_at) = (token, now, ended_at);
             }
         }
         Ok(())
     }
 
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
+        let now = self.now();
         let mut state = self.state();
         let session = state.sessions.get_mut(&(token.node, executor));
         if let Some(session) = session.filter(|session| session.token == token) {
-            session.open = false;
+            session.ended_at = session.ended_at.or(Some(now));
         }
         Ok(())
     }
@@ -171,14 +174,13 @@ impl Cluster for MemStore {
 
     async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
         let state = self.state();
-        let heard = state.sessions.values().copied();
         let until_its_end = |session: &Session| {
-            let held = state.nodes.get(&session.token.node).filter(|_| session.open)?;
-            let is_latest = held.node.epoch == session.token.epoch;
-            is_latest.then_some(Session { last_seen_at: held.node.lease_until, ..*session })
+            let held = state.nodes.get(&session.token.node).filter(|held| held.node.token() == session.token);
+            let end = session.ended_at.or(held.map(|held| held.node.lease_until));
+            Session { last_seen_at: session.last_seen_at.max(end.unwrap_or(session.last_seen_at)), ..*session }
         };
-        let open = state.sessions.values().filter_map(until_its_end);
-        Ok(newest_of_each(heard.chain(open).filter(|session| session.last_seen_at >= since).collect()))
+        let heard = state.sessions.values().map(until_its_end);
+        Ok(heard.filter(|session| session.last_seen_at >= since).collect())
     }
 
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {

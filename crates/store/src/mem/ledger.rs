@@ -431,7 +431,7 @@ impl State {
                 held.prior_lease_until = held.node.lease_until;
             }
             over.push((*node, held.node.epoch, ended_at));
-            self.hear_to_the_end(lease, ended_at);
+            self.end_sessions(lease, ended_at);
             self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
         }
         if let Some(own) = self.nodes.get(&token.node) {

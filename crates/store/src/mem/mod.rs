@@ -187,10 +187,10 @@ impl State {
         true
     }
 
-    /// A lease is over: whoever had a stream open under it counts as heard until then.
-    fn hear_to_the_end(&mut self, lease: LeaseToken, ended_at: Timestamp) {
-        let its = self.sessions.values_mut().filter(|session| session.token == lease && session.open);
-        its.for_each(|session| session.last_seen_at = session.last_seen_at.max(ended_at));
+    /// A lease is over: so are the streams that were open under it, as far as anybody knows.
+    fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) {
+        let its = self.sessions.values_mut().filter(|session| session.token == lease);
+        its.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
     }
 
     /// An open run in these hands.

@@ -62,39 +62,44 @@ const UPDATE_EXECUTOR: Statement = Statement {
 const INSERT_SESSION: Statement = Statement {
     name: "insert_session",
     text: "INSERT {ignore} INTO executor_session (node_id, executor_id, node_epoch, app_id, connected_at_ms, \
-           last_seen_at_ms, is_open) VALUES (?, ?, ?, ?, ?, ?, 1) {or_ignore}",
+           last_seen_at_ms) VALUES (?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const REOPEN_SESSION: Statement = Statement {
     name: "reopen_session",
-    text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, is_open = 1 \
+    text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL \
            WHERE node_id = ? AND executor_id = ?",
 };
+/// A stream that outlived its lease is open again. (MySQL assigns in the order of the text: the epoch comes last.)
 const BEAT_SESSIONS: Statement = Statement {
     name: "beat_sessions",
-    text: "UPDATE executor_session SET node_epoch = ?, last_seen_at_ms = {now} WHERE node_id = ? AND node_epoch <= ? \
-           AND executor_id {in_list}",
+    text: "UPDATE executor_session SET ended_at_ms = CASE WHEN node_epoch < ? THEN NULL ELSE ended_at_ms END, \
+           last_seen_at_ms = {now}, node_epoch = ? WHERE node_id = ? AND node_epoch <= ? AND executor_id {in_list}",
 };
 const CLOSE_SESSION: Statement = Statement {
     name: "close_session",
-    text: "UPDATE executor_session SET is_open = 0 WHERE node_id = ? AND node_epoch = ? AND executor_id = ?",
+    text: "UPDATE executor_session SET ended_at_ms = {now} WHERE node_id = ? AND node_epoch = ? AND executor_id = ? \
+           AND ended_at_ms IS NULL",
+};
+const END_SESSIONS: Statement = Statement {
+    name: "end_sessions",
+    text: "UPDATE executor_session SET ended_at_ms = ? WHERE node_id = ? AND node_epoch = ? AND ended_at_ms IS NULL",
 };
 pub(super) const READ_SESSIONS: Statement = Statement {
     name: "read_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, is_open FROM executor_session \
+    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms FROM executor_session \
            WHERE last_seen_at_ms >= ?",
 };
-/// Those of the latest leases; what a lease before left open was noted at its end. (To SQLite the cross join says that the few
-/// nodes come first.)
+pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
+    name: "read_ended_sessions",
+    text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms FROM executor_session \
+           WHERE ended_at_ms >= ?",
+};
+/// To SQLite the cross join says that the few nodes come first.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
-    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.is_open \
-           FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.is_open = 1 \
+    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms \
+           FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.ended_at_ms IS NULL \
            AND heard.node_epoch = node.epoch AND node.lease_until_ms >= ?",
-};
-const HEAR_TO_THE_END: Statement = Statement {
-    name: "hear_to_the_end",
-    text: "UPDATE executor_session SET last_seen_at_ms = ? WHERE node_id = ? AND node_epoch = ? AND is_open = 1 \
-           AND last_seen_at_ms < ?",
 };
 pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
@@ -203,8 +208,8 @@ impl Cluster for SqlStore {
         let mut ids: Vec<i64> = executors.iter().map(|executor| executor.get()).collect();
         ids.sort_unstable();
         for chunk in ids.chunks(CHUNK_MAX) {
-            let query = Query::new(&BEAT_SESSIONS).int(token.epoch).int(token.node.get()).int(token.epoch);
-            let query = query.list(chunk.iter().copied());
+            let query = Query::new(&BEAT_SESSIONS).int(token.epoch).int(token.epoch).int(token.node.get());
+            let query = query.int(token.epoch).list(chunk.iter().copied());
             self.execute(query).await?;
         }
         Ok(())
@@ -225,6 +230,7 @@ impl Cluster for SqlStore {
 
     async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
         let mut rows = self.rows(Query::new(&READ_SESSIONS).at(since)).await?;
+        rows.extend(self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?);
         rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(since)).await?);
         Ok(newest_of_each(rows.iter().map(session).collect::<Result<_>>()?))
     }
@@ -296,14 +302,13 @@ impl Tx<'_> {
             .int(seat.id)
             .int(seat.epoch);
         self.execute_all(take, 1).await?;
-        self.hear_to_the_end(before, ended_at).await?;
+        self.end_sessions(before, ended_at).await?;
         Ok(Join::Joined { token: LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch + 1 }, ordinal })
     }
 
-    /// A lease is over: whoever had a stream open under it counts as heard until then. Where the database's clock stepped ahead,
-    /// what was noted last may look older than what was sent.
-    pub(super) async fn hear_to_the_end(&mut self, lease: LeaseToken, ended_at: Timestamp) -> Result<()> {
-        let query = Query::new(&HEAR_TO_THE_END).at(ended_at).int(lease.node.get()).int(lease.epoch).at(ended_at);
+    /// A lease is over: so are the streams that were open under it, as far as anybody knows.
+    pub(super) async fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) -> Result<()> {
+        let query = Query::new(&END_SESSIONS).at(ended_at).int(lease.node.get()).int(lease.epoch);
         self.execute(query).await?;
         Ok(())
     }
@@ -375,7 +380,7 @@ fn session(row: &AnyRow) -> Result<Session> {
         executor: ExecutorId::new(columns.int("executor_id")?),
         app: AppId::new(columns.int("app_id")?),
         last_seen_at: columns.at("last_seen_at_ms")?,
-        open: columns.int("is_open")? != 0,
+        ended_at: columns.opt_at("ended_at_ms")?,
     })
 }
 

@@ -163,7 +163,7 @@ impl Tx<'_> {
                 let ended_at = last.max(prior);
                 if prior != last {
                     self.execute_all(Query::new(&FENCE_NODE).int(node.get()).int(epoch), 1).await?;
-                    self.hear_to_the_end(LeaseToken { node, epoch }, ended_at).await?;
+                    self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
                     epoch += 1;
                 }
                 over.insert(node, Over { epoch, ended_at, is_forgotten: prior > last });

@@ -85,7 +85,8 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&upkeep_heal::NEXT_HOME, "job_due_next (home>?)"),
         (&upkeep_heal::READ_HOMELESS, "job_due_next (home=?"),
         (&cluster::READ_SESSIONS, "executor_session_seen"),
-        (&cluster::READ_OPEN_SESSIONS, "(node_id=?)"),
+        (&cluster::READ_ENDED_SESSIONS, "executor_session_ended"),
+        (&cluster::READ_OPEN_SESSIONS, "executor_session_ended (ended_at_ms=? AND node_id=?)"),
         (&cluster::READ_EXECUTORS, "executor_session_seen"),
     ] {
         check_plan(&store, statement, index).await;

@@ -60,7 +60,7 @@ pub(crate) async fn all<Q>(call: &Call<Q>) -> Result<Vec<ExecutorJson>, Problem>
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
     let elsewhere = store.sessions(now - FRESH_FOR).await?;
     let elsewhere: HashSet<ExecutorId> =
-        elsewhere.iter().filter(|session| session.open).map(|session| session.executor).collect();
+        elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
     let mut records = store.executors(call.namespace.id, now - SHOWN_FOR).await?;
     records.retain(|record| call.sees(record.app));
     // The newest start of a name comes first: the ones before it are history, unless they live.
