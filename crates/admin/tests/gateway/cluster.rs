@@ -256,7 +256,7 @@ async fn a_refused_run_is_not_marked_any_more() {
         fence_n: refused.fence_n,
         ..v1::Reply::default()
     };
-    let refusal = || Up::Replies(v1::Replies { replies: vec![full.clone()] });
+    let refusal = || Up::Replies(v1::Replies { replies: vec![full] });
     line.say(refusal()).await;
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (refused.run_id, 1));
