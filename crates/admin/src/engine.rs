@@ -152,6 +152,11 @@ impl Shared {
         self.quiet_until_ms.fetch_max(until.as_millis(), Ordering::Relaxed);
     }
 
+    /// The latest that the database's clock is known to have been: the present, unless it stepped back.
+    pub(crate) fn reached(&self) -> Timestamp {
+        self.quiet_until().unwrap_or_else(|| self.clock.now())
+    }
+
     fn quiet_until(&self) -> Option<Timestamp> {
         let until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
         (until > self.clock.now()).then_some(until)
@@ -275,11 +280,6 @@ impl Engine {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
-    }
-
-    /// The latest that the database's clock is known to have been, which stepped back where that is not now.
-    pub(crate) fn reached(&self, now: Timestamp) -> Timestamp {
-        self.shared.quiet_until().unwrap_or(now).max(now)
     }
 
     /// A fresh id.

@@ -169,7 +169,7 @@ impl Engine {
             author,
             spare: RunId::new(self.new_id()),
             now,
-            reached: self.reached(now),
+            reached: self.shared().reached(),
         };
         match self.store().change_job(change).await? {
             Changed::Saved(record, reopened) => {
@@ -237,7 +237,7 @@ impl Engine {
     pub async fn delete_job(&self, record: &JobRecord, expected_version: Option<i64>) -> Result<bool, JobError> {
         let (now, spare) = (self.now(), RunId::new(self.new_id()));
         let before = self.compiled(record).await.ok();
-        let reached = self.reached(now);
+        let reached = self.shared().reached();
         let deletion = JobDeletion { id: record.id, expected_version, before: before.as_ref(), spare, now, reached };
         match self.store().delete_job(deletion).await? {
             Deleted::Done => {

@@ -57,7 +57,7 @@ pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<Prob
     for count in LANES {
         lanes.push(with_lanes(store, &ids, token, plan, count).await?);
     }
-    store.release(token).await?;
+    store.release(token, Timestamp::EPOCH).await?;
     Ok(lanes)
 }
 

@@ -283,8 +283,9 @@ pub trait Cluster {
         Trouble::Refuses
     }
 
-    /// Gives the lease back: it ends now. Does nothing where the epoch is gone.
-    async fn release(&self, token: LeaseToken) -> Result<()>;
+    /// Gives the lease back: it ends now. Where the database's clock stepped back it ends when that has come to where it was
+    /// (`reached`): what was due by then may have been sent. Does nothing where the epoch is gone.
+    async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()>;
 
     /// Every node, by id.
     async fn nodes(&self) -> Result<Vec<Node>>;

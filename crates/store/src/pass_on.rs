@@ -132,7 +132,7 @@ macro_rules! pass_on {
                 fn now() -> Timestamp;
                 fn join(request: &JoinRequest) -> Join;
                 fn renew(token: LeaseToken, lease: Duration) -> Option<Timestamp>;
-                fn release(token: LeaseToken) -> ();
+                fn release(token: LeaseToken, reached: Timestamp) -> ();
                 fn nodes() -> Vec<Node>;
                 fn report_node(token: LeaseToken, report: &NodeReport) -> ();
                 fn set_node_switch(name: &str, switch: Switch) -> bool;

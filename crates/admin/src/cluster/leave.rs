@@ -35,7 +35,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     }
     let token = shared.membership.token();
     shared.membership.give_back();
-    if let Err(error) = shared.store.release(token).await {
+    if let Err(error) = shared.store.release(token, shared.reached()).await {
         tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
     }
     lifecycle.hard.cancel();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{Run, RunStatus};
+use rondel_core::{Run, RunStatus, Timestamp};
 
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
@@ -25,7 +25,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
 
     let nodes = [dead.node, living.node];
     assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), Adoption::default(), "nobody is dead");
-    store.release(dead).await.unwrap();
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
     let ended_at = store.nodes().await.unwrap().into_iter().find(|node| node.id == dead.node).unwrap().lease_until;
     assert_eq!(
         store.adopt(LeaseToken { epoch: 9, ..a }, &nodes, 10).await.unwrap(),
@@ -70,7 +70,7 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
         claim(store, dead, &job, of_job.to_vec()).await;
         rows.push(of_job.map(|run| run.id));
     }
-    store.release(dead).await.unwrap();
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
     let ids = |adoption: Adoption| adoption.runs.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>();
     assert_eq!(ids(store.adopt(other, &[dead.node], 2).await.unwrap()), rows[0]);
     let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
@@ -93,7 +93,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     // As where the clock has stepped back: the next lease ends sooner than the one before it.
     let shorter = JoinRequest { lease: LEASE / 4, held: Some(first), ..request.clone() };
     let second = joined(&shorter).await;
-    store.release(second).await.unwrap();
+    store.release(second, Timestamp::EPOCH).await.unwrap();
     let third = joined(&request).await;
     let mut adopted = store.adopt(third, &[], 10).await.unwrap().runs;
     adopted.sort_by_key(|adopted| adopted.run.due_at);
@@ -111,9 +111,9 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     // Of this one's job nothing is open, so it keeps its home.
     let over = super::pending(store, sleeper).await;
     finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
-    store.release(sleeper).await.unwrap();
+    store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "nobody has fenced it");
-    store.release(sleeper).await.unwrap();
+    store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     let adopted = store.adopt(other, &[sleeper.node], 10).await.unwrap().runs;
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
     assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);

@@ -74,7 +74,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let other = if winner == a { b } else { a };
     let now = due(store, &job, &[winner.node]).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its home lives");
-    store.release(winner).await.unwrap();
+    store.release(winner, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it may renew its lease");
     let open = store.adopt(other, &[winner.node], 0).await.unwrap().runs;
     assert_eq!(open, [], "its epoch is over now");
@@ -109,7 +109,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
     let refused = Claimed { is_refused: true, ..Claimed::default() };
     assert_eq!(store.claim(old, &claims).await.unwrap(), refused);
-    store.release(token).await.unwrap();
+    store.release(token, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(token, &claims).await.unwrap(), refused);
     assert_eq!(due(store, &job, &[NOBODY]).await, Some(seen));
     assert_eq!(store.runs(&[row.id]).await.unwrap(), []);
@@ -180,7 +180,7 @@ pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let same_key = rondel_core::Run { id: RunId::new(super::next_id()), ..second.clone() };
     assert_eq!(store.request_run(b, same_key).await.unwrap(), second);
 
-    store.release(a).await.unwrap();
+    store.release(a, Timestamp::EPOCH).await.unwrap();
     let now = store.now().await.unwrap();
     let third = store.request_run(b, requested(&job, b, now)).await.unwrap();
     assert_eq!((third.node, third.node_epoch), (a.node, a.epoch), "the others are not adopted yet");

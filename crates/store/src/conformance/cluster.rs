@@ -67,10 +67,10 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(second, LeaseToken { epoch: 3, ..first });
     assert!(![ordinal, other].contains(&third));
     assert_eq!(store.renew(first, LEASE).await.unwrap(), None);
-    store.release(first).await.unwrap();
+    store.release(first, Timestamp::EPOCH).await.unwrap();
     assert!(matches!(store.join(&request).await.unwrap(), Join::Living { epoch: 3, .. }), "another's lease");
 
-    store.release(second).await.unwrap();
+    store.release(second, Timestamp::EPOCH).await.unwrap();
     let (third, _) =
         joined(store.join(&JoinRequest { lease: Duration::from_millis(30), ..request.clone() }).await.unwrap());
     assert_eq!(third.epoch, 4);
@@ -89,6 +89,17 @@ pub async fn nodes_that_join_at_once_differ(store: &dyn Store) {
     all.sort_by_key(|(token, _)| token.node);
     assert!(all[0].0.node < all[1].0.node && all[1].0.node < all[2].0.node);
     assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
+}
+
+/// What was due before the clock stepped back may have been sent: a lease that is given back then ends no earlier.
+pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
+    let token = join(store).await;
+    let end = async || super::homes::node(store, token.node).await.lease_until;
+    let reached = store.now().await.unwrap() + LEASE / 2;
+    store.release(token, reached).await.unwrap();
+    assert_eq!(end().await, reached);
+    store.release(token, Timestamp::EPOCH).await.unwrap();
+    assert!(end().await < reached);
 }
 
 /// A session that is open counts as heard until its lease ends, whatever was noted last: also after the lease was fenced, and
@@ -120,7 +131,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
-    store.release(dead).await.unwrap();
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.adopt(other, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
     assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "until the end of the lease that was fenced");
     assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), []);
@@ -130,12 +141,12 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
-    store.release(next).await.unwrap();
+    store.release(next, Timestamp::EPOCH).await.unwrap();
     for _ in 0..2 {
         let next = joined().await;
         assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "{next:?}");
         assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), [], "no longer for {next:?}");
-        store.release(next).await.unwrap();
+        store.release(next, Timestamp::EPOCH).await.unwrap();
     }
     assert!(store.open_session(other, &record).await.unwrap());
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -143,7 +154,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     store.close_session(other, record.id).await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
     let after = store.now().await.unwrap();
-    store.release(other).await.unwrap();
+    store.release(other, Timestamp::EPOCH).await.unwrap();
     let third = join(store).await;
     assert_eq!(store.adopt(third, &[other.node], 10).await.unwrap().fenced, [other.node]);
     assert_eq!(of(store.witnesses(closing).await.unwrap()).len(), 1, "until the stream ended");

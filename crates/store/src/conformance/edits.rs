@@ -149,7 +149,7 @@ pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change(store, job.id, &paused, None, now).await);
     let other = join(store).await;
-    store.release(token).await.unwrap();
+    store.release(token, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.adopt(other, &[token.node], 10).await.unwrap().runs, [], "nothing of it is open");
     let (record, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!((record.version, reopened.len()), (3, 4));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::{LATER_RUN, Outcome};
-use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
@@ -211,7 +211,7 @@ pub async fn a_limit_has_one_home(store: &dyn Store) {
     assert_eq!(store.limit_homes(second, &both).await.unwrap(), [first.node, second.node]);
     assert_eq!(store.adopt(first, &[second.node], 10).await.unwrap().fenced, [], "it lives");
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
-    store.release(second).await.unwrap();
+    store.release(second, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.adopt(first, &[second.node], 10).await.unwrap().fenced, [second.node]);
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, first.node]);
 }
@@ -219,7 +219,7 @@ pub async fn a_limit_has_one_home(store: &dyn Store) {
 /// Runs that were never sent go to another living node, and their job with them.
 pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     let (token, other, dead) = (join(store).await, join(store).await, join(store).await);
-    store.release(dead).await.unwrap();
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
     let rows: Vec<Run> = (0..3).map(|offset| run(&job, token, at + Duration::from_secs(offset))).collect();

@@ -76,8 +76,8 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
         assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
         jobs.push(job);
     }
-    store.release(forgotten).await.unwrap();
-    store.release(dead).await.unwrap();
+    store.release(forgotten, Timestamp::EPOCH).await.unwrap();
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
     let now = store.now().await.unwrap();
     while store.forget_nodes(now, 100).await.unwrap() > 0 {}

@@ -11,7 +11,7 @@ use crate::cluster::{HomeMove, Node, NodeReport};
 use crate::ledger::{Finish, MovedJobs};
 use crate::{LeaseToken, Store};
 
-async fn node(store: &dyn Store, id: NodeId) -> Node {
+pub(super) async fn node(store: &dyn Store, id: NodeId) -> Node {
     store.nodes().await.unwrap().into_iter().find(|node| node.id == id).unwrap()
 }
 
@@ -143,7 +143,7 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     let row = run(&busy, dead, at);
     claim(store, dead, &busy, vec![row.clone()]).await;
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0, "it lives");
-    store.release(dead).await.unwrap();
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.free_jobs(LeaseToken { epoch: 9, ..token }, dead.node, 10).await.unwrap(), 0);
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 1);
     let nobody = NodeId::new(0);
@@ -161,7 +161,7 @@ pub async fn nodes_are_forgotten(store: &dyn Store) {
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
     claim(store, home, &job(store, Some(at)).await, vec![]).await;
     for token in [gone, owner, home, newest] {
-        store.release(token).await.unwrap();
+        store.release(token, Timestamp::EPOCH).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(5)).await;
     let now = store.now().await.unwrap();

@@ -117,6 +117,7 @@ macro_rules! for_each_conformance_check {
             a_lease_is_held_by_one,
             nodes_that_join_at_once_differ,
             sessions_say_who_hears_whom,
+            a_lease_given_back_ends_where_the_clock_was,
             open_sessions_are_witnesses,
             due_jobs_come_in_order,
             a_job_is_claimed_once,

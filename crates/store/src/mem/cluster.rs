@@ -68,11 +68,11 @@ impl Cluster for MemStore {
         }))
     }
 
-    async fn release(&self, token: LeaseToken) -> Result<()> {
-        let now = self.now();
+    async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
+        let until = self.now().max(reached);
         let mut state = self.state();
         if let Some(held) = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch) {
-            held.node.lease_until = held.node.lease_until.min(now);
+            held.node.lease_until = held.node.lease_until.min(until);
         }
         Ok(())
     }

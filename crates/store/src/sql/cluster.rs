@@ -47,7 +47,7 @@ const RENEW_LEASE: Statement = Statement {
 };
 const END_LEASE: Statement = Statement {
     name: "end_lease",
-    text: "UPDATE node SET lease_until_ms = {now} WHERE id = ? AND epoch = ? AND lease_until_ms > {now}",
+    text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ? AND lease_until_ms > ?",
 };
 const INSERT_EXECUTOR: Statement = Statement {
     name: "insert_executor",
@@ -148,8 +148,9 @@ impl Cluster for SqlStore {
         self.find_trouble(error).await
     }
 
-    async fn release(&self, token: LeaseToken) -> Result<()> {
-        self.execute(Query::new(&END_LEASE).int(token.node.get()).int(token.epoch)).await?;
+    async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
+        let until = self.now().await?.max(reached);
+        self.execute(Query::new(&END_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until)).await?;
         Ok(())
     }
 
