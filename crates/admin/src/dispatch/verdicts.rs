@@ -107,6 +107,11 @@ impl DispatchLoop {
         if self.active.get(&settled.run).is_some_and(is_this) {
             self.active.remove(&settled.run);
         }
+        let is_newer = settled.owner.is_some_and(|owner| self.shared.in_memory.is_newer(settled.run, owner));
+        // It was settled by another way than the roll call: what that finds of it is over.
+        if !is_newer && self.rollcall.get(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
+            self.rollcall.remove(settled.run);
+        }
         let is_superseded = settled.finished == Finished::Superseded;
         if is_superseded && !self.shared.in_memory.forget_through(settled.run, settled.attempt) {
             // The word of an attempt that was given up: a later one may be anywhere by now.
