@@ -17,6 +17,9 @@ use crate::dispatch::{CalledRun, Event, Ready};
 use crate::engine::{Shared, chain};
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// How long after the end of another node's lease is looked for what it left: the database's clock says whether it is over,
+/// and this node's may be a little ahead of it.
+const AFTER_END: Duration = Duration::from_millis(50);
 /// How overdue an own run must be to be looked for in memory.
 const STRAY_AFTER: Duration = Duration::from_secs(1);
 const PAGE: u32 = 1_000;
@@ -53,6 +56,7 @@ impl AdoptLoop {
                 biased;
                 () = stop.cancelled() => return,
                 _ = period.tick() => {}
+                () = self.end_of_lease() => {}
                 () = self.shared.adopt_poke.notified() => {}
             }
             match self.tick().await {
@@ -63,6 +67,15 @@ impl AdoptLoop {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits until the next lease of another node has ended, unless it is renewed: what a dead node left is late already.
+    async fn end_of_lease(&self) {
+        let now = self.shared.clock.now();
+        match self.shared.membership.next_end(now - AFTER_END) {
+            Some(end) => tokio::time::sleep((end + AFTER_END).since(now)).await,
+            None => std::future::pending().await,
         }
     }
 
@@ -80,6 +93,8 @@ impl AdoptLoop {
         }
         if self.adopted.replace(held.token) != Some(held.token) {
             drop(self.shared.events.send(Event::Adopted(held.token)).await);
+            // Jobs that may be claimed from now on are due by now.
+            self.shared.scan_poke.notify_one();
         }
         self.take_strays(&held).await?;
         let cancels = self.shared.store.cancels(held.token).await?;
@@ -323,4 +338,66 @@ fn sort(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
     });
     let (unsent, maybe_sent): (Vec<_>, Vec<_>) = open.partition(|adopted| adopted.run.status == RunStatus::Pending);
     (unsent.into_iter().map(|adopted| adopted.run).collect(), maybe_sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{JobId, NamespaceId};
+    use rondel_store::{MemStore, Store};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::clock::Boot;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::lifecycle::Lifecycle;
+
+    const LEASE: Duration = Duration::from_secs(4);
+
+    /// Starts two servers so that one beats this much later in each second than the other, kills the one that has the job,
+    /// and answers how many milliseconds after the end of its lease the job is the other one's.
+    async fn gone_on_after(apart: Duration) -> u64 {
+        let began = Instant::now();
+        let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(move || Timestamp::from_millis(micros() / 1_000))));
+        let start = async |name: &str, lifecycle: &Lifecycle| {
+            let boot = Boot::Given(Arc::new(micros));
+            let config = EngineConfig { node_name: name.to_owned(), lease: LEASE, boot, ..EngineConfig::default() };
+            Engine::start(Arc::clone(&store), config, lifecycle).await.unwrap()
+        };
+        let (dies, lives) = (Lifecycle::new(), Lifecycle::new());
+        let dead = start("dies", &dies).await;
+        let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
+        let namespace = NamespaceId::new(1);
+        dead.create_job(namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3) + apart).await;
+        let heir = start("lives", &lives).await.token();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        dies.soft.cancel();
+        dies.hard.cancel();
+
+        let of_dead =
+            |nodes: Vec<rondel_store::cluster::Node>| nodes.into_iter().find(|node| node.name == "dies").unwrap();
+        let lease_until = of_dead(store.nodes().await.unwrap()).lease_until;
+        let limit = Instant::now() + Duration::from_secs(30);
+        let is_claimed = async || store.jobs_at(heir.node, JobId::new(0), 1).await.unwrap().len() == 1;
+        while !is_claimed().await {
+            assert!(Instant::now() < limit, "not claimed within 30 s");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let claimed_at = Timestamp::from_millis(micros() / 1_000);
+        assert!(claimed_at >= lease_until, "{claimed_at} {lease_until}");
+        lives.soft.cancel();
+        lives.hard.cancel();
+        u64::try_from(claimed_at.since(lease_until).as_millis()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_jobs_of_a_dead_server_go_on_as_its_lease_ends() {
+        for apart_ms in [0, 170, 340, 510, 680, 850] {
+            let late_ms = gone_on_after(Duration::from_millis(apart_ms)).await;
+            assert!(late_ms < 100, "beats {apart_ms} ms apart: {late_ms} ms late");
+        }
+    }
 }

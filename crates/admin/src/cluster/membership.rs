@@ -34,8 +34,6 @@ pub(crate) struct Membership {
     /// The node leaves, and what a renewal that is still under way answers changes nothing any more.
     is_given_back: AtomicBool,
     nodes: RwLock<Arc<Vec<Node>>>,
-    /// Homes whose due jobs this node may claim.
-    claimable: RwLock<Arc<Vec<NodeId>>>,
     /// Leases that are over whose open runs this node has taken over: all of them.
     adopted: RwLock<Vec<Over>>,
     /// Since when the lease holds without a gap, by the boot-time clock.
@@ -60,7 +58,6 @@ impl Membership {
             until: AtomicI64::new(0),
             is_given_back: AtomicBool::new(false),
             nodes: RwLock::default(),
-            claimable: RwLock::default(),
             adopted: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
             had_gap: AtomicBool::new(false),
@@ -144,32 +141,35 @@ impl Membership {
         over.clone_into(&mut adopted);
     }
 
-    /// Takes in the list of nodes: jobs of this node, of nobody, and of dead nodes that it stands in for may be claimed.
-    /// A job whose open runs are still to be taken over, by whomever, would run beside itself.
+    /// Takes in the list of nodes.
     pub(crate) fn saw_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
-        let this = self.token().node;
-        let mut claimable = Vec::new();
-        if nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
-            claimable.push(NodeId::new(0));
-            let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let is_adopted = |node: &&Node| {
-                node.id != this && !node.is_living(now) && adopted.contains(&(node.id, node.lease_until))
-            };
-            claimable.extend(nodes.iter().filter(is_adopted).map(|node| node.id));
-        }
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
         let mut seated = self.seated.write().unwrap_or_else(PoisonError::into_inner);
         if seated.1 != takers {
             *seated = (now, takers);
         }
         drop(seated);
-        *self.claimable.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(claimable);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
-    /// Homes, beside this node itself, whose jobs it may claim where the strategy gives them to it.
-    pub(crate) fn claimable_homes(&self) -> Arc<Vec<NodeId>> {
-        Arc::clone(&self.claimable.read().unwrap_or_else(PoisonError::into_inner))
+    /// Homes, beside this node itself, whose jobs it may claim where the strategy gives them to it: nobody, and dead nodes
+    /// whose open runs are known here. A job whose open runs are still to be taken over, by whomever, would run beside itself.
+    pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
+        let (this, nodes) = (self.token().node, self.nodes());
+        if !nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
+            return Vec::new();
+        }
+        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+        let is_adopted =
+            |node: &&Node| node.id != this && !node.is_living(now) && adopted.contains(&(node.id, node.lease_until));
+        let dead = nodes.iter().filter(is_adopted).map(|node| node.id);
+        std::iter::once(NodeId::new(0)).chain(dead).collect()
+    }
+
+    /// When the next lease of another node ends, as far as is known here.
+    pub(crate) fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
+        let this = self.token().node;
+        self.nodes().iter().filter(|node| node.id != this && node.is_living(now)).map(|node| node.lease_until).min()
     }
 
     /// The nodes among which jobs are shared out.
@@ -310,17 +310,28 @@ mod tests {
         let now = Timestamp::from_secs(50);
         membership.adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
         membership.saw_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
-        assert_eq!(*membership.claimable_homes(), [NodeId::new(0), NodeId::new(2)]);
+        assert_eq!(membership.claimable_homes(now), [NodeId::new(0), NodeId::new(2)]);
         // It came back, and its lease ended anew: what it has open by now nobody has taken over.
         membership.saw_nodes(vec![node(1, 100), node(2, 20), node(3, 10)], now);
-        assert_eq!(*membership.claimable_homes(), [NodeId::new(0)]);
+        assert_eq!(membership.claimable_homes(now), [NodeId::new(0)]);
         let mut switched = node(1, 100);
         switched.switch = Switch::Stopped;
         membership.saw_nodes(vec![switched, node(2, 10), node(3, 100)], now);
-        assert_eq!(*membership.claimable_homes(), []);
+        assert_eq!(membership.claimable_homes(now), []);
         assert_eq!(membership.switch(), Switch::Stopped);
         assert_eq!(membership.seats(now).iter().map(|seat| seat.node).collect::<Vec<_>>(), [NodeId::new(3)]);
         assert!(membership.is_unsettled(now) && membership.is_unsettled(now + Duration::from_secs(40)));
+    }
+
+    #[test]
+    fn the_next_end_is_that_of_another_living_node() {
+        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
+        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
+        let now = Timestamp::from_secs(50);
+        membership.saw_nodes(vec![node(1, 51), node(2, 50)], now);
+        assert_eq!(membership.next_end(now), None);
+        membership.saw_nodes(vec![node(1, 51), node(2, 50), node(3, 60), node(4, 53)], now);
+        assert_eq!(membership.next_end(now), Some(Timestamp::from_secs(53)));
     }
 
     #[test]

@@ -90,8 +90,8 @@ impl ScanLoop {
         if !self.shared.has_adopted() || self.is_full() {
             return Ok(());
         }
-        let homes = self.shared.membership.claimable_homes();
         let now = self.shared.clock.now();
+        let homes = self.shared.membership.claimable_homes(now);
         let config = &self.shared.config;
         let overdue_before = now - config.look_ahead;
         let (near, budget) = (now + config.near, config.backlog_budget);
