@@ -132,6 +132,7 @@ impl AdoptLoop {
         // Until all is told: an answer that is lost may have been that of a commit.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let fenced = loop {
+            let last = self.shared.departing.last();
             let Adoption { runs: adopted, fenced, is_refused } =
                 self.shared.store.adopt(held.token, &dead, self.shared.config.adopt_page).await?;
             if is_refused {
@@ -141,6 +142,9 @@ impl AdoptLoop {
                 break fenced;
             }
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
+            // This node may have given them to the dead one. What is left of that time in its memory is still not to start.
+            let back = self.shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
+            self.shared.departing.came_back(back, last);
             let (awaiting, adopted): (Vec<_>, Vec<_>) =
                 adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
             let awaiting: Vec<Run> = awaiting.into_iter().map(|adopted| adopted.run).collect();

@@ -4,7 +4,7 @@
 //! for its own still; here it is stopped. A run that stayed after all is found by the standing query for strays.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rondel_core::{RunId, Timestamp};
@@ -13,30 +13,62 @@ use rondel_core::{RunId, Timestamp};
 const KEPT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(crate) struct Departing(Mutex<HashMap<RunId, Timestamp>>);
+pub(crate) struct Departing(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// When each is due, and with which giving it went.
+    runs: HashMap<RunId, (Timestamp, Giving)>,
+    last: Giving,
+}
+
+/// One giving away of runs; a later one is the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Giving(u64);
 
 impl Departing {
     /// These are on their way, each with the instant at which it is due.
     pub(crate) fn begin(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(runs);
+        let mut known = self.lock();
+        known.last.0 += 1;
+        let giving = known.last;
+        known.runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, giving))));
     }
 
     /// These stay after all.
     pub(crate) fn stay(&self, runs: impl IntoIterator<Item = RunId>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         for run in runs {
-            known.remove(&run);
+            known.runs.remove(&run);
+        }
+    }
+
+    /// The last giving up to now.
+    pub(crate) fn last(&self) -> Giving {
+        self.lock().last
+    }
+
+    /// These were taken over from whom they went to with this giving or one before it: they are this node's again.
+    pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: Giving) {
+        let mut known = self.lock();
+        for run in runs {
+            if known.runs.get(&run).is_some_and(|(_, giving)| *giving <= last) {
+                known.runs.remove(&run);
+            }
         }
     }
 
     /// Forgets those that were due long ago.
     pub(crate) fn forget(&self, now: Timestamp) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, due_at| *due_at + KEPT > now);
+        self.lock().runs.retain(|_, (due_at, _)| *due_at + KEPT > now);
     }
 
     pub(crate) fn has(&self, run: RunId) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        !known.is_empty() && known.contains_key(&run)
+        self.lock().runs.contains_key(&run)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,5 +86,16 @@ mod tests {
         assert_eq!((departing.has(RunId::new(1)), departing.has(RunId::new(2))), (true, false));
         departing.forget(at + KEPT);
         assert!(!departing.has(RunId::new(1)));
+    }
+
+    #[test]
+    fn a_run_that_was_taken_over_starts_here_unless_it_was_given_again_meanwhile() {
+        let departing = Departing::default();
+        let at = Timestamp::from_secs(100);
+        departing.begin([(RunId::new(1), at), (RunId::new(2), at)]);
+        let last = departing.last();
+        departing.begin([(RunId::new(2), at)]);
+        departing.came_back([RunId::new(1), RunId::new(2), RunId::new(3)], last);
+        assert_eq!((departing.has(RunId::new(1)), departing.has(RunId::new(2))), (false, true));
     }
 }
