@@ -303,6 +303,13 @@ impl Executor {
         self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
     }
 
+    /// Comes also before each run begins: it may be somebody else's by now.
+    fn heed_silence(self: &Arc<Self>) {
+        if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
+            self.silenced();
+        }
+    }
+
     /// Whether no server has said a word for too long.
     fn was_silent(&self) -> bool {
         let heard = *lock(&self.heard_ms);
@@ -379,8 +386,12 @@ impl Executor {
 
     /// The handler: what it does is drawn from the run, so that it does not depend on what else happens.
     async fn handle(self: Arc<Self>, key: Key) {
+        self.heed_silence();
         let Some(held) = lock(&self.desk).held.get(&key).cloned() else { return };
         let trigger = held.trigger.clone();
+        if let Some(cause) = held.stop {
+            return self.end(key, result(&trigger, stopped(cause), self.world().now()));
+        }
         let place = self.note_start(&held);
         let mut chance = Chance::new(mix(key.0.unsigned_abs()) ^ u64::from(key.1.unsigned_abs()));
         let (length, ending) = plan(&mut chance);
@@ -468,9 +479,7 @@ impl Executor {
             desk.resend_due(now);
             desk.announce(now, ANNOUNCE_AFTER);
             drop(desk);
-            if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
-                self.silenced();
-            }
+            self.heed_silence();
         }
     }
 }

@@ -17,8 +17,8 @@ pub(crate) struct Departing(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// When each is due, and with which giving it went.
-    runs: HashMap<RunId, (Timestamp, Giving)>,
+    /// When each is due, and with which giving it went; without one it does not come back.
+    runs: HashMap<RunId, (Timestamp, Option<Giving>)>,
     last: Giving,
 }
 
@@ -32,7 +32,16 @@ impl Departing {
         let mut known = self.lock();
         known.last.0 += 1;
         let giving = known.last;
-        known.runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, giving))));
+        for (run, due_at) in runs {
+            let (due, with) = known.runs.entry(run).or_insert((due_at, Some(giving)));
+            (*due, *with) = (due_at, with.map(|_| giving));
+        }
+    }
+
+    /// The same of runs that the dispatcher forgets as they go, while the ring may still have them: should they come back, nobody
+    /// could tell what comes out of the ring from what was taken over.
+    pub(crate) fn begin_for_good(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
+        self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }
 
     /// These stay after all.
@@ -52,7 +61,7 @@ impl Departing {
     pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: Giving) {
         let mut known = self.lock();
         for run in runs {
-            if known.runs.get(&run).is_some_and(|(_, giving)| *giving <= last) {
+            if known.runs.get(&run).is_some_and(|(_, giving)| giving.is_some_and(|giving| giving <= last)) {
                 known.runs.remove(&run);
             }
         }
@@ -93,9 +102,10 @@ mod tests {
         let departing = Departing::default();
         let at = Timestamp::from_secs(100);
         departing.begin([(RunId::new(1), at), (RunId::new(2), at)]);
+        departing.begin_for_good([(RunId::new(3), at)]);
         let last = departing.last();
         departing.begin([(RunId::new(2), at)]);
-        departing.came_back([RunId::new(1), RunId::new(2), RunId::new(3)], last);
-        assert_eq!((departing.has(RunId::new(1)), departing.has(RunId::new(2))), (false, true));
+        departing.came_back([1, 2, 3, 4].map(RunId::new), last);
+        assert_eq!([1, 2, 3, 4].map(|run| departing.has(RunId::new(run))), [false, true, true, false]);
     }
 }

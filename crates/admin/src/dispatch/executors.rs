@@ -121,11 +121,12 @@ impl Executors {
     }
 
     /// The name under which this executor is known here. Two that share one are told apart: only the journal in a data
-    /// directory proves that one is the other's successor.
+    /// directory proves that one is the other's successor, or that both had the directory of a third one after it.
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
         let is_other = |online: &Online| {
             let id = online.session.executor;
-            id != executor.id && predecessor != Some(id) && online.name == executor.name
+            let is_before = predecessor.is_some() && [Some(id), online.report.predecessor].contains(&predecessor);
+            id != executor.id && !is_before && online.name == executor.name
         };
         match self.in_app(executor.app).any(is_other) {
             true => format!("{}{SUFFIX}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
@@ -273,9 +274,17 @@ mod tests {
         assert_eq!(join(&mut executors, 0xabc_def0, None), "pod~bcdef0");
         assert_eq!(join(&mut executors, 1, None), "pod", "the same one again");
         assert_eq!(join(&mut executors, 3, Some(1)), "pod", "its successor");
+        assert_eq!(
+            join(&mut executors, 4, Some(1)),
+            "pod",
+            "the next one, where no server had answered the one before"
+        );
         let job = definition(&json!({"select": {"executors": ["pod"]}}));
         let fit = executors.fit(AppId::new(1), &job.job);
-        assert_eq!(fit.iter().map(|online| online.name.as_str()).collect::<Vec<_>>(), ["pod", "pod", "pod~bcdef0"]);
+        assert_eq!(
+            fit.iter().map(|online| online.name.as_str()).collect::<Vec<_>>(),
+            ["pod", "pod", "pod", "pod~bcdef0"]
+        );
     }
 
     #[test]

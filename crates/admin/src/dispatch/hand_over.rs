@@ -116,7 +116,7 @@ impl StepLoop {
         let unsent = jobs.iter().flat_map(|job| unsent.remove(job).unwrap_or_default());
         let runs: Vec<(RunId, Timestamp)> = unsent.map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
-        shared.departing.begin(runs);
+        shared.departing.begin_for_good(runs);
         let given = shared.store.hand_over(held.token, &ids, to).await;
         let gone = match given {
             Ok(gone) => gone,

@@ -113,9 +113,14 @@ impl DispatchLoop {
     }
 
     /// What this node itself sent under its lease before, and still waits for, need not be asked about: it is this lease's now.
-    /// What it had given up is called: that end stands under the lease before, and is refused.
+    /// What it had given up is called: that end stands under the lease before, and is refused. Of an attempt before nothing is
+    /// in hand any more: somebody has gone on with the run since.
     fn unless_in_hand(&mut self, called: CalledRun) -> Option<CalledRun> {
         let run = &called.ready.run;
+        if self.active.get(&run.id).is_some_and(|active| active.ready.run.attempt < run.attempt) {
+            self.free_active(run.id);
+            self.deadlines.forget(run.id);
+        }
         match self.active.get_mut(&run.id).filter(|active| active.ready.run.attempt == run.attempt) {
             Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
                 self.active.remove(&run.id);

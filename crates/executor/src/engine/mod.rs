@@ -130,6 +130,7 @@ impl Engine {
 
     async fn run(self: &Arc<Self>, run: RunContext) {
         let Some(handler) = self.setup.handlers.get(run.handler()).cloned() else { return };
+        self.heed_silence();
         rondel_failpoint::pass("executor.starting");
         let span = trace::span(&run);
         let execution = async {
@@ -150,6 +151,14 @@ impl Engine {
     fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
         self.desk().stop(cause, which, Instant::now());
         self.poke();
+    }
+
+    /// Where no server has answered for too long, what must not run twice stops. That is also looked at before each run begins: a
+    /// process that stood still may come to itself there, and the run be somebody else's by now.
+    fn heed_silence(&self) {
+        if let Some(length) = self.silence.exceeded(host::uptime()) {
+            self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
+        }
     }
 
     /// Makes the verdict of runs that should have ended and have not, because their handlers hold their threads.

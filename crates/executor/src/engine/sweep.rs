@@ -6,9 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Engine;
-use crate::host;
 use crate::lifecycle::lock;
-use crate::run::{RunContext, StopCause};
 
 mod pulse;
 use pulse::Pulse;
@@ -58,12 +56,10 @@ impl SweepLoop {
             desk.announce_progress(runs);
         }
         drop(desk);
+        self.engine.heed_silence();
         self.engine.end_stuck(now);
         if let Some(handlers) = self.engine.handlers_on.get() {
             self.pulse.feel(handlers, &self.engine.setup.lifecycle.tracker, now);
-        }
-        if let Some(length) = self.engine.silence.exceeded(host::uptime()) {
-            self.engine.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
         }
     }
 

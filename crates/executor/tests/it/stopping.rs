@@ -1,6 +1,7 @@
 //! Timeouts, cancels, silence and the way out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rondel::{Cancel, JobError, Params, Timing};
@@ -151,6 +152,36 @@ async fn without_any_answer_serial_runs_stop_and_others_go_on() {
         assert!(result.message.starts_with("stopped: no server answered for 500ms"), "{result:?}");
     }
     assert_eq!(server.count_results(3), 0);
+    running.crash().await;
+}
+
+/// A process that stood still may find a slot free before anything else.
+#[tokio::test]
+async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
+    let server = FakeServer::start().await;
+    let (through, begun) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let (end, begin) = (Arc::clone(&through), Arc::clone(&begun));
+    let busy = move || {
+        let end = Arc::clone(&end);
+        async move { end.notified().await }
+    };
+    let waiting = move || {
+        begin.store(true, Ordering::Relaxed);
+        async {}
+    };
+    let silence = Duration::from_millis(300);
+    // Nothing but the free slot makes it look.
+    let timing = Timing { silence: Some(silence), sweep_period: Duration::from_secs(60), ..quick() };
+    let builder = builder(&server).handler("busy", busy).handler("waiting", waiting).slots(1);
+    let running = Running::start(builder.timing(timing));
+    server.trigger_all(vec![trigger(1, "busy"), Trigger { serial: true, ..trigger(2, "waiting") }]).await;
+    server.reply(2, Kind::Accepted).await;
+    server.set_answers(false);
+    tokio::time::sleep(silence * 2).await;
+    through.notify_one();
+    let result = server.result(2).await;
+    assert!(result.message.starts_with("stopped: no server answered for 300ms"), "{result:?}");
+    assert!(!begun.load(Ordering::Relaxed));
     running.crash().await;
 }
 
