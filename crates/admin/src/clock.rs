@@ -84,6 +84,12 @@ impl Clock {
         self.boot.micros()
     }
 
+    /// When an instant of the database's clock was, or will be, by the boot-time clock.
+    #[must_use]
+    pub fn boot_micros_at(&self, at: Timestamp) -> i64 {
+        at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
+    }
+
     /// The present.
     #[must_use]
     pub fn now(&self) -> Timestamp {

@@ -341,7 +341,7 @@ pub trait Ledger {
     async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>>;
 
     /// Takes the mark off runs that are known not to have been received, or not to have begun: they are pending, also where they
-    /// were noted as running while they waited in their executor's hands.
+    /// were noted as running, marked or not, while they waited in their executor's hands.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
     /// Notes that these runs are in an executor's hands: `pending` becomes `running`.

@@ -49,8 +49,11 @@ impl DispatchLoop {
             self.parked.remove(*run);
             self.leave_gate(*run, now);
         }
+        // What stayed is tried again with the next round.
+        if !runs.is_empty() {
+            self.limits.ask_again();
+        }
         self.shared.in_memory.forget(runs);
-        self.limits.ask_again();
     }
 
     /// These runs may be another node's now. What of them has passed its gate keeps its place until that is known.

@@ -124,15 +124,16 @@ impl Limits {
         waiting.take(count).map(|waiting| waiting.ready.run.job).collect()
     }
 
-    /// Which limit holds the run back, if one does.
+    /// Which limit holds the run back, if one does. A broadcast counts by its shards; but it is cut where its limits are counted,
+    /// for with shards its job cannot go there any more.
     pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
-        if ready.run.is_root() {
-            return None;
-        }
         if self.is_cluster
             && let Some(name) = names(ready).find(|name| !self.own.contains(name))
         {
             return Some(LimitKey::Home(name));
+        }
+        if ready.run.is_root() {
+            return None;
         }
         if let Some((key, spec)) = concurrency(ready).filter(|_| !self.held.contains_key(&ready.run.id))
             && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= size(spec.max))
@@ -423,6 +424,17 @@ mod tests {
         // Another node took over: who counts is asked anew.
         limits.retain(|_| false);
         assert!(!send(&mut limits, &ready(4, &job), at(0)));
+        let broadcast = definition(&json!({"route": "broadcast", "concurrency": {"key": "other", "max": 1}}));
+        let whole = ready(5, &broadcast);
+        let root = Ready { run: whole.run.clone().for_all_shards(), ..whole };
+        let other = LimitName { namespace: NamespaceId::new(1), key: "other".to_owned() };
+        assert_eq!(
+            limits.holding_back(&root, at(0)),
+            Some(LimitKey::Home(other.clone())),
+            "it is cut where they count"
+        );
+        limits.own(other);
+        assert_eq!(limits.holding_back(&root, at(0)), None, "it counts by its shards");
     }
 
     #[test]

@@ -18,14 +18,14 @@ use crate::metrics::Counted;
 /// Who asks.
 const WATCH: &str = "the server, for its timeout is over";
 
-/// The deadlines of runs whose handlers have begun.
+/// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's makes no run longer.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(BTreeMap<RunId, Deadline>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Deadline {
     attempt: i32,
-    at: Timestamp,
+    at_micros: i64,
     is_asked: bool,
 }
 
@@ -37,12 +37,12 @@ enum Overdue {
 }
 
 impl Deadlines {
-    /// The handler of this attempt began then.
-    pub(crate) fn began(&mut self, ready: &Ready, at: Timestamp) {
+    /// The handler of this attempt began then, in microseconds of the boot-time clock.
+    pub(crate) fn began(&mut self, ready: &Ready, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             self.0.entry(ready.run.id).or_insert(Deadline {
                 attempt: ready.run.attempt,
-                at: at + timeout,
+                at_micros: after(at_micros, timeout),
                 is_asked: false,
             });
         }
@@ -65,19 +65,23 @@ impl Deadlines {
     }
 
     /// What is past its deadline by one of the patiences of [`EngineConfig`](crate::EngineConfig).
-    fn overdue(&self, now: Timestamp, (ask, give_up): (Duration, Duration)) -> Vec<(RunId, i32, Overdue)> {
+    fn overdue(&self, now_micros: i64, (ask, give_up): (Duration, Duration)) -> Vec<(RunId, i32, Overdue)> {
         let what = |deadline: &Deadline| {
-            let asks = (now >= deadline.at + ask).then_some(Overdue::Ask);
-            if now >= deadline.at + give_up { Some(Overdue::GiveUp) } else { asks }
+            let asks = (now_micros >= after(deadline.at_micros, ask)).then_some(Overdue::Ask);
+            if now_micros >= after(deadline.at_micros, give_up) { Some(Overdue::GiveUp) } else { asks }
         };
         self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, what(deadline)?))).collect()
     }
 }
 
+fn after(micros: i64, length: Duration) -> i64 {
+    micros.saturating_add(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
+}
+
 impl DispatchLoop {
     pub(super) fn watch_deadlines(&mut self, now: Timestamp) {
         let patience = (self.shared.config.overdue_ask, self.shared.config.overdue_give_up);
-        for (run, attempt, what) in self.deadlines.overdue(now, patience) {
+        for (run, attempt, what) in self.deadlines.overdue(self.shared.clock.boot_micros(), patience) {
             let active = self.active.get(&run).filter(|active| active.ready.run.attempt == attempt);
             let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
                 continue;
@@ -127,23 +131,24 @@ mod tests {
 
     #[test]
     fn who_goes_on_past_its_deadline_is_asked_and_then_given_up() {
+        let at = |second: i64| second * 1_000_000;
         let mut deadlines = Deadlines::default();
-        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), Timestamp::from_secs(100));
-        deadlines.began(&ready(2, &definition(&json!({}))), Timestamp::from_secs(100));
+        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(100));
+        deadlines.began(&ready(2, &definition(&json!({}))), at(100));
         let run = RunId::new(1_000);
         // Said twice, it began when it was said first.
-        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), Timestamp::from_secs(120));
+        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(120));
         for (second, what) in
             [(149, None), (150, Some(Overdue::Ask)), (189, Some(Overdue::Ask)), (190, Some(Overdue::GiveUp))]
         {
             let expected: Vec<_> = what.map(|what| (run, 1, what)).into_iter().collect();
-            assert_eq!(deadlines.overdue(Timestamp::from_secs(second), PATIENCE), expected, "{second}");
+            assert_eq!(deadlines.overdue(at(second), PATIENCE), expected, "{second}");
         }
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::Cancelled);
         deadlines.asked(run);
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::TimedOut);
         assert_eq!(deadlines.judge(run, Outcome::Succeeded), Outcome::Succeeded);
         deadlines.forget(run);
-        assert_eq!(deadlines.overdue(Timestamp::from_secs(500), PATIENCE), []);
+        assert_eq!(deadlines.overdue(at(500), PATIENCE), []);
     }
 }

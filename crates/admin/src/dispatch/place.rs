@@ -102,6 +102,7 @@ impl DispatchLoop {
         };
         if ready.run.is_root() {
             if ready.run.shard_total.is_none() {
+                let ready = self.unless_held_back(ready, now)?;
                 return self.expand(ready, now);
             }
             // It is under way by its shards, and never sent itself.
@@ -210,11 +211,15 @@ impl DispatchLoop {
         let (mut unmark, mut gone) = (Vec::new(), Vec::new());
         for run in runs {
             let Some(active) = self.free_active(*run) else { continue };
-            if active.ready.definition.job.delivery == Delivery::AtMostOnce {
+            let job = &active.ready.definition.job;
+            // Another server takes the word of nobody but whom the row names: it may be the next one's. The shard of a broadcast
+            // goes to the same one again.
+            let is_named = active.phase == Phase::Noted && !(job.is_sharded() && job.shards.is_none());
+            if job.delivery == Delivery::AtMostOnce || is_named {
                 unmark.push((*run, active.ready.run.attempt));
             }
             // What a leaving server gets back is not tried anew: it goes to another one with its job.
-            if active.ready.token() == token && self.drain.is_none() {
+            if active.ready.token() == token && !self.is_draining {
                 self.give_back(&active.ready, now);
                 self.parked.push(Waiting { ready: active.ready, since: now });
             } else {

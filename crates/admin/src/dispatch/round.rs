@@ -171,7 +171,7 @@ impl DispatchLoop {
         let name = self.executors.get(executor).map(|online| online.name.clone()).unwrap_or_default();
         self.gates.hold_at(&ready, executor);
         if let Some(started_at) = ready.run.started_at {
-            self.deadlines.began(&ready, started_at);
+            self.deadlines.began(&ready, self.shared.clock.boot_micros_at(started_at));
         }
         let phase = if ready.run.executor_id.is_some() && ready.run.status == RunStatus::Running {
             Phase::Noted

@@ -169,7 +169,10 @@ pub(crate) struct DispatchLoop {
     pub(super) next_look_at: Timestamp,
     pub(super) next_seek_at: Timestamp,
     pub(super) next_round_at: Timestamp,
-    pub(super) drain: Option<oneshot::Sender<()>>,
+    /// The server leaves: nothing is sent any more.
+    pub(super) is_draining: bool,
+    /// Who waits until nothing is in an executor's hands.
+    pub(super) drained: Option<oneshot::Sender<()>>,
 }
 
 impl DispatchLoop {
@@ -210,7 +213,8 @@ impl DispatchLoop {
             next_look_at: next_round_at,
             next_seek_at: next_round_at,
             next_round_at,
-            drain: None,
+            is_draining: false,
+            drained: None,
         }
     }
 
@@ -321,7 +325,7 @@ impl DispatchLoop {
                 for online in self.executors.all() {
                     online.session.send(v1::server_message::Body::Drain(v1::Drain { grace_ms }));
                 }
-                self.drain = Some(done);
+                (self.is_draining, self.drained) = (true, Some(done));
             }
         }
     }
@@ -354,7 +358,7 @@ impl DispatchLoop {
     fn answer_drain(&mut self) {
         if self.active.is_empty()
             && self.unmarking == 0
-            && let Some(done) = self.drain.take()
+            && let Some(done) = self.drained.take()
         {
             // Nobody waits any more where the grace is over.
             done.send(()).ok();

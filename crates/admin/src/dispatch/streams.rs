@@ -125,7 +125,7 @@ impl DispatchLoop {
             match reply {
                 Reply::Accepted => self.shared.metrics.accepted.observe(waited),
                 Reply::Refused(..) => self.shared.metrics.refused.observe(waited),
-                Reply::Started => self.deadlines.began(&active.ready, now),
+                Reply::Started => self.deadlines.began(&active.ready, self.shared.clock.boot_micros()),
             }
             if let Reply::Refused(why, _) = reply {
                 let handler = active.ready.definition.job.handler.clone();

@@ -18,7 +18,7 @@ impl DispatchLoop {
     /// A run is due: through the job's gate, then to an executor.
     pub(super) fn start(&mut self, ready: Ready, now: Timestamp) {
         let is_given = self.shared.departing.has(ready.run.id);
-        if is_given || self.drain.is_some() || ready.token() != self.shared.membership.token() {
+        if is_given || self.is_draining || ready.token() != self.shared.membership.token() {
             self.shared.in_memory.forget_of([(ready.run.id, ready.token())]);
             return;
         }

@@ -73,6 +73,12 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     assert_eq!(read(store, first.id).await.status, RunStatus::Running);
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
+    // The same without a mark: the job is at least once.
+    store.note_running(token, &hands[..1]).await.unwrap();
+    store.unmark(token, &[(first.id, 2)]).await.unwrap();
+    assert_eq!(read(store, first.id).await.executor.as_deref(), Some("a"));
+    store.unmark(token, &[(first.id, 1)]).await.unwrap();
+    assert_eq!(read(store, first.id).await, first);
 }
 
 /// Pending becomes running; what is over stays over. The tick reads where runs stand.

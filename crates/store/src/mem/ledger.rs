@@ -157,7 +157,7 @@ impl Ledger for MemStore {
         let mut state = self.state();
         for (id, attempt) in runs {
             let is_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
-            let is_this = |run: &&mut Run| run.attempt == *attempt && run.marked_at.is_some();
+            let is_this = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
             if let Some(run) = state.own(token, *id).filter(is_held).filter(is_this) {
                 (run.executor, run.executor_id, run.marked_at) = (None, None, None);
                 (run.status, run.started_at) = (RunStatus::Pending, None);

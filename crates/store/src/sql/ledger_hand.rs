@@ -32,11 +32,11 @@ const LOCK_OWN_PENDING: Statement = Statement {
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status = 'pending'{end} ORDER BY id {for_update}",
 };
-/// Noted as running it may be, too: it waited in its executor's hands.
-const LOCK_OWN_MARKED: Statement = Statement {
-    name: "lock_own_marked",
+/// Marked, or noted as running while it waited in its executor's hands.
+const LOCK_OWN_IN_HAND: Statement = Statement {
+    name: "lock_own_in_hand",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
-           AND status IN ('pending', 'running'){end} ORDER BY id {for_update}",
+           AND status IN ('pending', 'running') AND executor_id IS NOT NULL{end} ORDER BY id {for_update}",
 };
 const MARK_RUNS: Statement = Statement {
     name: "mark_runs",
@@ -96,8 +96,8 @@ impl SqlStore {
         transact!(self, "unmark", |tx| {
             for chunk in ids.chunks(CHUNK_MAX) {
                 let mut held = Vec::with_capacity(chunk.len());
-                for (id, attempt, marked) in tx.lock_own_open(&LOCK_OWN_MARKED, token, chunk).await? {
-                    if marked && attempts.get(&id) == Some(&attempt) {
+                for (id, attempt, _) in tx.lock_own_open(&LOCK_OWN_IN_HAND, token, chunk).await? {
+                    if attempts.get(&id) == Some(&attempt) {
                         held.push(id);
                     }
                 }
