@@ -42,6 +42,7 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::{CancelElsewhere, Finish, Finished, LimitName, RunCheck};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::definitions::Compiled;
 use crate::registry::OnlineExecutor;
@@ -104,6 +105,8 @@ pub(crate) struct SessionHandle {
     /// Rises with each stream that is opened to this process.
     pub(crate) number: u64,
     pub(crate) sender: mpsc::Sender<v1::ServerMessage>,
+    /// Another stream of the executor has taken this one's place.
+    pub(crate) replaced: CancellationToken,
 }
 
 impl SessionHandle {

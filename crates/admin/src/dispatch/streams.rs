@@ -19,9 +19,12 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 impl DispatchLoop {
     pub(super) fn joined(&mut self, session: SessionHandle, executor: OnlineExecutor, report: Report, now: Timestamp) {
-        if self.executors.get(executor.id).is_some_and(|online| online.session.number > session.number) {
-            // An older stream that was slower on its way here: it ends by itself.
-            return;
+        // Of two streams one counts. Which of them lives only the executor knows: the other one is ended, so that it comes anew
+        // where it was that one.
+        match self.executors.get(executor.id).map(|online| &online.session) {
+            Some(newer) if newer.number > session.number => return session.replaced.cancel(),
+            Some(older) => older.replaced.cancel(),
+            None => {}
         }
         let name = self.executors.distinct_name(&executor, report.predecessor);
         let executor = OnlineExecutor { name, ..executor };

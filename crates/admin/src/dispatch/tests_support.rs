@@ -7,6 +7,7 @@ use rondel_core::run::RunOf;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_proto::v1;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{Ready, SessionHandle};
 use crate::definitions::Compiled;
@@ -65,5 +66,5 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         last_seen_at: Timestamp::EPOCH,
         draining: false,
     };
-    (SessionHandle { executor: id, number, sender }, online, receiver)
+    (SessionHandle { executor: id, number, sender, replaced: CancellationToken::new() }, online, receiver)
 }

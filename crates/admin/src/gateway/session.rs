@@ -59,7 +59,7 @@ impl Session {
         if !is_own {
             return Err(Status::already_exists("an executor of another app has this incarnation"));
         }
-        let handle = SessionHandle { executor: greeted.online.id, number, sender };
+        let handle = SessionHandle { executor: greeted.online.id, number, sender, replaced: CancellationToken::new() };
         handle.send(server_message::Body::Welcome(welcome(shared)));
         tracing::info!(
             executor = greeted.online.name,
@@ -104,6 +104,7 @@ impl Session {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.handle.sender.closed() => break,
+                () = self.handle.replaced.cancelled() => break,
                 _ = recheck.tick() => {
                     if self.is_still_let_in().await {
                         continue;
