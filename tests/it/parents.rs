@@ -15,6 +15,7 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
+    // a stays off until all are there: a fire that began before c was made has no c.
     for (name, schedule) in [
         ("a", json!({"every": "2s"})),
         ("b", json!({"after": ["a"]})),
@@ -22,6 +23,7 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
         ("d", json!({"after": ["b", "c"]})),
     ] {
         let mut job = json!({"name": name, "app": "files", "handler": "shell", "schedule": schedule});
+        job["enabled"] = json!(name != "a");
         job["params"] = journal.params(if name == "b" { "sleep 0.3" } else { "" });
         api.post("/api/v1/jobs", job).await.expect(201);
     }
@@ -31,6 +33,7 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
     let missing = json!({"name": "e", "app": "files", "handler": "shell", "schedule": {"after": ["nobody"]}});
     let missing = api.post("/api/v1/jobs", missing).await.expect(422);
     assert_eq!(missing["errors"][0]["pointer"], "/schedule/after/0", "{missing}");
+    api.post("/api/v1/jobs/a/resume", json!({})).await.expect(200);
 
     let last = wait_until(Duration::from_secs(60), "three fires of d", async || {
         let runs = api.runs("d").await;
