@@ -1,8 +1,8 @@
-//! Paths that documents name exist.
+//! Paths that documents name exist, and `cargo run` finds the programs that they start.
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{files, read, root};
+use super::{WORKSPACE, files, read, root};
 
 /// Endings by which a word without a known first folder is still taken for a file of ours.
 const ENDINGS: [&str; 7] = [".rs", ".sql", ".proto", ".md", ".toml", ".html", ".yml"];
@@ -10,13 +10,8 @@ const ENDINGS: [&str; 7] = [".rs", ".sql", ".proto", ".md", ".toml", ".html", ".
 #[test]
 fn paths_in_documents_exist() {
     let files = files();
-    let is_document = |path: &&PathBuf| {
-        *path == Path::new("README.md") || (path.starts_with("docs") && path.extension().is_some_and(|end| end == "md"))
-    };
-    let documents: Vec<_> = files.iter().filter(is_document).collect();
-    assert!(!documents.is_empty(), "there is no README.md");
     let mut missing = Vec::new();
-    for document in documents {
+    for document in documents(&files) {
         let text = without_fences(&read(document));
         for word in code_words(&text).filter(|word| looks_like_a_path(word)) {
             if !exists(word, document, &files) {
@@ -31,6 +26,48 @@ fn paths_in_documents_exist() {
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+fn documents(files: &[PathBuf]) -> Vec<&PathBuf> {
+    let is_document = |path: &&PathBuf| {
+        *path == Path::new("README.md") || (path.starts_with("docs") && path.extension().is_some_and(|end| end == "md"))
+    };
+    let documents: Vec<_> = files.iter().filter(is_document).collect();
+    assert!(!documents.is_empty(), "there is no README.md");
+    documents
+}
+
+/// Cargo starts a program that is named, or the only one there is, or the one that the packages' `default-run` names.
+#[test]
+fn cargo_run_finds_its_program() {
+    let files = files();
+    let mut commands = 0;
+    for document in documents(&files) {
+        for command in read(document).lines().filter_map(|line| line.trim().strip_prefix("cargo run ")) {
+            commands += 1;
+            let ours = command.split(" -- ").next().unwrap_or(command);
+            let found = programs(ours);
+            assert_eq!(found.len(), 1, "{}: cargo run {command}: starts one of {found:?}", document.display());
+        }
+    }
+    assert!(commands > 3, "the documents start programs by cargo");
+    assert_eq!(programs("--release"), ["rondel"]);
+    assert_eq!(programs("-p rondel-tests --bin check"), ["check"]);
+    assert_eq!(programs("-p rondel-cli --bin nobody"), [""; 0]);
+}
+
+/// The programs among which `cargo run` with these options would have to choose.
+fn programs(options: &str) -> Vec<&str> {
+    let words: Vec<&str> = options.split_whitespace().collect();
+    let after = |option: &str| words.iter().position(|word| *word == option).and_then(|at| words.get(at + 1).copied());
+    let mut packages = WORKSPACE.workspace_default_packages();
+    if let Some(name) = after("-p") {
+        packages.retain(|package| package.name.as_str() == name);
+    }
+    let chosen = packages.iter().find_map(|package| package.default_run.as_deref());
+    let wanted = after("--bin").or(chosen);
+    let targets = packages.iter().flat_map(|package| &package.targets).filter(|target| target.is_bin());
+    targets.map(|target| target.name.as_str()).filter(|name| wanted.is_none_or(|wanted| wanted == *name)).collect()
 }
 
 /// A path from the root, from the document's folder, or the end of some file's path (`scan.rs` in a crate's section).
