@@ -116,7 +116,7 @@ async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> 
     names
 }
 
-/// Waits until nothing is open and nothing will fire, but not for ever.
+/// Waits until all servers are up, nothing is open and nothing will fire, but not for ever.
 async fn settle(hosts: &Hosts, ends_at: Timestamp) {
     let world = &hosts.world;
     // Where the clock stepped back, the schedules end later.
@@ -130,7 +130,9 @@ async fn settle(hosts: &Hosts, ends_at: Timestamp) {
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
         // After a step back a delay may plan an instant that had a fire before: the healing finds that nothing follows.
         let stuck = if world.profile.steps_back { stuck_count(world).await } else { 0 };
-        let left = runs.len() + stuck;
+        // One that was just leaving when everything was well comes back some seconds later.
+        let down = hosts.nodes.iter().filter(|node| node.engine().is_none()).count();
+        let left = runs.len() + stuck + down;
         quiet = if left == 0 { quiet + 1 } else { 0 };
         if left < count {
             (count, gives_up_at) = (left, Instant::now() + ENDS_WITHIN);

@@ -102,12 +102,16 @@ fn max_of(job: &Job) -> usize {
 }
 
 impl Gate {
-    /// Whether one more run may be open at this place in the order.
+    /// Whether one more run may be open at this place in the order. Where more than may be are open, for all that was taken
+    /// over counts as sent until its executors have answered, a broadcast's shards wait as well.
     fn has_room(&self, place: Place, max: usize) -> bool {
+        if self.open.contains_key(&place) {
+            return self.open.len() <= max;
+        }
         let left = max.saturating_sub(self.open.len());
         let is_closed = |(other, _): &(&Place, &usize)| !self.open.contains_key(*other);
         let before = self.reserved.range(..place).filter(is_closed);
-        self.open.contains_key(&place) || (left > 0 && before.take(left).count() < left)
+        left > 0 && before.take(left).count() < left
     }
 
     /// The place of a broadcast by whatever of it is here.

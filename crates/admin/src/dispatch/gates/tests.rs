@@ -257,12 +257,7 @@ fn a_broadcast_that_is_taken_over_counts_its_open_shards_whatever_they_wait_for(
 #[test]
 fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
     let (_, [one, two], definition) = broadcast();
-    let later = [20, 21].map(|id| {
-        let mut shard = ready(id, &definition);
-        (shard.run.parent, shard.run.shard_total) = (Some(RunId::new(5_000)), Some(2));
-        shard.run.fire_at = Timestamp::from_secs(5);
-        shard
-    });
+    let later = later_shards(&definition);
     let mut gates = Gates::default();
     for shard in [&one, &two, &later[0], &later[1]] {
         let mut shard = shard.clone();
@@ -285,6 +280,42 @@ fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
     assert_eq!(enter(&mut gates, ready(30, &definition)), "queued", "a shard waits for another attempt");
     assert_eq!(leave(&mut gates, 20), [30]);
     assert_eq!(leave(&mut gates, 30), [] as [i64; 0]);
+    assert_eq!((gates.gates.len(), gates.seats.len()), (0, 0));
+}
+
+/// The shards of a broadcast that comes after the one of [`broadcast`].
+fn later_shards(definition: &Definition) -> [Ready; 2] {
+    [20, 21].map(|id| {
+        let mut shard = ready(id, definition);
+        (shard.run.parent, shard.run.shard_total) = (Some(RunId::new(5_000)), Some(2));
+        shard.run.fire_at = Timestamp::from_secs(5);
+        shard
+    })
+}
+
+#[test]
+fn while_two_broadcasts_count_as_sent_no_shard_of_either_follows() {
+    let (_, [one, two], definition) = broadcast();
+    let [first, second] = later_shards(&definition);
+    let mut gates = Gates::default();
+    for (shard, status, attempt) in [
+        (&one, RunStatus::Running, 1),
+        (&two, RunStatus::Waiting, 2),
+        (&first, RunStatus::Running, 2),
+        (&second, RunStatus::Waiting, 2),
+    ] {
+        let mut shard = shard.clone();
+        (shard.run.status, shard.run.attempt) = (status, attempt);
+        gates.restore(&shard);
+    }
+    assert_eq!(enter(&mut gates, second), "queued", "of its broadcast, one may be in somebody's hands");
+    assert_eq!(enter(&mut gates, two), "queued");
+    // Of the later one none is: the first has an executor, which has not begun the other shard yet.
+    assert_eq!(again(&mut gates, 20), [11]);
+    assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 11), [21]);
+    assert_eq!(leave(&mut gates, 21), [] as [i64; 0]);
+    assert_eq!(leave(&mut gates, 20), [] as [i64; 0]);
     assert_eq!((gates.gates.len(), gates.seats.len()), (0, 0));
 }
 
