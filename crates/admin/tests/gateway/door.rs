@@ -68,6 +68,34 @@ async fn two_executors_that_claim_one_incarnation_are_refused() {
     world.end().await;
 }
 
+/// Of two streams of one executor one counts. The other one is ended, though something still comes on it.
+#[tokio::test]
+async fn a_stream_that_another_one_replaced_is_ended() {
+    let config = EngineConfig { heartbeat: Duration::from_millis(200), ..EngineConfig::default() };
+    let world = World::start_on(store(), config).await;
+    let first = world.dial(Some(&world.token), hello("a", 42)).await.unwrap();
+    let replaced = async {
+        loop {
+            match world.dial(Some(&world.token), hello("a", 42)).await {
+                Ok(line) => return line.beat(),
+                // It was heard just now.
+                Err(status) => assert_eq!(status.code(), Code::AlreadyExists),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let mut second = tokio::time::timeout(LIMIT, replaced).await.unwrap();
+    first.beat().ends().await;
+    // The second one is left in peace.
+    second.hear(|body| matches!(body, Down::HeartbeatReply(_)).then_some(())).await;
+    let job = create(&world, serde_json::json!({})).await;
+    request(&world, &job).await;
+    let trigger = second.trigger().await;
+    second.say(succeeded(&trigger)).await;
+    assert_eq!(second.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
 /// A result is durable before it is acknowledged; the same result again is a duplicate; one of nobody's run is none.
 #[tokio::test]
 async fn results_are_durable_before_they_are_acknowledged_and_may_come_twice() {
