@@ -8,10 +8,10 @@ use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
 
-use super::Settled;
 use super::messages::cancel;
 use super::run_loop::{DispatchLoop, Phase};
 use super::steps::Step;
+use super::{Ready, Settled};
 use crate::counters::Count;
 
 /// How often runs in executors' hands are looked at, and how long they must have been there.
@@ -134,8 +134,14 @@ impl DispatchLoop {
         if known == Known::Same {
             return;
         }
-        self.rollcall.remove(run);
-        self.free_active(run);
+        self.forget_attempt(run, attempt);
+        if known == Known::Again && self.shared.in_memory.has_later(run, attempt) {
+            // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
+            if !self.active.contains_key(&run) {
+                self.release_limit(run, now);
+            }
+            return;
+        }
         if known == Known::Moved {
             // What may have been sent is given to nobody: somebody has taken it over, for whom this node's lease is over. Its
             // own clock may say that it holds; nothing is sent under it any more, least of all what waits behind this run.
@@ -149,6 +155,18 @@ impl DispatchLoop {
             self.go_on(passed, now);
         } else {
             self.settled(&Settled { run, attempt, owner: None, finished: Finished::Duplicate }, now);
+        }
+    }
+
+    /// This attempt, or one before it, is in nobody's hands any more.
+    pub(super) fn forget_attempt(&mut self, run: RunId, attempt: i32) {
+        let is_past = |ready: &Ready| ready.run.attempt <= attempt;
+        if self.active.get(&run).is_some_and(|active| is_past(&active.ready)) {
+            self.free_active(run);
+            self.deadlines.forget(run);
+        }
+        if self.rollcall.get(run).is_some_and(is_past) {
+            self.rollcall.remove(run);
         }
     }
 

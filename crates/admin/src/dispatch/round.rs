@@ -117,10 +117,7 @@ impl DispatchLoop {
     /// in hand any more: somebody has gone on with the run since.
     fn unless_in_hand(&mut self, called: CalledRun) -> Option<CalledRun> {
         let run = &called.ready.run;
-        if self.active.get(&run.id).is_some_and(|active| active.ready.run.attempt < run.attempt) {
-            self.free_active(run.id);
-            self.deadlines.forget(run.id);
-        }
+        self.forget_attempt(run.id, run.attempt - 1);
         match self.active.get_mut(&run.id).filter(|active| active.ready.run.attempt == run.attempt) {
             Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
                 self.active.remove(&run.id);
