@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::{NamespaceId, RunStatus, Timestamp};
+use rondel_core::{NamespaceId, Timestamp};
 use rondel_failpoint::mutant::Mutant;
 use rondel_store::ledger::RunQuery;
 use rondel_store::{Ledger as _, Upkeep as _};
@@ -122,20 +122,19 @@ async fn settle(hosts: &Hosts, ends_at: Timestamp) {
     // Where the clock stepped back, the schedules end later.
     let left = ends_at.since(world.now()) + Duration::from_secs(2);
     sleep(left).await;
-    let open = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
-    let query = RunQuery { statuses: open.to_vec(), limit: u32::MAX, ..RunQuery::default() };
-    let (mut quiet, mut count, mut gives_up_at) = (0, usize::MAX, Instant::now());
+    let query = RunQuery { limit: u32::MAX, ..RunQuery::default() };
+    let (mut quiet, mut over_count, mut gives_up_at) = (0, 0, Instant::now() + ENDS_WITHIN);
     while quiet < 3 {
         sleep(Duration::from_millis(700)).await;
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
+        let over = runs.iter().filter(|run| run.status.is_terminal()).count();
         // After a step back a delay may plan an instant that had a fire before: the healing finds that nothing follows.
         let stuck = if world.profile.steps_back { stuck_count(world).await } else { 0 };
         // One that was just leaving when everything was well comes back some seconds later.
         let down = hosts.nodes.iter().filter(|node| node.engine().is_none()).count();
-        let left = runs.len() + stuck + down;
-        quiet = if left == 0 { quiet + 1 } else { 0 };
-        if left < count {
-            (count, gives_up_at) = (left, Instant::now() + ENDS_WITHIN);
+        quiet = if runs.len() - over + stuck + down == 0 { quiet + 1 } else { 0 };
+        if over > over_count {
+            (over_count, gives_up_at) = (over, Instant::now() + ENDS_WITHIN);
         } else if Instant::now() > gives_up_at {
             return;
         }

@@ -245,10 +245,12 @@ impl DispatchLoop {
         }
     }
 
-    /// When the next run is to be looked at, or sent.
+    /// When the next run is to be looked at, or sent. Before all is known that is open neither is, whatever their instants.
     fn next_instant(&self) -> Timestamp {
-        let next = self.upcoming.peek().filter(|_| self.knows_open_runs());
-        let marked = self.marked_ahead.first().filter(|_| self.shared.membership.holds());
+        if !self.knows_open_runs() {
+            return Timestamp::MAX;
+        }
+        let (next, marked) = (self.upcoming.peek(), self.marked_ahead.first());
         let at = next.map_or(Timestamp::MAX, |Reverse(next)| next.at);
         at.min(marked.map_or(Timestamp::MAX, |(at, _)| *at))
     }

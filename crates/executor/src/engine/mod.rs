@@ -156,7 +156,12 @@ impl Engine {
     /// Where no server has answered for too long, what must not run twice stops. That is also looked at before each run begins: a
     /// process that stood still may come to itself there, and the run be somebody else's by now.
     fn heed_silence(&self) {
-        if let Some(length) = self.silence.exceeded(host::uptime()) {
+        self.stop_after(self.silence.exceeded(host::uptime()));
+    }
+
+    /// Stops what must not run twice where a silence was too long.
+    fn stop_after(&self, silence: Option<Duration>) {
+        if let Some(length) = silence {
             self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
         }
     }
@@ -212,9 +217,7 @@ impl Engine {
     /// A session begins whose hello was sent at that uptime; `None` where another one to the same node lives.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = Instant::now();
-        if let Some(length) = self.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()) {
-            self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
-        }
+        self.stop_after(self.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
         let mut desk = self.desk();
         if desk.outbox.links().any(|link| link.node_id == welcome.node_id) {
             return None;
@@ -251,9 +254,7 @@ impl Engine {
             return false;
         }
         let exceeded = self.silence.heard(host::uptime());
-        if let Some(length) = exceeded {
-            self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
-        }
+        self.stop_after(exceeded);
         exceeded.is_none()
     }
 
