@@ -69,13 +69,13 @@ impl Engine {
     /// # Errors
     /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
     pub async fn create_job(&self, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
-        let now = self.now();
-        let checked = self.check(namespace, spec, now, None).await?;
+        let checked = self.check(namespace, spec, self.now(), None).await?;
         if self.store().job(namespace, &checked.spec.name).await?.is_some() {
             return Err(JobError::NameTaken);
         }
-        let app = self.app_of(namespace, &checked.spec, now).await?;
-        let new = self.new_job((namespace, app), checked, author, now);
+        let app = self.app_of(namespace, &checked.spec, checked.checked_at).await?;
+        let now = self.now();
+        let new = self.new_job((namespace, app), checked.at(now, None), author, now);
         let wanted = no_calendar(&new.spec);
         match self.store().create_job(new).await? {
             Created::Saved(record) => {
@@ -95,13 +95,15 @@ impl Engine {
         author: &str,
         now: Timestamp,
     ) -> NewJob {
-        let Checked { spec, job, calendar } = checked;
+        let (calendar, checked_at) = (checked.pin(), checked.checked_at);
+        let Checked { spec, job, .. } = checked;
         let anchor = now.ceil_second();
+        let once = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
         NewJob {
             id: JobId::new(self.new_id()),
             namespace,
             app,
-            next_fire_at: first_fire(&job, anchor, now),
+            next_fire_at: once.or_else(|| first_fire(&job, anchor, now)),
             delay: job.timetable.delay().filter(|_| job.enabled),
             calendar,
             declared: None,
@@ -125,7 +127,7 @@ impl Engine {
     ) -> Result<JobRecord, JobError> {
         check_name(record, &spec)?;
         let checked = self.check(record.namespace, spec, self.now(), Some(&record.spec)).await?;
-        let saved = self.save(record, &checked, expected_version, author).await?;
+        let saved = self.save(record, checked, expected_version, author).await?;
         self.catch_up(saved).await
     }
 
@@ -136,39 +138,42 @@ impl Engine {
         calendar: Option<(PinnedCalendar, Arc<Calendar>)>,
         author: &str,
     ) -> Result<(), JobError> {
-        let (pin, calendar) = calendar.unzip();
+        let found = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
         let checked = Checked {
             spec: record.spec.clone(),
-            job: record.spec.compile_with(calendar).map_err(JobError::Invalid)?,
-            calendar: pin,
+            job: record.spec.compile_with(found).map_err(JobError::Invalid)?,
+            calendar,
+            checked_at: self.now(),
         };
         if record.spec.calendar.is_some() && checked.calendar.is_none() {
             return Err(JobError::Invalid(vec![no_calendar(&record.spec)]));
         }
-        self.save(record, &checked, Some(record.version), author).await.map(drop)
+        self.save(record, checked, Some(record.version), author).await.map(drop)
     }
 
     async fn save(
         &self,
         record: &JobRecord,
-        checked: &Checked,
+        checked: Checked,
         expected_version: Option<i64>,
         author: &str,
     ) -> Result<JobRecord, JobError> {
-        let now = self.now();
-        let app = self.app_of(record.namespace, &checked.spec, now).await?;
+        let app = self.app_of(record.namespace, &checked.spec, checked.checked_at).await?;
         let before = self.compiled(record).await?;
+        let now = self.now();
+        let checked = checked.at(now, Some(&record.spec));
         let change = JobChange {
             id: record.id,
             expected_version,
             spec: &checked.spec,
             job: &checked.job,
             before: &before,
-            calendar: checked.calendar,
+            calendar: checked.pin(),
             app,
             author,
             spare: RunId::new(self.new_id()),
             now,
+            checked_at: checked.checked_at,
             reached: self.shared().reached(),
         };
         match self.store().change_job(change).await? {

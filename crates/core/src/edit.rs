@@ -39,6 +39,8 @@ pub struct Standing<'a> {
     pub anchor: Timestamp,
     /// The present, as whoever edits saw it.
     pub now: Timestamp,
+    /// When the new definition was checked: an `at` after this instant was ahead then, and fires although it may be over by now.
+    pub checked_at: Timestamp,
     /// The latest that the clock is known to have been when the rows were read: later than `now` where the edit was slow on its
     /// way, or the clock stepped back. What was due by then may have been sent.
     pub read_at: Timestamp,
@@ -116,7 +118,7 @@ pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
 }
 
 fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
-    let Standing { anchor, now, rows, .. } = standing;
+    let Standing { anchor, now, checked_at, rows, .. } = standing;
     let fire_at = |at: Timestamp| job.and_then(|job| job.timetable.fire_at(anchor, at));
     for row in rows {
         let moved = fire_at(row.fire_at).map(|fire| Moved { id: row.id, due_at: fire.due_at(standing.job) });
@@ -134,6 +136,9 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
+    // The scan runs it now. One that has a row already is not written again, for its key exists.
+    let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
+    plan.next_fire_at = once.or(plan.next_fire_at);
     // Fires that are over and have no row yet (their home has just died) stay the scan's: it runs them or says why not.
     let is_same = standing.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
     if let Some(overdue) = standing.next_fire_at.filter(|at| is_same && *at <= now) {
@@ -195,6 +200,7 @@ mod tests {
             job,
             anchor: Timestamp::EPOCH,
             now,
+            checked_at: now,
             read_at: now,
             rows,
             before: None,
@@ -226,6 +232,21 @@ mod tests {
         let plan = plan_edit(Some(&every_two), standing(&ROWS()));
         assert_eq!((moved(&plan.keep), ids(&plan.settle), moved(&plan.reopen)), (vec![2], vec![1], vec![4]));
         assert_eq!((plan.reason, plan.next_fire_at), (Reason::Changed, Some(Timestamp::from_secs(106))));
+    }
+
+    #[test]
+    fn an_instant_that_was_ahead_at_the_check_fires() {
+        let once = job(&json!({"at": "1970-01-01T00:01:39.9Z"}), true);
+        let next = |job: &Job, checked_ms| {
+            let checked_at = Timestamp::from_millis(checked_ms);
+            plan_edit(Some(job), Standing { checked_at, ..standing(&[]) }).next_fire_at
+        };
+        assert_eq!(next(&once, 99_899), Some(Timestamp::from_millis(99_900)));
+        assert_eq!(next(&once, 99_900), None, "it was over at the check");
+        let both = job(&json!([{"every": "1s"}, {"at": "1970-01-01T00:01:39.9Z"}]), true);
+        assert_eq!(next(&both, 99_000), Some(Timestamp::from_millis(99_900)));
+        assert_eq!(next(&both, 99_950), Some(Timestamp::from_secs(101)));
+        assert_eq!(next(&job(&json!({"at": "1970-01-01T00:01:39.9Z"}), false), 99_000), None);
     }
 
     #[test]

@@ -70,6 +70,14 @@ impl Timetable {
         self.next_after(anchor, just_before(at)).filter(|fire| fire.at == at)
     }
 
+    /// The first fire of an `at` after `from_exclusive` and up to `to_inclusive`.
+    #[must_use]
+    pub fn once_within(&self, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<Timestamp> {
+        let once = self.schedules.iter().filter(|schedule| matches!(schedule.kind, Kind::At(_)));
+        let next = |schedule| self.next_of(schedule, from_exclusive, from_exclusive);
+        once.filter_map(next).filter(|at| *at <= to_inclusive).min()
+    }
+
     /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first.
     pub fn fires(
         &self,

@@ -162,6 +162,8 @@ pub struct JobChange<'a> {
     pub spare: RunId,
     /// The present.
     pub now: Timestamp,
+    /// When the definition was checked: an `at` after this instant was ahead then, and fires although it may be over by now.
+    pub checked_at: Timestamp,
     /// The latest that the database's clock is known to have been: later than the present after a step back.
     pub reached: Timestamp,
 }

@@ -15,7 +15,35 @@ use crate::engine::Engine;
 pub(super) struct Checked {
     pub(super) spec: JobSpec,
     pub(super) job: Job,
-    pub(super) calendar: Option<PinnedCalendar>,
+    pub(super) calendar: Option<FoundCalendar>,
+    /// The instant of the check. An `at` that was ahead then fires, however long it takes to save the definition.
+    pub(super) checked_at: Timestamp,
+}
+
+impl Checked {
+    /// The same as it is saved at `now`. An `at` that is to run at once does so from here on, not from the check: a long list
+    /// takes longer to save than a fire may be late.
+    pub(super) fn at(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
+        let mut spec = self.spec.clone();
+        spec.run_past_at(just_after(now), before);
+        if spec == self.spec {
+            return self;
+        }
+        let calendar = self.calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
+        match spec.compile_with(calendar) {
+            Ok(job) => Self { spec, job, ..self },
+            Err(_) => self,
+        }
+    }
+
+    pub(super) fn pin(&self) -> Option<PinnedCalendar> {
+        self.calendar.as_ref().map(|(pin, _)| *pin)
+    }
+}
+
+/// The first fire lies after the instant of saving.
+fn just_after(now: Timestamp) -> Timestamp {
+    Timestamp::from_millis(now.as_millis() + 1)
 }
 
 /// A calendar as it stands, and which version of it that is.
@@ -68,12 +96,10 @@ impl Engine {
         before: Option<&JobSpec>,
         found: Option<FoundCalendar>,
     ) -> Result<Checked, JobError> {
-        // The first fire lies after the instant of saving.
-        spec.run_past_at(Timestamp::from_millis(now.as_millis() + 1), before);
-        let (pin, calendar) = found.unzip();
-        let compiled = spec.compile_with(calendar);
+        spec.run_past_at(just_after(now), before);
+        let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
         let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
-        if let Some(used) = spec.calendar.as_ref().filter(|_| pin.is_none())
+        if let Some(used) = spec.calendar.as_ref().filter(|_| found.is_none())
             && !errors.iter().any(|error| error.pointer == "/calendar/name")
         {
             errors.push(no_calendar(&used.name));
@@ -81,7 +107,7 @@ impl Engine {
         errors.extend(past(&spec, now, before));
         errors.extend(self.params_complaints(namespace, &spec, before));
         match compiled {
-            Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: pin }),
+            Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: found, checked_at: now }),
             _ => Err(JobError::Invalid(errors)),
         }
     }
@@ -106,7 +132,7 @@ pub(super) fn no_calendar(name: &str) -> FieldError {
 fn past(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
     let once = before.map(JobSpec::once_instants).unwrap_or_default();
     let ends = before.map(JobSpec::end_instants).unwrap_or_default();
-    let is_new = move |known: &[(String, Timestamp)], at| at < now && !known.iter().any(|(_, before)| *before == at);
+    let is_new = move |known: &[(String, Timestamp)], at| at <= now && !known.iter().any(|(_, before)| *before == at);
     let at = spec.once_instants().into_iter().filter(move |(_, at)| is_new(&once, *at)).map(|(pointer, at)| {
         let hint = "trigger the job to run it now, or let if_past be run";
         FieldError::new(pointer, format!("{at} is in the past; {hint}"))
@@ -141,6 +167,11 @@ mod tests {
             ["/schedule/end_at"]
         );
         assert!(refused(json!({"every": "5s", "end_at": "2026-11-20T12:00:01Z"}), None).is_empty());
+        assert_eq!(
+            refused(json!({"at": "2026-11-20T12:00:00Z"}), None),
+            ["/schedule/at"],
+            "fires come after the check"
+        );
     }
 
     #[test]
@@ -152,5 +183,24 @@ mod tests {
         let mut again = saved.clone();
         again.run_past_at(now + std::time::Duration::from_secs(60), Some(&saved));
         assert_eq!(again, saved);
+    }
+
+    /// The check of a list and the saving of its last job may lie a minute apart.
+    #[test]
+    fn an_instant_that_runs_at_once_does_so_when_it_is_saved() {
+        let now: Timestamp = "2026-11-20T12:00:00Z".parse().unwrap();
+        let later = now + std::time::Duration::from_secs(60);
+        let checked = |schedule| {
+            let mut spec = spec(&schedule);
+            spec.run_past_at(just_after(now), None);
+            let job = spec.compile().unwrap();
+            Checked { spec, job, calendar: None, checked_at: now }.at(later, None)
+        };
+        let past = checked(json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}));
+        assert_eq!(past.job.timetable.next_after(later, later).map(|fire| fire.at), Some(just_after(later)));
+        assert_eq!(past.spec.once_instants()[0].1, just_after(later));
+        let ahead = checked(json!({"at": "2026-11-20T12:00:30Z"}));
+        assert_eq!(ahead.spec.once_instants()[0].1, now + std::time::Duration::from_secs(30), "as its author wrote it");
+        assert_eq!(ahead.job.timetable.once_within(ahead.checked_at, later), Some(ahead.spec.once_instants()[0].1));
     }
 }

@@ -71,6 +71,7 @@ async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCale
         author: "calendar",
         spare: rondel_core::RunId::new(next_id()),
         now,
+        checked_at: now,
         reached: now,
     };
     store.change_job(change).await.unwrap()

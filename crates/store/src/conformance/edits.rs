@@ -28,6 +28,15 @@ async fn change_after(
     expected_version: Option<i64>,
     (now, reached): (Timestamp, Timestamp),
 ) -> Changed {
+    change_checked_at(store, (id, spec, expected_version), now, (now, reached)).await
+}
+
+async fn change_checked_at(
+    store: &dyn Store,
+    (id, spec, expected_version): (JobId, &JobSpec, Option<i64>),
+    checked_at: Timestamp,
+    (now, reached): (Timestamp, Timestamp),
+) -> Changed {
     let before = newest(store, id).await.unwrap_or_else(|| compile(spec));
     let change = JobChange {
         id,
@@ -40,6 +49,7 @@ async fn change_after(
         author: "editor",
         spare: RunId::new(next_id()),
         now,
+        checked_at,
         reached,
     };
     store.change_job(change).await.unwrap()
@@ -250,5 +260,21 @@ pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
         assert_eq!((row.status, row.reason, row.finished_at), (RunStatus::Skipped, Some(reason), Some(now)));
         assert_eq!((row.fire_at, row.span_count, row.job_version), (at(count - 1), count, 1));
         assert_eq!(row.span_end_at, (count > 1).then_some(now));
+    }
+}
+
+/// An `at` that was ahead when the definition was checked, and is over as it is saved.
+pub async fn an_instant_that_was_ahead_when_it_was_checked_fires(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let at = now - Duration::from_millis(20);
+    for (checked_before, expected) in [(40, Some(at)), (10, None)] {
+        let job = job_with(store, spec(&name("job"), serde_json::json!({})), None).await;
+        let once = JobSpec {
+            schedule: spec("j", serde_json::json!({"schedule": {"at": at.to_string()}})).schedule,
+            ..job.spec.clone()
+        };
+        let checked_at = now - Duration::from_millis(checked_before);
+        let (record, _) = saved(change_checked_at(store, (job.id, &once, None), checked_at, (now, now)).await);
+        assert_eq!(record.next_fire_at, expected);
     }
 }

@@ -87,6 +87,7 @@ async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed
         author: "conformance",
         spare: RunId::new(next_id()),
         now,
+        checked_at: now,
         reached: now,
     };
     store.change_job(change).await.unwrap()

@@ -106,6 +106,7 @@ macro_rules! for_each_conformance_check {
             edits_that_meet_see_each_other,
             a_deleted_job_settles_its_rows,
             overdue_fires_of_an_edited_job_are_one_row,
+            an_instant_that_was_ahead_when_it_was_checked_fires,
             the_end_of_a_run_gives_the_next_fire_of_a_delay,
             a_delay_counts_by_the_clock_of_the_database,
             the_last_shard_gives_the_next_fire_of_a_delay,

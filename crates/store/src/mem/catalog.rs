@@ -175,7 +175,7 @@ impl Catalog for MemStore {
             return Ok(Deleted::IsParent(children));
         }
         state.write_parents(id, Vec::new());
-        let plan = state.plan(&record, (None, before), (now, read_at));
+        let plan = state.plan(&record, (None, before), (now, now, read_at));
         state.settle(&plan.settle, plan.reason, now);
         state.pass_over(passed_row(&record, before, &plan, spare, now));
         state.due.remove(&id);

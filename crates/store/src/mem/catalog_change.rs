@@ -48,12 +48,13 @@ impl State {
         record
     }
 
-    /// Plans an edit; `jobs` are the definitions after and before, the instants those of whoever edits and of the store.
+    /// Plans an edit; `jobs` are the definitions after and before, the instants the present and when the new definition was
+    /// checked, as the caller saw them, and the store's present.
     pub(super) fn plan(
         &self,
         record: &JobRecord,
         (after, before): (Option<&Job>, Option<&Job>),
-        (now, read_at): (Timestamp, Timestamp),
+        (now, checked_at, read_at): (Timestamp, Timestamp, Timestamp),
     ) -> EditPlan {
         let from = now - look_back(before, after);
         let follows = self.due.get(&record.id).and_then(|due| due.follows).filter(|run| self.is_open(*run));
@@ -64,6 +65,7 @@ impl State {
                 job: record.id,
                 anchor: record.anchor,
                 now,
+                checked_at,
                 read_at,
                 rows: &rows,
                 before,
@@ -113,7 +115,7 @@ impl State {
     pub(super) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> Changed {
         let job: &Job = change.job;
         let version = record.version + 1;
-        let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, read_at));
+        let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
         self.settle(&plan.settle, plan.reason, change.now);
         self.pass_over(passed_row(record, Some(change.before), &plan, change.spare, change.now));
         for row in plan.keep.iter().chain(&plan.reopen) {

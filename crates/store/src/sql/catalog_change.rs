@@ -92,7 +92,8 @@ impl SqlStore {
                 return Ok(Deleted::IsParent(children));
             }
             tx.write_parents(id, &[]).await?;
-            let plan = tx.plan(&record, due, (None, before), (now, reached)).await?;
+            let instants = Instants { now, checked_at: now, reached };
+            let plan = tx.plan(&record, due, (None, before), instants).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
             tx.pass_over(&record, before, &plan, spare, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
@@ -112,6 +113,14 @@ struct LockedDue {
     home: i64,
     /// The open run whose end gives the next fire.
     follows: Option<RunId>,
+}
+
+/// The instants that an edit depends on, see [`JobChange`].
+#[derive(Clone, Copy)]
+struct Instants {
+    now: Timestamp,
+    checked_at: Timestamp,
+    reached: Timestamp,
 }
 
 impl Tx<'_> {
@@ -171,7 +180,7 @@ impl Tx<'_> {
             self.write_parents(change.id, &edges).await?;
         }
 
-        let instants = (change.now, change.reached);
+        let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
         self.pass_over(&record, Some(change.before), &plan, change.spare, change.now).await?;
@@ -219,7 +228,7 @@ impl Tx<'_> {
         record: &JobRecord,
         due: LockedDue,
         (after, before): (Option<&Job>, Option<&Job>),
-        (now, reached): (Timestamp, Timestamp),
+        Instants { now, checked_at, reached }: Instants,
     ) -> Result<EditPlan> {
         let from = now - look_back(before, after);
         let query = Query::new(&LOCK_FUTURE).int(record.id.get()).at(from).at(now).at(now);
@@ -237,6 +246,7 @@ impl Tx<'_> {
             job: record.id,
             anchor: record.anchor,
             now,
+            checked_at,
             // Without rows there is nothing to be read too late.
             read_at: if future.is_empty() { now } else { self.now().await?.max(reached) },
             rows: &future,

@@ -131,7 +131,7 @@ impl Saving {
         match work {
             Work::Change(both) => {
                 let (record, checked) = *both;
-                let saved = self.engine.save(&record, &checked, Some(record.version), &self.author).await?;
+                let saved = self.engine.save(&record, checked, Some(record.version), &self.author).await?;
                 self.engine.catch_up(saved).await.map(Some)
             }
             Work::Remove(record) => match self.engine.delete_job(&record, Some(record.version)).await? {
@@ -170,19 +170,23 @@ impl Saving {
     }
 
     async fn create_chunk(&mut self, chunk: Vec<Checked>) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
-        let now = self.engine.now();
-        let mut jobs: Vec<NewJob> = Vec::with_capacity(chunk.len());
+        let mut of_apps = Vec::with_capacity(chunk.len());
         for checked in chunk {
             let app = match self.apps.get(&checked.spec.app) {
                 Some(app) => *app,
                 None => {
-                    let app = self.engine.app_of(self.namespace, &checked.spec, now).await?;
+                    let app = self.engine.app_of(self.namespace, &checked.spec, checked.checked_at).await?;
                     self.apps.insert(checked.spec.app.clone(), app);
                     app
                 }
             };
-            jobs.push(self.engine.new_job((self.namespace, app), checked, &self.author, now));
+            of_apps.push((app, checked));
         }
+        let now = self.engine.now();
+        let new = |(app, checked): (AppId, Checked)| {
+            self.engine.new_job((self.namespace, app), checked.at(now, None), &self.author, now)
+        };
+        let jobs: Vec<NewJob> = of_apps.into_iter().map(new).collect();
         let created = self.engine.store().create_jobs(&jobs).await?;
         self.engine.poke_scan();
         let answer = |(job, created): (NewJob, Created)| match created {
