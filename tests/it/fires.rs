@@ -43,7 +43,8 @@ on_each_database!(each_fire_runs_once);
 async fn a_trigger_runs_and_logs(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
-    let job = json!({"name": "echo", "app": "files", "handler": "shell", "params": {"argv": ["echo", "the job's"]}});
+    let job = json!({"name": "echo", "app": "files", "handler": "shell", "params": {"argv": ["echo", "the job's"]},
+        "overrides": ["/argv/1"]});
     api.post("/api/v1/jobs", job).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     let run = api.post("/api/v1/jobs/echo/runs", json!({"params": {"argv": ["echo", "this run's"]}})).await.expect(201);

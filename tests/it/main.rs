@@ -24,6 +24,7 @@ mod misfire;
 mod odd_texts;
 mod oidc;
 mod overlap;
+mod overrides;
 mod params;
 mod parents;
 mod proof;

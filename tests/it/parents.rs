@@ -30,7 +30,8 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
     let circle = json!({"schedule": {"every": null, "after": ["d"]}});
     let circle = api.patch("/api/v1/jobs/a", circle).await.expect(422);
     assert!(circle["errors"][0]["message"].as_str().is_some_and(|text| text.contains("d -> a -> b -> d")), "{circle}");
-    let missing = json!({"name": "e", "app": "files", "handler": "shell", "schedule": {"after": ["nobody"]}});
+    let missing = json!({"name": "e", "app": "files", "handler": "shell", "params": {"argv": ["true"]},
+        "schedule": {"after": ["nobody"]}});
     let missing = api.post("/api/v1/jobs", missing).await.expect(422);
     assert_eq!(missing["errors"][0]["pointer"], "/schedule/after/0", "{missing}");
     api.post("/api/v1/jobs/a/resume", json!({})).await.expect(200);

@@ -2,6 +2,7 @@
 
 mod apply;
 mod checks;
+mod overrides;
 mod params;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunI
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
 
+pub use self::overrides::RunParams;
 pub use self::params::JobWarning;
 use crate::engine::Engine;
 use crate::jobs::checks::Checked;
@@ -53,8 +55,8 @@ pub enum JobError {
 /// A run that somebody asks for.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
-    /// Parameters of this run alone, as JSON text.
-    pub params: Option<String>,
+    /// Parameters of this run alone.
+    pub params: Option<RunParams>,
     /// Who asks: a person, a program.
     pub trigger: Trigger,
     /// The run that this one repeats.
@@ -267,7 +269,7 @@ impl Engine {
         let owner = (token.node, token.epoch);
         let run = Run {
             cause: id,
-            params: request.params,
+            params: request.params.map(RunParams::into_text),
             parent: request.parent,
             ..Run::new(RunId::new(id), of, now, request.trigger, owner)
         };

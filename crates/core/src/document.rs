@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 use crate::spec::JobSpec;
 
 /// The fields in the order in which they are written.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "name",
     "app",
     "handler",
     "description",
     "params",
+    "overrides",
     "schedule",
     "calendar",
     "route",
@@ -87,7 +88,8 @@ mod tests {
     #[test]
     fn every_field_has_its_place() {
         let whole = json!({
-            "name": "a", "app": "b", "handler": "c", "description": "d", "params": {"max": 0}, "shards": 2,
+            "name": "a", "app": "b", "handler": "c", "description": "d", "params": {"max": 0}, "overrides": ["/max"],
+            "shards": 2,
             "schedule": {"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"}, "calendar": {"name": "cn", "rule": "except"},
             "route": "first", "select": {"labels": ["ssd"]}, "misfire": {"policy": "once", "max": 3},
             "overlap": {"policy": "allow"}, "concurrency": {"key": "k", "max": 2}, "rate": {"max": 1, "per": "1s"},

@@ -80,6 +80,9 @@ impl Job {
             let message = format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", params.len());
             errors.push(FieldError::new("/params", message));
         }
+        if let Some(overrides) = &spec.overrides {
+            overrides.check(&mut errors);
+        }
         let timetable =
             Timetable { schedules: compile_schedules(spec, &mut errors), calendar: apply(spec, calendar, &mut errors) };
         let select = Select::compile(&spec.select, &mut errors);
@@ -292,6 +295,7 @@ mod tests {
         check_refused(json!({"route": "broadcast", "shards": 3}), "/shards", "3 shards");
         check_refused(json!({"shards": 0}), "/shards", "0 shards");
         check_refused(json!({"timeout": "0s"}), "/timeout", "1ms");
+        check_refused(json!({"overrides": ["/a", "b"]}), "/overrides/1", "\"b\" is not a JSON pointer");
         check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "soon");
         check_refused(json!({"retry": {"max": 1, "backoff": "5m..1s"}}), "/retry/backoff", "5m");
         check_refused(json!({"misfire": {"policy": "all", "max": 0}}), "/misfire/max", "0");

@@ -5,14 +5,17 @@
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] says things to people,
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
+//! - [`overrides`] says which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
+//!   handlers;
 //! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what,
-//!   [`outgoing`] where requests of ours may go;
+//!   [`outgoing`] where requests of ours may go, [`secret_file`] who may read a file with a secret;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
 //! - [`run`] is the row of the ledger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words.
 
 pub mod access;
+pub mod agent_handlers;
 pub mod ahead;
 pub mod calendar;
 pub mod cron;
@@ -29,12 +32,14 @@ mod local;
 pub mod name;
 pub mod outcome;
 pub mod outgoing;
+pub mod overrides;
 pub mod plan;
 pub mod preview;
 pub mod route;
 pub mod run;
 pub mod schedule;
 pub mod schema;
+pub mod secret_file;
 pub mod select;
 pub mod spec;
 mod taken;

@@ -22,6 +22,7 @@ pub use self::schedules::{
 };
 use crate::calendar::Calendar;
 use crate::job::{self, Job};
+use crate::overrides::Overrides;
 use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 
@@ -55,6 +56,10 @@ pub struct JobSpec {
     /// What the handler gets, any JSON value.
     #[serde(default)]
     pub params: Value,
+    /// Which of the parameters a caller may replace for one run; left out for the default of the handler: `none` for the
+    /// agent's (`shell`, `python`, `node`, `php`, `powershell`, `http`), `all` for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overrides: Option<Overrides>,
     /// When it fires: nothing (manual only), one schedule, or a list of them.
     #[serde(default)]
     pub schedule: Option<OneOrMany>,

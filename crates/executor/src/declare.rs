@@ -118,6 +118,18 @@ impl Declaration {
         self.option("params", params)
     }
 
+    /// Which parameters a caller may replace for one run: `"all"`, which is the default for handlers of programs, `"none"`, or
+    /// a list of JSON pointers.
+    ///
+    /// ```
+    /// # use rondel::Declaration;
+    /// let import = Declaration::new("import").params(serde_json::json!({"region": "eu", "day": null})).overrides(["/day"]);
+    /// ```
+    #[must_use]
+    pub fn overrides(self, overrides: impl Into<Value>) -> Self {
+        self.option("overrides", overrides)
+    }
+
     /// Fires by a cron expression, with seconds or without, or `@daily` and the like.
     #[must_use]
     pub fn cron(self, expression: impl Into<String>) -> Self {
@@ -279,6 +291,7 @@ mod tests {
             (job().timeout("soon"), "", "\"soon\""),
             (job().option("colour", "red"), "", "colour"),
             (job().handler("a b"), "/handler", "\"a b\""),
+            (job().overrides(["day"]), "/overrides/0", "\"day\""),
         ] {
             match declaration.into_spec_json("app") {
                 Err(ExecutorError::Declaration { pointer: at, message, .. }) => {

@@ -26,6 +26,7 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: Wants::Text },
     Kind { name: "route", path: &["route"], method: "route", wants: Wants::Text },
     Kind { name: "priority", path: &["priority"], method: "priority", wants: Wants::Number },
+    Kind { name: "overrides", path: &["overrides"], method: "overrides", wants: Wants::WordOrTexts },
     Kind { name: "enabled", path: &["enabled"], method: "enabled", wants: Wants::Flag },
 ];
 
@@ -44,6 +45,8 @@ enum Wants {
     Text,
     /// One text, or a list of them.
     Texts,
+    /// A word, or a list of texts.
+    WordOrTexts,
     Number,
     Flag,
 }
@@ -114,6 +117,7 @@ impl Arg {
             let wanted = match kind.wants {
                 Wants::Text => "a string literal",
                 Wants::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
+                Wants::WordOrTexts => "a string literal, or a list of them such as [\"/a\", \"/b\"]",
                 Wants::Number => "a whole number",
                 Wants::Flag => "true or false",
             };
@@ -125,9 +129,9 @@ impl Arg {
 
 fn value(wants: Wants, expr: &Expr) -> Option<Value> {
     match (wants, expr) {
-        (Wants::Text, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!(text.value())),
+        (Wants::Text | Wants::WordOrTexts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!(text.value())),
         (Wants::Texts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!([text.value()])),
-        (Wants::Texts, Expr::Array(ExprArray { elems, .. })) => {
+        (Wants::Texts | Wants::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => {
             elems.iter().map(|one| value(Wants::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
         }
         (Wants::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {

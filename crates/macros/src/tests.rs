@@ -34,6 +34,8 @@ fn values_are_checked_by_the_servers_own_parsers() {
     check_refused(r#"parent = "a", on = "perhaps""#, r#""perhaps""#, "perhaps");
     check_refused(r#"route = "anyone""#, r#""anyone""#, "anyone");
     check_refused("priority = 10", "10", "0 (last) to 9");
+    check_refused(r#"overrides = ["day"]"#, r#"["day"]"#, "is not a JSON pointer");
+    check_refused(r#"overrides = "some""#, r#""some""#, "some");
     check_refused("retry = 101", "101", "at most 100");
     check_refused(r#"retry = 1, backoff = "later""#, r#""later""#, "later");
     check_refused(r#"tz = "Europe/Berlin""#, r#""Europe/Berlin""#, "exactly one of");

@@ -106,6 +106,7 @@ impl Engine {
         }
         errors.extend(past(&spec, now, before));
         errors.extend(self.params_complaints(namespace, &spec, before));
+        errors.extend(self.overrides_complaints(namespace, &spec, before));
         match compiled {
             Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: found, checked_at: now }),
             _ => Err(JobError::Invalid(errors)),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rondel_core::job::PARAMS_LEN_MAX;
-use rondel_core::{AppId, FieldError, JobSpec, NamespaceId};
+use rondel_core::overrides::Overrides;
+use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, agent_handlers};
 use serde_json::Value;
 
 use crate::engine::Engine;
@@ -41,9 +42,8 @@ impl Engine {
         self.shared().registry.params_schema(namespace, app, handler).flatten()
     }
 
-    /// What is wrong with parameters for one run of a job.
-    #[must_use]
-    pub fn check_params(&self, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
+    /// What the handler of a job would refuse of these parameters.
+    pub(super) fn check_params(&self, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
         let Some(schema) = self.params_schema(namespace, &spec.app, &spec.handler) else { return Vec::new() };
         schema.complaints(params, !spec.parents().is_empty())
     }
@@ -70,16 +70,21 @@ impl Engine {
             Some(before) => judged_by(before) != judged_by(spec),
             None => true,
         };
-        // A job without a schedule may be told its parameters when it is triggered.
-        let is_told_later = spec.params.is_null() && spec.schedule.is_none();
+        // A job without a schedule may get its parameters when it is triggered, unless no caller may give any.
+        let takes_params = *spec.effective_overrides() != Overrides::None;
+        let is_told_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
         if !is_judged || is_told_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
             return Vec::new();
+        }
+        if self.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none() {
+            return agent_handlers::missing(&spec.handler, &spec.params).into_iter().collect();
         }
         self.check_params(namespace, spec, &spec.params)
     }
 }
 
 /// What the verdict on a definition's parameters hangs on.
-fn judged_by(spec: &JobSpec) -> (&str, &str, &Value, bool) {
-    (&spec.app, &spec.handler, &spec.params, spec.schedule.is_none())
+fn judged_by(spec: &JobSpec) -> (&str, &str, &Value, bool, bool) {
+    let takes_params = *spec.effective_overrides() != Overrides::None;
+    (&spec.app, &spec.handler, &spec.params, spec.schedule.is_none(), takes_params)
 }

@@ -15,7 +15,7 @@ use crate::exit::Failure;
 )]
 pub(crate) struct DefinitionArgs {
     /// A JSON file with the definition; - for stdin
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "route", "overlap", "delivery", "timeout", "retries", "disabled"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "overrides", "route", "overlap", "delivery", "timeout", "retries", "disabled"])]
     file: Option<PathBuf>,
     /// The job's name
     #[arg(long, value_name = "NAME", required_unless_present = "file")]
@@ -44,6 +44,9 @@ pub(crate) struct DefinitionArgs {
     /// What the handler gets, as JSON
     #[arg(long, value_name = "JSON")]
     params: Option<String>,
+    /// Which parameters a run may change: none, all, or JSON pointers such as /day,/region; else the default of the handler
+    #[arg(long, value_name = "WHICH", value_delimiter = ',')]
+    overrides: Vec<String>,
     /// Which executor gets a run: round, broadcast, …
     #[arg(long, value_name = "ROUTE")]
     route: Option<String>,
@@ -94,6 +97,11 @@ impl DefinitionArgs {
         }
         if let Some(params) = &self.params {
             document.insert("params".to_owned(), json("--params", params)?);
+        }
+        match self.overrides.as_slice() {
+            [] => {}
+            [word] if !word.starts_with('/') => drop(document.insert("overrides".to_owned(), json!(word))),
+            pointers => drop(document.insert("overrides".to_owned(), json!(pointers))),
         }
         if let Some(policy) = &self.overlap {
             document.insert("overlap".to_owned(), json!({ "policy": policy }));

@@ -80,9 +80,13 @@ fn the_demo_jobs_run_and_their_logs_can_be_read() {
 fn commands_do_what_they_say() {
     let mut dev = Dev::start();
     let create = ["job", "create", "--name", "once", "--app", "demo", "--handler", "shell", "--params"];
-    let created = dev.json(&[&create[..], &["{\"argv\": [\"echo\", \"hi\"]}"]].concat());
+    dev.command(&[&create[..], &["{}"]].concat())
+        .refused(2, &["/params: {} fits none of its choices: /argv is missing"]);
+    let params = "{\"argv\": [\"echo\", \"hi\"]}";
+    let created = dev.json(&[&create[..], &[params, "--overrides", "/argv"]].concat());
+    assert_eq!(created["overrides"], serde_json::json!(["/argv"]));
     assert_eq!(created["name"], "once");
-    dev.command(&[&create[..], &["{}"]].concat()).refused(6, &["name"]);
+    dev.command(&[&create[..], &[params]].concat()).refused(6, &["name"]);
     dev.command(&["job", "create", "--name", "bad", "--app", "demo", "--handler", "shell", "--cron", "0 0 24 * * ?"])
         .refused(2, &["/schedule/cron: ", "hour", "\"24\""]);
 
@@ -92,6 +96,8 @@ fn commands_do_what_they_say() {
     assert!(log.stdout.contains(" hi"), "{}", log.stdout);
     let failing = dev.command(&["job", "trigger", "once", "--params", "{\"argv\": [\"false\"]}", "--wait"]);
     assert_eq!(failing.code, Some(3), "{}{}", failing.stdout, failing.stderr);
+    dev.command(&["job", "trigger", "once", "--params", "{\"cwd\": \"/\"}"])
+        .refused(2, &["/params/cwd: cannot be changed"]);
     let slow = ["job", "trigger", "once", "--params", "{\"argv\": [\"sleep\", \"60\"]}", "-o", "name"];
     let id = dev.command(&slow).stdout.trim().to_owned();
     assert_eq!(dev.command(&["run", "cancel", &id]).code, Some(0));

@@ -13,6 +13,7 @@ use crate::shard::Shard;
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("anyOf" = [{"required": ["argv"]}, {"required": ["script"]}]))]
 pub(super) struct ShellParams {
     argv: Option<Vec<String>>,
     script: Option<String>,

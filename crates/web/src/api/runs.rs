@@ -5,8 +5,7 @@ use axum::response::Response;
 use http::header::LOCATION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::{JobError, RunRequest};
-use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_admin::jobs::RunRequest;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
 use rondel_store::catalog::JobRecord;
@@ -18,7 +17,7 @@ use serde_json::Value;
 use super::jobs::{self, JobName};
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, run_json};
 use crate::app::Web;
-use crate::body::{OptionalJsonBody, refuse_value};
+use crate::body::OptionalJsonBody;
 use crate::call::{Call, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
@@ -77,7 +76,8 @@ impl FromQuery for ListRuns {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TriggerBody {
-    /// Parameters of this run alone; left out or null for the job's.
+    /// Parameters of this run alone; left out or null for the job's. Only what the job's `overrides` allow may differ from
+    /// them; what may not be replaced can be left out.
     #[serde(default)]
     params: Option<Value>,
 }
@@ -89,14 +89,11 @@ pub(super) async fn trigger(
     body: OptionalJsonBody<TriggerBody>,
 ) -> Result<Response, Problem> {
     let body = body.read()?;
-    let params = body.params.as_ref().map(Value::to_string);
-    if let Some(len) = params.as_ref().map(String::len).filter(|len| *len > PARAMS_LEN_MAX) {
-        return Err(refuse_value("/params", format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept")));
-    }
     let record = jobs::find(&call, &name).await?;
-    if let Some(params) = &body.params {
-        fit(&call, &record, params)?;
-    }
+    let params = match &body.params {
+        Some(given) => call.engine().run_params(&record, given)?,
+        None => None,
+    };
     request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None, trace: call.trace }).await
 }
 
@@ -156,17 +153,8 @@ pub(crate) async fn repetition<Q>(
     }
     let record = job_of(call, run).await?;
     // An edit since then does not change what is repeated.
-    let is_current = run.params.is_none() && run.job_version == record.version;
-    let params = if is_current { None } else { run_json::params(call, run).await? };
+    let params = call.engine().params_again(&record, run).await?;
     Ok((record, RunRequest { params, trigger, parent: Some(run.id), trace: call.trace }))
-}
-
-/// Refuses parameters of one run that the job's handler would refuse.
-pub(crate) fn fit<Q>(call: &Call<Q>, record: &JobRecord, params: &Value) -> Result<(), Problem> {
-    match call.engine().check_params(record.namespace, &record.spec, params) {
-        errors if errors.is_empty() => Ok(()),
-        errors => Err(JobError::Invalid(errors).into()),
-    }
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {

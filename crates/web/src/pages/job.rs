@@ -3,9 +3,9 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::jobs::{JobError, RunRequest};
+use rondel_admin::jobs::{JobError, RunParams, RunRequest};
 use rondel_core::declared::drift;
-use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_core::overrides::Overrides;
 use rondel_core::time::format_duration;
 use rondel_core::{RunId, Timestamp, Trigger};
 use rondel_store::catalog::JobRecord;
@@ -23,7 +23,6 @@ use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{Bar, RunRow, bars};
 use crate::api::jobs::{JobName, find};
-use crate::api::runs::fit;
 use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
 use crate::problem::{Code, Problem};
@@ -58,8 +57,7 @@ struct JobPage {
     /// Words and values.
     facts: Vec<(&'static str, String)>,
     params: String,
-    /// The same as fields, where its handler says what it takes.
-    param_fields: Vec<ParamField>,
+    run_with: RunWith,
     /// What its author should know.
     warnings: Vec<String>,
     declared: Option<DeclaredNote>,
@@ -73,6 +71,16 @@ struct JobPage {
     is_first: bool,
     why: WhyForm,
     no_error: Option<String>,
+}
+
+/// The form of a run with parameters of its own: only with what may be replaced.
+struct RunWith {
+    is_offered: bool,
+    /// As JSON text.
+    params: String,
+    /// The same as fields, where its handler says what it takes.
+    fields: Vec<ParamField>,
+    hint: String,
 }
 
 /// What code declares of the job.
@@ -100,12 +108,8 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
         last: lately.past.first().map(|run| RunRow::new(run.clone(), String::new(), now, t)),
         bars: bars(&lately.past, now, t),
         facts: facts(&record, t),
-        params: if spec.params.is_null() { String::new() } else { pretty(&spec.params) },
-        param_fields: page
-            .engine()
-            .params_schema(record.namespace, &spec.app, &spec.handler)
-            .map(|schema| params_form::fields(schema.document(), &spec.params))
-            .unwrap_or_default(),
+        params: text_of(&spec.params),
+        run_with: run_with(&page, &record),
         warnings: page.engine().warnings(record.namespace, spec).iter().map(|warning| t.warning(warning)).collect(),
         declared: record.declared.as_ref().map(|declared| DeclaredNote {
             at: Moment::new(declared.declared_at, now, t),
@@ -123,6 +127,23 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
         no_error: None,
     };
     html(StatusCode::OK, &template)
+}
+
+fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
+    let (spec, t) = (&record.spec, page.t);
+    let overrides = spec.effective_overrides();
+    let schema = page.engine().params_schema(record.namespace, &spec.app, &spec.handler);
+    let mut fields = schema.map(|schema| params_form::fields(schema.document(), &spec.params)).unwrap_or_default();
+    fields.retain(|field| overrides.covers(&field.pointer()));
+    RunWith {
+        is_offered: *overrides != Overrides::None,
+        params: text_of(&overrides.part(&spec.params)),
+        fields,
+        hint: match &*overrides {
+            Overrides::Only(pointers) => t.job_run_params_only(pointers.join(", ")),
+            Overrides::None | Overrides::All => t.job_run_params_hint.to_owned(),
+        },
+    }
 }
 
 /// A page of the job's runs, and the address of the next one.
@@ -165,7 +186,18 @@ fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
         max => format!("{max} × {}", spec.retry.backoff),
     };
     facts.push((t.field_retry, retry));
+    let overrides = match &*spec.effective_overrides() {
+        Overrides::None => t.overrides_none.to_owned(),
+        Overrides::All => t.overrides_all.to_owned(),
+        Overrides::Only(pointers) => pointers.join(", "),
+    };
+    facts.push((t.field_overrides, overrides));
     facts
+}
+
+/// Parameters as text; nothing where there are none.
+fn text_of(params: &Value) -> String {
+    if params.is_null() { String::new() } else { pretty(params) }
 }
 
 /// JSON over several lines.
@@ -220,30 +252,19 @@ pub(super) async fn delete(page: Page, JobName(name): JobName) -> Result<Respons
 /// Makes a run; with parameters of its own where the form has some.
 pub(super) async fn trigger(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let params = match (params_form::sent(&fields, &record.spec.params)?, fields.get("params")) {
-        (Some(value), _) => own_params(&page, &value, &record)?,
-        (None, "") => None,
-        (None, text) => {
-            let value = serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?;
-            own_params(&page, &value, &record)?
-        }
-    };
+    let params = own_params(&page, &fields, &record)?;
     let request = RunRequest { params, trigger: Trigger::Manual, parent: None, trace: page.call.trace };
     let run = page.engine().request_run(&record, request).await?;
     page.call.note.after(&serde_json::json!({"run": run.id}));
     Ok(own_path(fields.get("back")).map_or_else(|| to(&format!("/runs/{}", run.id)), to))
 }
 
-/// Parameters for one run, as JSON text; none where they are the job's.
-fn own_params(page: &Page, value: &Value, record: &JobRecord) -> Result<Option<String>, Problem> {
-    if *value == record.spec.params {
-        return Ok(None);
-    }
-    fit(&page.call, record, value)?;
-    let text = value.to_string();
-    if text.len() > PARAMS_LEN_MAX {
-        let message = format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", text.len());
-        return Err(refuse_value("/params", message));
-    }
-    Ok(Some(text))
+/// Parameters for one run; none where they are the job's.
+fn own_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
+    let given = match (params_form::sent(fields, &record.spec.params)?, fields.get("params")) {
+        (Some(value), _) => value,
+        (None, "") => return Ok(None),
+        (None, text) => serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?,
+    };
+    Ok(page.engine().run_params(record, &given)?)
 }

@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use rondel_core::JobSpec;
+use rondel_core::overrides::Overrides;
 use rondel_core::time::format_duration;
 use serde_json::{Map, Value, json};
 
@@ -30,6 +31,8 @@ pub(super) struct JobForm {
     pub(super) params_by: String,
     /// What is wrong with the fields that they were given in.
     pub(super) params_fault: Option<String>,
+    /// `none`, `all`, or pointers with spaces between them; empty for the handler's default.
+    pub(super) overrides: String,
     /// `cron`, `every`, `at`, `json` or `none`.
     pub(super) kind: String,
     pub(super) cron: String,
@@ -86,6 +89,7 @@ impl Default for JobForm {
             params: String::new(),
             params_by: text(BY_FIELDS),
             params_fault: None,
+            overrides: String::new(),
             kind: text("cron"),
             cron: text("0 */5 * * * ?"),
             time_zone: text("UTC"),
@@ -120,6 +124,7 @@ impl From<&Fields> for JobForm {
             params,
             params_by: text("params_by"),
             params_fault,
+            overrides: text("overrides"),
             kind: text("kind"),
             cron: text("cron"),
             time_zone: text("time_zone"),
@@ -153,6 +158,12 @@ impl JobForm {
             app: spec.app.clone(),
             handler: spec.handler.clone(),
             params: if spec.params.is_null() { String::new() } else { pretty(&spec.params) },
+            overrides: match &spec.overrides {
+                None => String::new(),
+                Some(Overrides::None) => "none".to_owned(),
+                Some(Overrides::All) => "all".to_owned(),
+                Some(Overrides::Only(pointers)) => pointers.join(" "),
+            },
             calendar: calendar.map_or_else(String::new, |used| used.name.clone()),
             calendar_rule: calendar.map(|used| used.rule).unwrap_or_default().as_str().to_owned(),
             route: spec.route.as_str().to_owned(),
@@ -218,6 +229,11 @@ impl JobForm {
             errors.add("params", fault.as_str());
         }
         document["params"] = json_text("params", &self.params, errors, t);
+        document["overrides"] = match self.overrides.trim() {
+            "" => Value::Null,
+            word @ ("none" | "all") => Value::from(word),
+            pointers => pointers.split([' ', ',']).filter(|pointer| !pointer.is_empty()).collect(),
+        };
         document["schedule"] = match self.kind.as_str() {
             "json" => json_text("schedule_json", &self.schedule_json, errors, t),
             _ => self.schedule(),
@@ -292,6 +308,7 @@ impl JobForm {
         let field = match pointer {
             _ if self.kind == "json" && pointer.starts_with("/schedule") => "schedule_json",
             _ if pointer.starts_with("/params/") => "params",
+            _ if pointer.starts_with("/overrides") => "overrides",
             _ => field_at(pointer),
         };
         // Where the field does not say it, the place is named.
@@ -384,6 +401,7 @@ mod tests {
             ("app", "b"),
             ("handler", "c"),
             ("params", "{\"x\": 1}"),
+            ("overrides", "/x, /y"),
             ("kind", "at"),
             ("at", "2030-01-01T00:00"),
             ("retry_max", "2"),
@@ -395,6 +413,7 @@ mod tests {
         assert_eq!(made.once_instants()[0].1.to_string(), "2030-01-01T00:00:00Z");
         assert_eq!((made.retry.max, made.enabled), (2, true));
         assert_eq!(made.params, json!({"x": 1}));
+        assert_eq!(serde_json::to_value(&made).unwrap()["overrides"], json!(["/x", "/y"]));
     }
 
     #[test]

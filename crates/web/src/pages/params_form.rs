@@ -32,6 +32,13 @@ pub(super) struct ParamField {
     pub(super) kind: FieldKind,
 }
 
+impl ParamField {
+    /// Where its parameter lies, as a JSON pointer into the parameters.
+    pub(super) fn pointer(&self) -> String {
+        format!("/{}", self.name.replace('~', "~0").replace('/', "~1"))
+    }
+}
+
 #[derive(Debug, PartialEq)]
 pub(super) enum FieldKind {
     Text,

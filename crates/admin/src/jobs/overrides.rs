@@ -1,0 +1,181 @@
+//! Parameters of one run: held against what the job lets callers replace, and against its handler's schema.
+
+use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_core::overrides::Overrides;
+use rondel_core::{FieldError, JobSpec, NamespaceId, Run};
+use rondel_store::StoreError;
+use rondel_store::catalog::JobRecord;
+use serde_json::{Map, Value};
+
+use super::JobError;
+use crate::engine::Engine;
+
+/// What the server adds to the parameters of a run that follows from others.
+const PARENTS: &str = "parents";
+/// Where it puts a job's parameters that are no object.
+const WRAPPED: &str = "params";
+
+/// Parameters of one run that the job allows. Only [`Engine::run_params`] and [`Engine::params_again`] make them, so that no
+/// way to request a run can leave the check out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunParams(String);
+
+impl RunParams {
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+}
+
+impl Engine {
+    /// The parameters of one run, where a caller gave some: those of the job, with what it lets callers replace. `None` where
+    /// they are the job's.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] with a complaint for each parameter that may not be replaced or that the handler would refuse.
+    pub fn run_params(&self, record: &JobRecord, given: &Value) -> Result<Option<RunParams>, JobError> {
+        let len = given.to_string().len();
+        if len > PARAMS_LEN_MAX {
+            let message = format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept");
+            return Err(JobError::Invalid(vec![FieldError::new("/params", message)]));
+        }
+        let spec = &record.spec;
+        let params = applied(spec, &spec.params, given)?;
+        if params == spec.params {
+            return Ok(None);
+        }
+        match self.check_params(record.namespace, spec, &params) {
+            errors if errors.is_empty() => Ok(Some(RunParams(params.to_string()))),
+            errors => Err(JobError::Invalid(errors)),
+        }
+    }
+
+    /// The parameters of a run that repeats this one. They are not held against the handler's schema, but against the job's
+    /// overrides as they are now: what a caller replaced in the first run may be code that nobody may give any more.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`], and the store's.
+    pub async fn params_again(&self, record: &JobRecord, run: &Run) -> Result<Option<RunParams>, JobError> {
+        let is_current = run.job_version == record.version;
+        if run.params.is_none() && is_current {
+            return Ok(None);
+        }
+        let Some(before) = self.spec_of(record, run).await? else { return Ok(None) };
+        let spec = &record.spec;
+        let is_same_code = (&before.app, &before.handler) == (&spec.app, &spec.handler);
+        let base = if is_same_code { before.params.clone() } else { spec.params.clone() };
+        let again = match run.params.as_deref() {
+            Some(given) => repeated(spec, base, serde_json::from_str(given).unwrap_or_default())?,
+            None => applied(spec, &base, &before.params)?,
+        };
+        Ok(Some(RunParams(again.to_string())))
+    }
+
+    /// The definition that a run was made of.
+    async fn spec_of(&self, record: &JobRecord, run: &Run) -> Result<Option<JobSpec>, StoreError> {
+        if run.job_version == record.version {
+            return Ok(Some(record.spec.clone()));
+        }
+        Ok(self.store().definitions(&[(run.job, run.job_version)]).await?.pop().map(|found| found.spec))
+    }
+
+    /// Checks the pointers of a definition's overrides against its handler's schema. Pointers that were saved once stay valid.
+    pub(super) fn overrides_complaints(
+        &self,
+        namespace: NamespaceId,
+        spec: &JobSpec,
+        before: Option<&JobSpec>,
+    ) -> Vec<FieldError> {
+        let judged = |spec: &JobSpec| (spec.app.clone(), spec.handler.clone(), spec.overrides.clone());
+        let Some(Overrides::Only(pointers)) = &spec.overrides else { return Vec::new() };
+        if before.is_some_and(|before| judged(before) == judged(spec)) {
+            return Vec::new();
+        }
+        match self.params_schema(namespace, &spec.app, &spec.handler) {
+            Some(schema) => unknown_pointers(schema.document(), pointers),
+            None => Vec::new(),
+        }
+    }
+}
+
+fn applied(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value, JobError> {
+    spec.effective_overrides().apply(&spec.handler, base, given).map_err(JobError::Invalid)
+}
+
+/// The parameters of a run again. What the server had put beside them is not held against the job.
+fn repeated(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobError> {
+    let parents = given.as_object_mut().and_then(|fields| fields.remove(PARENTS));
+    let base = match base {
+        base @ (Value::Object(_) | Value::Null) => base,
+        other if parents.is_some() => Value::Object(Map::from_iter([(WRAPPED.to_owned(), other)])),
+        other => other,
+    };
+    let mut again = applied(spec, &base, &given)?;
+    if let Some(parents) = parents {
+        if again.is_null() {
+            again = Value::Object(Map::new());
+        }
+        if let Some(fields) = again.as_object_mut() {
+            fields.insert(PARENTS.to_owned(), parents);
+        }
+    }
+    Ok(again)
+}
+
+/// Pointers whose first part is no field of a schema that knows all of its fields.
+fn unknown_pointers(schema: &Value, pointers: &[String]) -> Vec<FieldError> {
+    let is_closed = schema["additionalProperties"] == false && schema.get("patternProperties").is_none();
+    let Some(known) = schema["properties"].as_object().filter(|_| is_closed) else { return Vec::new() };
+    let first = |pointer: &String| {
+        let name = pointer.trim_start_matches('/').split('/').next().unwrap_or_default();
+        name.replace("~1", "/").replace("~0", "~")
+    };
+    let unknown = pointers.iter().enumerate().filter(|(_, pointer)| !known.contains_key(&first(pointer)));
+    let complain = |(index, pointer): (usize, &String)| {
+        let names: Vec<&str> = known.keys().map(String::as_str).collect();
+        let message = format!("{pointer:?} is no parameter of the handler; it has {}", names.join(", "));
+        FieldError::new(format!("/overrides/{index}"), message)
+    };
+    unknown.map(complain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(change: &Value) -> JobSpec {
+        let mut spec = json!({"name": "a", "app": "b", "handler": "shell", "params": {"argv": ["date"]}});
+        spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn a_repetition_takes_what_the_server_added_and_no_other_code() {
+        let spec = spec(&json!({}));
+        let again = |base: Value, given: Value| repeated(&spec, base, given);
+        let parents = json!({"load": {"result": 1}});
+        let with = |params: Value| {
+            let mut params = params;
+            params["parents"] = parents.clone();
+            params
+        };
+        let same = with(json!({"argv": ["date"]}));
+        assert_eq!(again(spec.params.clone(), same.clone()).unwrap(), same);
+        assert_eq!(again(json!(3), with(json!({"params": 3}))).unwrap(), with(json!({"params": 3})));
+        assert_eq!(again(json!(null), with(json!({}))).unwrap(), with(json!({})));
+        for given in [json!({"argv": ["id"]}), with(json!({"argv": ["date"], "env": {"PATH": "/tmp"}}))] {
+            assert!(matches!(again(spec.params.clone(), given), Err(JobError::Invalid(_))));
+        }
+    }
+
+    #[test]
+    fn pointers_are_held_against_the_schema() {
+        let schema = |closed: bool| json!({"properties": {"a/b": {}, "env": {}}, "additionalProperties": !closed});
+        let pointers = ["/a~1b", "/env/X", "/envy"].map(str::to_owned);
+        let found = unknown_pointers(&schema(true), &pointers);
+        assert_eq!(found.iter().map(|error| error.pointer.as_str()).collect::<Vec<_>>(), ["/overrides/2"]);
+        assert!(found[0].message.ends_with("it has a/b, env"), "{}", found[0].message);
+        assert!(unknown_pointers(&schema(false), &pointers).is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! The handlers of the agent, as far as a server knows them: their names, and what their parameters cannot do without.
+
+use serde_json::Value;
+
+use crate::spec::FieldError;
+
+/// Each handler, and the parameters of which it needs one.
+const HANDLERS: [(&str, &[&str]); 6] = [
+    ("shell", &["argv", "script"]),
+    ("python", &["script"]),
+    ("node", &["script"]),
+    ("php", &["script"]),
+    ("powershell", &["script"]),
+    ("http", &["url"]),
+];
+
+/// Whether the agent has a handler with this name. Their parameters are programs and scripts to run, or (`http`) an address
+/// to send secrets to.
+#[must_use]
+pub fn is_one(handler: &str) -> bool {
+    HANDLERS.iter().any(|(name, _)| *name == handler)
+}
+
+/// What these parameters lack for a handler of the agent: for servers to which no executor with the handler is connected, so
+/// that there is no schema.
+#[must_use]
+pub fn missing(handler: &str, params: &Value) -> Option<FieldError> {
+    let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;
+    let is_there = |name: &&str| params.get(*name).is_some_and(|value| !value.is_null());
+    if params.is_null() || needed.iter().any(is_there) {
+        return None;
+    }
+    match needed {
+        [only] if params.is_object() => Some(FieldError::new(
+            format!("/params/{only}"),
+            format!("is missing: the handler {handler} cannot do without it"),
+        )),
+        needed => {
+            let message = format!("{} is missing: the handler {handler} cannot do without", needed.join(" or "));
+            Some(FieldError::new("/params", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn empty_parameters_are_named() {
+        for (handler, params, pointer) in [
+            ("shell", json!({}), Some("/params")),
+            ("shell", json!([]), Some("/params")),
+            ("shell", json!({"argv": ["date"]}), None),
+            ("shell", json!({"script": "date"}), None),
+            ("python", json!({"args": "x"}), Some("/params/script")),
+            ("http", json!({}), Some("/params/url")),
+            ("http", json!({"url": "https://example.com"}), None),
+            ("report", json!({}), None),
+            ("shell", json!(null), None),
+        ] {
+            assert_eq!(missing(handler, &params).map(|error| error.pointer).as_deref(), pointer, "{handler} {params}");
+        }
+    }
+}

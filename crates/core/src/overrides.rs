@@ -1,0 +1,432 @@
+//! Which parameters of a job a caller may replace for one run.
+//!
+//! An operator triggers jobs and does not edit them: parameters that decide which code runs, or where a secret is sent, belong
+//! to the definition alone.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::ser::SerializeSeq as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::agent_handlers;
+use crate::spec::{FieldError, JobSpec};
+
+/// The most pointers in one list.
+const POINTER_COUNT_MAX: usize = 50;
+/// The longest pointer, in bytes.
+const POINTER_LEN_MAX: usize = 200;
+/// A secret's name in a text begins behind this …
+const SECRET_OPEN: &str = "{{secret.";
+/// … and ends before this.
+const SECRET_CLOSE: &str = "}}";
+
+/// Which parameters a caller may replace for one run.
+///
+/// ```
+/// use rondel_core::overrides::Overrides;
+/// use serde_json::json;
+///
+/// let overrides = Overrides::Only(vec!["/day".to_owned()]);
+/// let job = json!({"day": "today", "region": "eu"});
+/// assert_eq!(overrides.apply("report", &job, &json!({"day": "2026-03-08"})).unwrap()["region"], "eu");
+/// let refused = overrides.apply("report", &job, &json!({"region": "us"})).unwrap_err();
+/// assert_eq!(refused[0].pointer, "/params/region");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Overrides {
+    /// None of them.
+    None,
+    /// What lies at or below these JSON pointers into the parameters.
+    Only(Vec<String>),
+    /// All of them.
+    All,
+}
+
+impl Overrides {
+    /// The default of a job with this handler: nothing where parameters are code or choose where secrets go.
+    #[must_use]
+    pub fn default_of(handler: &str) -> Self {
+        if agent_handlers::is_one(handler) { Self::None } else { Self::All }
+    }
+
+    /// Whether the parameter at `pointer` may be replaced as a whole.
+    #[must_use]
+    pub fn covers(&self, pointer: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::Only(allowed) => allowed.iter().any(|above| is_at_or_below(pointer, above)),
+            Self::All => true,
+        }
+    }
+
+    /// The part of a job's parameters that may be replaced; null where none of it may.
+    #[must_use]
+    pub fn part(&self, job: &Value) -> Value {
+        match self {
+            Self::None => Value::Null,
+            Self::All => job.clone(),
+            Self::Only(_) => self.part_at("", job).unwrap_or(Value::Null),
+        }
+    }
+
+    fn part_at(&self, pointer: &str, value: &Value) -> Option<Value> {
+        if self.covers(pointer) {
+            return Some(value.clone());
+        }
+        // A list is shown as a whole: its elements have no names.
+        if value.is_array() {
+            return self.reaches_below(pointer).then(|| value.clone());
+        }
+        let fields = value.as_object()?.iter();
+        let kept = fields.filter_map(|(name, field)| Some((name.clone(), self.part_at(&below(pointer, name), field)?)));
+        let kept: Map<String, Value> = kept.collect();
+        (!kept.is_empty()).then_some(Value::Object(kept))
+    }
+
+    fn reaches_below(&self, pointer: &str) -> bool {
+        matches!(self, Self::Only(allowed) if allowed.iter().any(|one| is_at_or_below(one, pointer)))
+    }
+
+    /// The parameters of one run: those of the job, and in the place of what may be replaced what the caller gave. What may
+    /// not be replaced can be left out.
+    ///
+    /// # Errors
+    /// A complaint for each parameter that was given otherwise than the job has it although it may not be replaced, and for
+    /// each secret that the job does not name itself.
+    pub fn apply(&self, handler: &str, job: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
+        let mut refused = Vec::new();
+        let laid = match self {
+            Self::All => given.clone(),
+            Self::None | Self::Only(_) => self.lay("", Some(job), Some(given), &mut refused).unwrap_or(Value::Null),
+        };
+        let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal(handler, pointer)).collect();
+        errors.extend(foreign_secrets(job, &laid));
+        if errors.is_empty() { Ok(laid) } else { Err(errors) }
+    }
+
+    fn lay(
+        &self,
+        pointer: &str,
+        job: Option<&Value>,
+        given: Option<&Value>,
+        refused: &mut Vec<String>,
+    ) -> Option<Value> {
+        if self.covers(pointer) {
+            return given.cloned();
+        }
+        match (job, given) {
+            (Some(Value::Array(job)), Some(Value::Array(given))) if job.len() == given.len() => {
+                let pairs = job.iter().zip(given).enumerate();
+                let element = |(index, (job, given)): (usize, (&Value, &Value))| {
+                    self.lay(&format!("{pointer}/{index}"), Some(job), Some(given), refused)
+                };
+                Some(Value::Array(pairs.filter_map(element).collect()))
+            }
+            (job, given) if job == given => job.cloned(),
+            (Some(Value::Object(_)) | Some(Value::Null) | None, Some(Value::Object(fields))) if !fields.is_empty() => {
+                self.lay_fields(pointer, job, Some(fields), refused)
+            }
+            (Some(Value::Object(_)), None | Some(Value::Object(_))) => self.lay_fields(pointer, job, None, refused),
+            (Some(Value::Null), Some(Value::Object(_))) | (_, None) => job.cloned(),
+            _ => {
+                refused.push(pointer.to_owned());
+                job.cloned()
+            }
+        }
+    }
+
+    fn lay_fields(
+        &self,
+        pointer: &str,
+        job: Option<&Value>,
+        given: Option<&Map<String, Value>>,
+        refused: &mut Vec<String>,
+    ) -> Option<Value> {
+        let of_job = job.and_then(Value::as_object);
+        let names: BTreeSet<&String> = of_job.into_iter().chain(given).flat_map(Map::keys).collect();
+        let mut laid = Map::new();
+        for name in names {
+            let (job, given) = (of_job.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
+            if let Some(value) = self.lay(&below(pointer, name), job, given, refused) {
+                laid.insert(name.clone(), value);
+            }
+        }
+        if laid.is_empty() && of_job.is_none() { job.cloned() } else { Some(Value::Object(laid)) }
+    }
+
+    fn refusal(&self, handler: &str, pointer: &str) -> FieldError {
+        let rule = match self {
+            Self::None if *self == Self::default_of(handler) => {
+                format!("the job's overrides are \"none\", the default for the handler {handler}")
+            }
+            Self::Only(allowed) => format!("the job's overrides are {}", allowed.join(", ")),
+            Self::None | Self::All => "the job's overrides are \"none\"".to_owned(),
+        };
+        let hint = match pointer {
+            "" => "an editor of the job can change them".to_owned(),
+            pointer => format!("an editor of the job can add {pointer:?} to them"),
+        };
+        FieldError::new(format!("/params{pointer}"), format!("cannot be changed for one run: {rule}; {hint}"))
+    }
+
+    /// Checks the pointers of a list.
+    pub(crate) fn check(&self, errors: &mut Vec<FieldError>) {
+        let Self::Only(pointers) = self else { return };
+        if pointers.len() > POINTER_COUNT_MAX {
+            let message = format!("{} pointers; at most {POINTER_COUNT_MAX} are taken", pointers.len());
+            errors.push(FieldError::new("/overrides", message));
+            return;
+        }
+        for (index, pointer) in pointers.iter().enumerate() {
+            if !pointer.starts_with('/') || pointer.len() > POINTER_LEN_MAX || has_bad_escape(pointer) {
+                let message = format!(
+                    "{pointer:?} is not a JSON pointer into the parameters: write \"/day\" for the parameter day (at most \
+                     {POINTER_LEN_MAX} bytes), or \"all\" in the place of the list"
+                );
+                errors.push(FieldError::new(format!("/overrides/{index}"), message));
+            }
+        }
+    }
+}
+
+impl JobSpec {
+    /// Which parameters may be replaced for one run: as the definition says, else the default of its handler.
+    #[must_use]
+    pub fn effective_overrides(&self) -> Cow<'_, Overrides> {
+        let default = || Cow::Owned(Overrides::default_of(&self.handler));
+        self.overrides.as_ref().map_or_else(default, Cow::Borrowed)
+    }
+}
+
+fn is_at_or_below(pointer: &str, above: &str) -> bool {
+    pointer.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn below(pointer: &str, name: &str) -> String {
+    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+fn has_bad_escape(pointer: &str) -> bool {
+    pointer.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1']))
+}
+
+/// Secrets that `laid` names and `job` does not: the executor would resolve them for any caller.
+fn foreign_secrets(job: &Value, laid: &Value) -> Vec<FieldError> {
+    let known: BTreeSet<&str> = texts(job).iter().flat_map(|(_, text)| secrets(text)).collect();
+    let found = texts(laid);
+    let foreign = found.iter().flat_map(|(pointer, text)| secrets(text).map(move |name| (pointer, name)));
+    let refuse = |(pointer, name): (&String, &str)| {
+        let message = format!(
+            "names the secret {name:?}, which the job's own parameters do not name: parameters of one run bring no secrets"
+        );
+        FieldError::new(format!("/params{pointer}"), message)
+    };
+    foreign.filter(|(_, name)| !known.contains(name)).map(refuse).collect()
+}
+
+/// Every text with its pointer.
+fn texts(value: &Value) -> Vec<(String, &str)> {
+    let mut found = Vec::new();
+    let mut open = VecDeque::from([(String::new(), value)]);
+    while let Some((pointer, value)) = open.pop_front() {
+        match value {
+            Value::String(text) => found.push((pointer, text.as_str())),
+            Value::Array(items) => {
+                open.extend(items.iter().enumerate().map(|(index, item)| (format!("{pointer}/{index}"), item)));
+            }
+            Value::Object(fields) => {
+                open.extend(fields.iter().map(|(name, field)| (below(&pointer, name), field)));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    found
+}
+
+fn secrets(text: &str) -> impl Iterator<Item = &str> {
+    text.split(SECRET_OPEN).skip(1).filter_map(|rest| Some(rest.split_once(SECRET_CLOSE)?.0.trim()))
+}
+
+impl Serialize for Overrides {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_str("none"),
+            Self::All => serializer.serialize_str("all"),
+            Self::Only(pointers) => {
+                let mut list = serializer.serialize_seq(Some(pointers.len()))?;
+                pointers.iter().try_for_each(|pointer| list.serialize_element(pointer))?;
+                list.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Overrides {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Form;
+
+        impl<'de> Visitor<'de> for Form {
+            type Value = Overrides;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"none\", \"all\" or a list of JSON pointers such as [\"/day\"]")
+            }
+
+            fn visit_str<E: Error>(self, word: &str) -> Result<Overrides, E> {
+                match word {
+                    "none" => Ok(Overrides::None),
+                    "all" => Ok(Overrides::All),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(word), &self)),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Overrides, A::Error> {
+                let mut pointers = Vec::new();
+                while let Some(pointer) = list.next_element()? {
+                    pointers.push(pointer);
+                }
+                Ok(Overrides::Only(pointers))
+            }
+        }
+
+        deserializer.deserialize_any(Form)
+    }
+}
+
+impl JsonSchema for Overrides {
+    fn schema_name() -> Cow<'static, str> {
+        "Overrides".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Which parameters a caller may replace for one run: `none`, `all`, or what lies at or below these JSON \
+                pointers into the parameters.",
+            "anyOf": [
+                {"type": "string", "enum": ["none", "all"]},
+                {"type": "array", "maxItems": POINTER_COUNT_MAX, "items": {
+                    "type": "string", "pattern": "^(/([^~/]|~[01])*)+$", "maxLength": POINTER_LEN_MAX,
+                }},
+            ],
+            "examples": ["none", ["/day"]],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn only(pointers: &[&str]) -> Overrides {
+        Overrides::Only(pointers.iter().map(|one| (*one).to_owned()).collect())
+    }
+
+    #[track_caller]
+    fn check_applied(overrides: &Overrides, job: &Value, given: &Value, expected: &Value) {
+        assert_eq!(&overrides.apply("shell", job, given).unwrap(), expected);
+    }
+
+    #[track_caller]
+    fn check_refused(overrides: &Overrides, job: &Value, given: &Value, expected: &[&str]) {
+        let errors = overrides.apply("shell", job, given).unwrap_err();
+        assert_eq!(errors.iter().map(|error| error.pointer.as_str()).collect::<Vec<_>>(), expected, "{errors:?}");
+    }
+
+    #[test]
+    fn what_may_be_replaced_is_and_the_rest_stays() {
+        let job = json!({"argv": ["report", "today"], "env": {"A": "1", "B": "2"}, "cwd": "/srv"});
+        check_applied(&Overrides::All, &job, &json!([1]), &json!([1]));
+        check_applied(&Overrides::None, &job, &json!({}), &job);
+        check_applied(&Overrides::None, &job, &json!({"cwd": "/srv"}), &job);
+        let with = |argv: Value, env: Value| json!({"argv": argv, "env": env, "cwd": "/srv"});
+        let given = json!({"argv": ["report", "2026-03-08"], "env": {"B": "3"}});
+        let made = with(json!(["report", "2026-03-08"]), json!({"A": "1", "B": "3"}));
+        check_applied(&only(&["/argv/1", "/env/B"]), &job, &given, &made);
+        // What may be replaced is replaced as a whole: left out, it is not there.
+        check_applied(&only(&["/argv/1", "/env"]), &job, &json!({}), &json!({"argv": job["argv"], "cwd": "/srv"}));
+        check_applied(&only(&["/env/C"]), &json!(null), &json!({"env": {"C": "x"}}), &json!({"env": {"C": "x"}}));
+        check_applied(&only(&["/a~1b"]), &json!({"k": 1}), &json!({"a/b": 2}), &json!({"k": 1, "a/b": 2}));
+    }
+
+    #[test]
+    fn what_may_not_be_replaced_is_named() {
+        let job = json!({"argv": ["report", "today"], "env": {"A": "1"}});
+        check_refused(
+            &Overrides::None,
+            &job,
+            &json!({"argv": ["sh"], "script": "id"}),
+            &["/params/argv", "/params/script"],
+        );
+        check_refused(&Overrides::None, &job, &json!("x"), &["/params"]);
+        check_refused(&Overrides::None, &json!(null), &json!({"argv": ["sh"]}), &["/params/argv"]);
+        check_refused(&only(&["/argv/1"]), &job, &json!({"argv": ["sh", "x"]}), &["/params/argv/0"]);
+        check_refused(&only(&["/argv/1"]), &job, &json!({"argv": ["report", "x", "y"]}), &["/params/argv"]);
+        check_refused(&only(&["/env/B"]), &job, &json!({"env": {"A": "2", "B": "2"}}), &["/params/env/A"]);
+        check_refused(&only(&["/env"]), &job, &json!({"envy": 1}), &["/params/envy"]);
+        check_refused(&Overrides::None, &job, &json!({"new": {}}), &["/params/new"]);
+        let error = &Overrides::None.apply("shell", &job, &json!({"argv": []})).unwrap_err()[0];
+        let expected = "cannot be changed for one run: the job's overrides are \"none\", the default for the handler shell; an \
+                        editor of the job can add \"/argv\" to them";
+        assert_eq!(error.message, expected);
+    }
+
+    #[test]
+    fn one_run_brings_no_secrets_of_its_own() {
+        let job = json!({"url": "https://{{secret.host}}"});
+        check_applied(
+            &Overrides::All,
+            &job,
+            &json!(["{{ secret.x", "{{secret.host }}"]),
+            &json!(["{{ secret.x", "{{secret.host }}"]),
+        );
+        check_refused(&Overrides::All, &job, &json!({"to": ["{{secret.host}}{{secret.db}}"]}), &["/params/to/0"]);
+        check_refused(&only(&["/to"]), &job, &json!({"to": "{{secret.db}}"}), &["/params/to"]);
+    }
+
+    #[test]
+    fn the_default_hangs_on_the_handler() {
+        let spec = |handler: &str, more: Value| -> JobSpec {
+            let mut spec = json!({"name": "a", "app": "b", "handler": handler});
+            spec["overrides"] = more;
+            serde_json::from_value(spec).unwrap()
+        };
+        for handler in ["shell", "python", "node", "php", "powershell", "http"] {
+            assert_eq!(*spec(handler, Value::Null).effective_overrides(), Overrides::None, "{handler}");
+        }
+        assert_eq!(*spec("report", Value::Null).effective_overrides(), Overrides::All);
+        assert_eq!(*spec("shell", json!("all")).effective_overrides(), Overrides::All);
+        assert_eq!(*spec("report", json!(["/a"])).effective_overrides(), only(&["/a"]));
+    }
+
+    #[test]
+    fn the_form_shows_what_may_be_replaced() {
+        let job = json!({"argv": ["a", "b"], "env": {"A": "1", "B": "2"}});
+        assert_eq!(only(&["/env/B", "/day"]).part(&job), json!({"env": {"B": "2"}}));
+        assert_eq!(only(&["/argv/1"]).part(&job), json!({"argv": ["a", "b"]}));
+        assert_eq!((Overrides::None.part(&job), Overrides::All.part(&job)), (Value::Null, job.clone()));
+    }
+
+    #[test]
+    fn it_is_written_as_a_word_or_a_list() {
+        for written in [json!("none"), json!("all"), json!(["/a", "/b/0"])] {
+            let read: Overrides = serde_json::from_value(written.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&read).unwrap(), written);
+        }
+        let error = serde_json::from_value::<Overrides>(json!("some")).unwrap_err().to_string();
+        assert!(error.contains("\"none\", \"all\" or a list of JSON pointers"), "{error}");
+        for (pointer, is_good) in
+            [("/a", true), ("/a~0~1", true), ("", false), ("a", false), ("/~2", false), ("/a~", false)]
+        {
+            let mut errors = Vec::new();
+            only(&["/x", pointer]).check(&mut errors);
+            assert_eq!(errors.is_empty(), is_good, "{pointer}: {errors:?}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Who may read a file with a secret, by its permissions.
+
+/// Permissions of everybody else.
+const OTHERS: u32 = 0o007;
+/// Permissions of the group but for reading.
+const GROUP_CHANGES: u32 = 0o030;
+const GROUP: u32 = 0o070;
+const ROOT: u32 = 0;
+
+/// Describes why the permissions of a secret file are too wide, in words that follow its name; `None` where only its owner
+/// may read it.
+///
+/// A group may read a file of root: orchestrators mount secrets so (`0440`) for processes that are not root, and only
+/// root can have chosen the group.
+///
+/// ```
+/// use rondel_core::secret_file::exposure;
+///
+/// assert_eq!(exposure(0o600, 1000), None);
+/// assert!(exposure(0o644, 1000).unwrap().contains("chmod 600"));
+/// ```
+#[must_use]
+pub fn exposure(mode: u32, owner: u32) -> Option<String> {
+    let group_reads_roots = owner == ROOT && mode & GROUP_CHANGES == 0;
+    if mode & OTHERS == 0 && (mode & GROUP == 0 || group_reads_roots) {
+        return None;
+    }
+    let mode = mode & 0o777;
+    Some(format!(
+        "is open to other users of this host (mode {mode:04o}): chmod 600 it, or where it is mounted as a secret, mount it \
+         with mode 0400 or, owned by root, 0440"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_or_a_group_that_root_chose() {
+        for (mode, owner, is_fine) in [
+            (0o600, 1000, true),
+            (0o400, 1000, true),
+            (0o100_600, 1000, true),
+            (0o440, 0, true),
+            (0o640, 0, true),
+            (0o440, 1000, false),
+            (0o640, 1000, false),
+            (0o660, 0, false),
+            (0o644, 0, false),
+            (0o644, 1000, false),
+            (0o604, 1000, false),
+            (0o601, 1000, false),
+        ] {
+            assert_eq!(exposure(mode, owner).is_none(), is_fine, "{mode:o} {owner}");
+        }
+    }
+}
