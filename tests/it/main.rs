@@ -7,6 +7,7 @@ mod broadcast;
 mod calendars;
 mod cluster;
 mod compile_errors;
+mod confined;
 mod console;
 mod crash;
 mod declared;

@@ -130,6 +130,8 @@ async fn executors_come_in_by_token_and_certificate_over_tls() {
     assert!(done && secret.starts_with("rondel_exec_"), "{said}");
     let token = at.join("billing.token");
     std::fs::write(&token, secret).expect("a file");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&token, private).expect("its owner's alone");
     let (done, _, said) = client(at, &url, &token, &["job", "list"]);
     assert!(!done && said.contains("opens sessions only"), "{said}");
     let agent = |app: &str, certificate: Option<&str>| {

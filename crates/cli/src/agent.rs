@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, AgentConfig, AgentSettings, ConfigFileArgs};
 use crate::exit::{Exit, Failure};
 use crate::failpoints::Failpoints;
+use crate::handover::{self, Handover};
+use crate::run_as::{self, ExecAs, ProbeAs};
 use crate::{runtime, telemetry, token_file};
 
 /// Settings are read from flags, then the environment, then the config file.
@@ -34,6 +36,12 @@ enum AgentCommand {
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
+    /// Become a program as another user
+    #[command(hide = true)]
+    ExecAs(ExecAs),
+    /// Look what another user can reach
+    #[command(hide = true)]
+    ProbeAs(ProbeAs),
 }
 
 const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, the config file's agent.token_file or, as \
@@ -46,26 +54,33 @@ const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
 impl AgentArgs {
     /// Runs the agent until it is told to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
-        if let Some(AgentCommand::CleanUpAfter { folder }) = &self.command {
-            let done = agent::clean_up_after(folder);
-            return done.map(|()| Exit::Success).map_err(|error| Failure::of("cannot clean up", &error));
+        match self.command {
+            Some(AgentCommand::CleanUpAfter { folder }) => {
+                let done = agent::clean_up_after(&folder);
+                return done.map(|()| Exit::Success).map_err(|error| Failure::of("cannot clean up", &error));
+            }
+            Some(AgentCommand::ExecAs(exec)) => return Err(exec.run()),
+            Some(AgentCommand::ProbeAs(probe)) => return probe.run().map(|()| Exit::Success),
+            Some(AgentCommand::CheckConfig) | None => {}
         }
         let settings = self.file.agent(self.settings)?;
         let config = AgentConfig::try_from(settings.clone())?;
         if let Some(AgentCommand::CheckConfig) = self.command {
             return config::print_agent(settings).map(|()| Exit::Success);
         }
+        let handover = Handover::take()?;
         self.failpoints.arm()?;
         runtime::serve(|stop| async move {
             let telemetry = telemetry::start_with_runs(config.telling())?;
-            let served = serve(config, stop).await;
+            handover::close_to_others();
+            let served = serve(config, &handover, stop).await;
             telemetry.end().await;
             served
         })
     }
 }
 
-async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failure> {
+async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken) -> Result<(), Failure> {
     let mut builder = Executor::builder(&config.app)
         .namespace(&config.namespace)
         .slots(config.slots)
@@ -90,13 +105,13 @@ async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failu
     if let Some((certificate, key)) = &config.certificate {
         builder = builder.client_certificate(certificate, key);
     }
-    builder = match (token_file::from_environment()?, &config.token_file) {
+    builder = match (handover.token(), &config.token_file) {
         (Some(token), _) => builder.token(token.reveal()),
         // The executor reads it anew at each dial.
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };
-    let handlers = handlers(&config);
+    let handlers = handlers(&config, handover)?;
     let executor = agent::add_handlers(builder, &handlers)?.build()?;
     let offered = agent::handlers(&handlers).join(", ");
     tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, handlers = offered, "agent starts");
@@ -105,15 +120,21 @@ async fn serve(config: AgentConfig, stop: CancellationToken) -> Result<(), Failu
     Ok(())
 }
 
-fn handlers(config: &AgentConfig) -> agent::AgentConfig {
-    let in_data_dir = config.data_dir.as_ref().map(|folder| folder.join("work"));
+fn handlers(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentConfig, Failure> {
+    let run_as = config.run_as.as_deref().map(|name| run_as::find(name, config)).transpose()?;
+    // What is closed to another user has no place for that user's working directories.
+    let in_data_dir = config.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
     let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();
-    agent::AgentConfig {
+    Ok(agent::AgentConfig {
         allow_scripts: config.allow_scripts,
         secrets_dir: config.secrets_dir.clone(),
+        secrets: Some(handover.secrets()),
+        pass_env: config.pass_env.clone(),
+        allow_programs: config.allow_programs.clone(),
+        run_as,
         work_dir: config.work_dir.clone().or(in_data_dir),
         without_languages: config.without_languages.clone(),
         outgoing_allow: config.outgoing_allow.clone(),
         watcher: std::env::current_exe().ok().map(watcher),
-    }
+    })
 }

@@ -29,6 +29,10 @@ pub(crate) enum Exit {
     Unreachable = 8,
     /// There is something to change: what `plan --exit-code` found.
     Changes = 10,
+    /// What the agent starts as another user: the program cannot be started …
+    CannotStart = 126,
+    /// … or is not there. As shells have it.
+    NoProgram = 127,
     /// SIGINT.
     Interrupted = 130,
     /// SIGTERM, a second time.

@@ -1,6 +1,7 @@
 //! `rondel`: the one binary. `args` has the command tree, each noun a module of its own.
 //!
-//! - `dev`, `server` and `agent` put the other crates together; `config`, `births`, `token_file`, `node_name`,
+//! - `dev`, `server` and `agent` put the other crates together; `handover` and `run_as` keep the agent's secrets from the
+//!   programs that it starts; `config`, `births`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
 //! - `job`, `calendar`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
 //! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion` and
@@ -29,6 +30,7 @@ mod executor;
 mod exit;
 mod failpoints;
 mod format;
+mod handover;
 mod job;
 mod lang;
 mod list;
@@ -41,6 +43,7 @@ mod paint;
 mod place;
 mod progress;
 mod run;
+mod run_as;
 mod runtime;
 mod server;
 mod sign_in;

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rondel_admin::auth::Token;
 use rondel_core::access::is_token;
+use rondel_core::secret_file::exposure;
 
 use crate::births::Births;
 use crate::exit::Failure;
@@ -24,17 +26,25 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
     }
     let mut text = String::new();
     let limit = LEN_MAX as u64 + 2;
-    match std::fs::File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text)) {
-        Ok(_) => {}
+    let read = std::fs::File::open(path).and_then(|file| {
+        let meta = file.metadata()?;
+        file.take(limit).read_to_string(&mut text).map(|_| meta)
+    });
+    let meta = match read {
+        Ok(meta) => meta,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(Failure::of(format!("cannot read the token file {}", path.display()), &error)),
-    }
-    check(&text).map(Some).ok_or_else(|| {
-        let place = path.display();
+    };
+    let place = path.display();
+    let token = check(&text).ok_or_else(|| {
         Failure::from_text(format!(
             "{place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
         ))
-    })
+    })?;
+    match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
+        Some(fault) => Err(Failure::refused(format!("the token file {place} {fault}"))),
+        None => Ok(Some(token)),
+    }
 }
 
 /// Reads the token in a file that must be there.
@@ -90,6 +100,26 @@ mod tests {
         births.keep();
         let again = read_or_make(&path, &mut Births::default()).unwrap();
         assert_eq!(made.reveal(), again.reveal());
+    }
+
+    #[test]
+    fn a_token_that_others_can_read_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("token");
+        std::fs::write(&path, Token::generate().reveal()).unwrap();
+        let read_as = |mode: u32| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read(&path)
+        };
+        for mode in [0o644, 0o604, 0o666, 0o660] {
+            let said = read_as(mode).unwrap_err().message().to_owned();
+            assert!(said.contains("chmod 600") && said.contains(&format!("{mode:04o}")), "{said}");
+        }
+        for mode in [0o600, 0o400] {
+            assert!(read_as(mode).unwrap().is_some());
+        }
     }
 
     #[test]

@@ -1,42 +1,100 @@
-//! Hides resolved secrets in what leaves the executor: log lines, messages, results.
+//! Hides resolved secrets in what leaves the executor: log lines, messages, results. In the usual encodings too, as far as
+//! they stand in one line: that keeps accidents out of logs, and is no barrier for code that wants to show a secret.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
+use aho_corasick::{AhoCorasick, MatchKind};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 const MASK: &str = "***";
 
 /// Lines of a secret of several lines are hidden one by one; shorter ones would hide half the log.
 const LINE_BYTES_MIN: usize = 8;
+/// Encoded, shorter secrets would hide what only looks like them …
+const ENCODED_BYTES_MIN: usize = 6;
+/// … and longer ones cost more memory than they are worth.
+const ENCODED_BYTES_MAX: usize = 8 * 1024;
+/// The shortest text that is searched for because of an encoding.
+const FORM_BYTES_MIN: usize = 6;
+/// Where `base64`, and tools that write PEM, break their lines.
+const WRAPS: [usize; 2] = [76, 64];
 
-/// The secrets of one run, the longest first, so that one within another hides nothing of it.
+/// What a component of a URL is written without …
+const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// … what JavaScript's `encodeURIComponent` leaves beside it …
+const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
+/// … what forms leave …
+const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
+/// … and what may stand in a whole URL.
+const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT
+    .remove(b':')
+    .remove(b'/')
+    .remove(b'?')
+    .remove(b'#')
+    .remove(b'[')
+    .remove(b']')
+    .remove(b'@')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=');
+
+/// The secrets of one run, in each form in which they are searched for.
 #[derive(Default)]
 pub(crate) struct Masks {
-    secrets: Vec<String>,
+    /// Where two forms begin at the same place, the longest is found: one within another hides nothing of it.
+    finder: Option<AhoCorasick>,
+    form_count: usize,
 }
 
 impl Masks {
     pub(crate) fn new(values: impl IntoIterator<Item = String>) -> Self {
-        let mut secrets: Vec<String> = Vec::new();
+        let mut secrets: BTreeSet<String> = BTreeSet::new();
         for value in values.into_iter().filter(|value| !value.is_empty()) {
             if value.contains('\n') {
                 let lines = value.lines().map(str::trim).filter(|line| line.len() >= LINE_BYTES_MIN);
                 secrets.extend(lines.map(str::to_owned));
             }
-            secrets.push(value);
+            secrets.insert(value);
         }
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets.dedup();
-        Self { secrets }
+        let is_encoded = |secret: &&String| (ENCODED_BYTES_MIN..=ENCODED_BYTES_MAX).contains(&secret.len());
+        let mut forms: BTreeSet<String> =
+            secrets.iter().filter(is_encoded).flat_map(|secret| encoded(secret)).collect();
+        forms.retain(|form| form.len() >= FORM_BYTES_MIN);
+        forms.extend(secrets);
+        if forms.is_empty() {
+            return Self::default();
+        }
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&forms);
+        let finder = finder.inspect_err(|error| tracing::error!(%error, "cannot hide the secrets of a run")).ok();
+        Self { finder, form_count: forms.len() }
     }
 
     pub(crate) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.secrets.iter().fold(Cow::Borrowed(text), |text, secret| replace(text, secret))
+        let Some(finder) = &self.finder else {
+            // A log without its lines is better than one with secrets.
+            return Cow::Borrowed(if self.form_count == 0 { text } else { MASK });
+        };
+        if !finder.is_match(text) {
+            return Cow::Borrowed(text);
+        }
+        let mut masked = String::with_capacity(text.len());
+        finder.replace_all_with(text, &mut masked, |_, _, masked| {
+            masked.push_str(MASK);
+            true
+        });
+        Cow::Owned(masked)
     }
 
     /// The same in the strings of JSON text, so that it stays JSON: a secret may look like a number.
     pub(crate) fn apply_json<'a>(&self, json: &'a str) -> Cow<'a, str> {
-        if self.secrets.is_empty() {
+        if self.form_count == 0 {
             return Cow::Borrowed(json);
         }
         match serde_json::from_str(json) {
@@ -58,13 +116,59 @@ impl Masks {
     }
 }
 
-fn replace<'a>(text: Cow<'a, str>, secret: &str) -> Cow<'a, str> {
-    if secret.is_empty() || !text.contains(secret) { text } else { Cow::Owned(text.replace(secret, MASK)) }
+/// A secret as other programs write it.
+fn encoded(secret: &str) -> Vec<String> {
+    let mut forms = Vec::new();
+    let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    forms.extend([hex.to_ascii_uppercase(), hex]);
+    let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let sets = [COMPONENT, SCRIPT_COMPONENT, FORM, WHOLE_URL];
+    let mut escaped: Vec<String> = sets.iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
+    escaped.push(escaped[2].replace("%20", "+"));
+    escaped.push(percent);
+    forms.extend(escaped.iter().map(|text| in_lower_case(text)));
+    forms.extend(escaped);
+    let json = Value::from(secret).to_string();
+    forms.push(json[1..json.len() - 1].to_owned());
+    forms.extend(in_base64(secret.as_bytes()));
+    forms
+}
+
+/// The same with the letters of its escapes in lower case.
+fn in_lower_case(escaped: &str) -> String {
+    let mut parts = escaped.split('%');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let (escape, rest) = part.split_at_checked(2).unwrap_or((part, ""));
+        text + "%" + &escape.to_ascii_lowercase() + rest
+    })
+}
+
+/// Base64 at each of the three places at which a secret can begin within what is encoded, as far as its own bytes decide.
+fn in_base64(secret: &[u8]) -> Vec<String> {
+    let mut forms = Vec::new();
+    for shift in 0..3 {
+        let bytes = [&[0; 2][..shift], secret].concat();
+        let (start, end) = ((8 * shift).div_ceil(6), 8 * bytes.len() / 6);
+        for whole in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
+            forms.extend([whole[start..end].to_owned(), whole[start..].to_owned()]);
+            if shift == 0 {
+                forms.extend(WRAPS.into_iter().filter(|wrap| whole.len() > *wrap).flat_map(|wrap| lines(&whole, wrap)));
+            }
+        }
+        forms.extend([STANDARD.encode(&bytes), URL_SAFE.encode(&bytes)].map(|whole| whole[start..].to_owned()));
+    }
+    forms
+}
+
+fn lines(text: &str, len: usize) -> impl Iterator<Item = String> {
+    let line = move |index: usize| text[index * len..text.len().min((index + 1) * len)].to_owned();
+    (0..text.len().div_ceil(len)).map(line).filter(|line| line.len() >= LINE_BYTES_MIN)
 }
 
 impl std::fmt::Debug for Masks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Masks({})", self.secrets.len())
+        write!(f, "Masks({})", self.form_count)
     }
 }
 
@@ -92,10 +196,55 @@ mod tests {
     fn escaped_secrets_are_hidden_in_json() {
         assert_eq!(masks(&["a\"b"]).apply_json(r#"{"echo":"<a\"b>"}"#), r#"{"echo":"<***>"}"#);
         assert_eq!(masks(&["1"]).apply_json(r#"{"code":1,"text":"1"}"#), r#"{"code":1,"text":"***"}"#);
+        assert_eq!(masks(&["pass\"word"]).apply(r#"{"a":"pass\"word"}"#), r#"{"a":"***"}"#);
+    }
+
+    #[test]
+    fn encoded_secrets_are_hidden() {
+        let secret = "p&ss wörd/+*~(1)";
+        let (masks, short) = (masks(&[secret]), masks(&["short"]));
+        let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+        for text in [
+            hex.clone(),
+            hex.to_uppercase(),
+            "p%26ss%20w%C3%B6rd%2F%2B%2A~%281%29".to_owned(),
+            "p%26ss%20w%c3%b6rd%2f%2b%2a~%281%29".to_owned(),
+            "p%26ss%20w%C3%B6rd%2F%2B*~(1)".to_owned(),
+            "p%26ss+w%C3%B6rd%2F%2B*%7E%281%29".to_owned(),
+            "p&ss%20w%C3%B6rd/+*~(1)".to_owned(),
+            secret.bytes().map(|byte| format!("%{byte:02X}")).collect(),
+        ] {
+            assert_eq!(masks.apply(&format!("<{text}>")), "<***>", "{text}");
+        }
+        for before in ["", "u", "us", "use", "user:"] {
+            for after in ["", "\n", "!!", "abc"] {
+                let plain = format!("{before}{secret}{after}");
+                for text in [STANDARD.encode(&plain), STANDARD_NO_PAD.encode(&plain), URL_SAFE.encode(&plain)] {
+                    let masked = masks.apply(&text);
+                    // What is left are the neighbours, and a letter in which both have a part at either end.
+                    let left = masked.replace(MASK, "").len();
+                    let neighbours = (before.len() + after.len()) * 4 / 3;
+                    assert!(masked.contains(MASK) && left <= neighbours + 6, "{plain:?}: {text} → {masked}");
+                }
+            }
+        }
+        assert_eq!(short.apply("c2hvcnQ="), "c2hvcnQ=");
+    }
+
+    #[test]
+    fn base64_in_several_lines_is_hidden_in_each() {
+        let secret = "0123456789abcdefghijklmnopqrstuvwxyz".repeat(5);
+        let masks = masks(&[&secret]);
+        let whole = STANDARD.encode(&secret);
+        for wrap in WRAPS {
+            for line in lines(&whole, wrap) {
+                assert_eq!(masks.apply(&line), MASK, "{wrap}: {line}");
+            }
+        }
     }
 
     #[test]
     fn debug_says_nothing() {
-        assert_eq!(format!("{:?}", masks(&["hidden"])), "Masks(1)");
+        assert!(!format!("{:?}", masks(&["hidden"])).contains("hidden"));
     }
 }

@@ -1,5 +1,7 @@
 //! Where an executor finds its secrets: its own files, or its own environment. The server never has them.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use crate::job_error::JobError;
@@ -19,22 +21,37 @@ const SECRET_BYTES_MAX: u64 = 64 * 1024;
 /// builder.secrets(rondel::Secrets::from_env().dir("/run/secrets"))
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Secrets {
     dir: Option<PathBuf>,
+    values: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&String> = self.values.keys().collect();
+        f.debug_struct("Secrets").field("dir", &self.dir).field("values", &names).finish()
+    }
 }
 
 impl Secrets {
     /// From the environment only.
     #[must_use]
     pub fn from_env() -> Self {
-        Self { dir: None }
+        Self { dir: None, values: BTreeMap::new() }
     }
 
     /// From the files of this directory first; a line break at a file's end is not part of the secret.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
+        self
+    }
+
+    /// A secret that the program itself has, for instance because it has taken it out of its environment.
+    #[must_use]
+    pub fn value(mut self, name: impl Into<String>, secret: impl Into<String>) -> Self {
+        self.values.insert(name.into(), secret.into());
         self
     }
 
@@ -48,14 +65,15 @@ impl Secrets {
         if let Some(secret) = self.read_file(name).await? {
             return Ok(secret);
         }
-        from_variable(name)
+        let own = self.values.get(name).cloned();
+        own.or_else(|| from_variable(name))
             .ok_or_else(|| JobError::terminal(format_args!("secret {name:?} is not known to this executor")))
     }
 
     async fn read_file(&self, name: &str) -> Result<Option<String>, JobError> {
         let Some(dir) = &self.dir else { return Ok(None) };
         let unreadable =
-            |error: &dyn std::fmt::Display| JobError::terminal(format_args!("secret {name:?} cannot be read: {error}"));
+            |error: &dyn fmt::Display| JobError::terminal(format_args!("secret {name:?} cannot be read: {error}"));
         let path = dir.join(name);
         match tokio::fs::metadata(&path).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -91,6 +109,12 @@ mod tests {
         std::fs::write(dir.path().join("api_key"), "s3cret\n")?;
         let secrets = Secrets::from_env().dir(dir.path());
         assert_eq!(secrets.get("api_key").await.unwrap(), "s3cret");
+        let secrets = secrets.value("api_key", "other").value("db", "hidden");
+        assert_eq!(
+            (secrets.get("api_key").await.unwrap(), secrets.get("db").await.unwrap()),
+            ("s3cret".to_owned(), "hidden".to_owned())
+        );
+        assert!(!format!("{secrets:?}").contains("hidden"));
         Ok(())
     }
 

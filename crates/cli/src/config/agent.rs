@@ -92,6 +92,24 @@ pub(crate) struct AgentSettings {
     )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) without_languages: Option<Vec<String>>,
+    /// A variable of the agent's environment that runs get beside PATH, HOME, LANG and the like; once per variable
+    #[arg(long = "pass-env", global = true, value_name = "NAME", env = "RONDEL_AGENT_PASS_ENV", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pass_env: Option<Vec<String>>,
+    /// A program that may be started, by its absolute path, interpreters of scripts too; once per program, without it any
+    #[arg(
+        long = "allow-program",
+        global = true,
+        value_name = "PATH",
+        env = "RONDEL_AGENT_ALLOW_PROGRAMS",
+        value_delimiter = ','
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allow_programs: Option<Vec<PathBuf>>,
+    /// The user as whom programs are started, with that user's groups; only for an agent that is root
+    #[arg(long, global = true, value_name = "USER", env = "RONDEL_AGENT_RUN_AS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) run_as: Option<String>,
     #[arg(
         long,
         global = true,
@@ -141,6 +159,7 @@ impl AgentSettings {
             weight: Some(1),
             allow_scripts: Some(false),
             without_languages: Some(Vec::new()),
+            pass_env: Some(Vec::new()),
             outgoing_allow: Some(Vec::new()),
             log_size_max: Some(Size(LogLimit::default().bytes as u64)),
             log_lines_max: u32::try_from(LogLimit::default().lines).ok(),
@@ -171,6 +190,9 @@ impl AgentSettings {
             secrets_dir: self.secrets_dir.or(lower.secrets_dir),
             work_dir: self.work_dir.or(lower.work_dir),
             without_languages: self.without_languages.or(lower.without_languages),
+            pass_env: self.pass_env.or(lower.pass_env),
+            allow_programs: self.allow_programs.or(lower.allow_programs),
+            run_as: self.run_as.or(lower.run_as),
             outgoing_allow: self.outgoing_allow.or(lower.outgoing_allow),
             log_size_max: self.log_size_max.or(lower.log_size_max),
             log_lines_max: self.log_lines_max.or(lower.log_lines_max),
@@ -201,6 +223,9 @@ pub(crate) struct AgentConfig {
     pub(crate) secrets_dir: Option<PathBuf>,
     pub(crate) work_dir: Option<PathBuf>,
     pub(crate) without_languages: Vec<String>,
+    pub(crate) pass_env: Vec<String>,
+    pub(crate) allow_programs: Option<Vec<PathBuf>>,
+    pub(crate) run_as: Option<String>,
     pub(crate) outgoing_allow: AllowedAddresses,
     pub(crate) log_limit: LogLimit,
     pub(crate) drain_grace: Duration,
@@ -244,6 +269,9 @@ impl TryFrom<AgentSettings> for AgentConfig {
             secrets_dir: settings.secrets_dir,
             work_dir: settings.work_dir,
             without_languages: settings.without_languages.unwrap_or_default(),
+            pass_env: settings.pass_env.unwrap_or_default(),
+            allow_programs: settings.allow_programs,
+            run_as: settings.run_as,
             outgoing_allow: outgoing_allow(SECTION, settings.outgoing_allow)?,
             log_limit: LogLimit {
                 bytes: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.as_usize(),
@@ -293,6 +321,7 @@ impl AgentConfig {
             let known = agent::languages().collect::<Vec<_>>().join(", ");
             return Err(wrong(SECTION, "without_languages", format!("{name:?} is none of {known}")));
         }
+        self.check_programs()?;
         if self.log_limit.bytes < LOG_SIZE_MIN || self.log_limit.lines == 0 {
             return Err(wrong(SECTION, "log_size_max", "a log needs room for at least one line and 64KiB"));
         }
@@ -301,6 +330,22 @@ impl AgentConfig {
         }
         telemetry::check_ratio(self.trace_ratio).map_err(|sentence| wrong(SECTION, "trace_ratio", sentence))?;
         telemetry::check(&self.log_level).map_err(|sentence| wrong(SECTION, "log_level", sentence))
+    }
+}
+
+impl AgentConfig {
+    fn check_programs(&self) -> Result<(), Failure> {
+        if let Some(name) = self.pass_env.iter().find(|name| name.starts_with("RONDEL_") || name.contains('=')) {
+            let sentence =
+                format!("{name:?} is not the name of a variable that runs can get: those of RONDEL_ are the agent's");
+            return Err(wrong(SECTION, "pass_env", sentence));
+        }
+        let is_program = |path: &&PathBuf| path.is_absolute() && path.is_file();
+        if let Some(path) = self.allow_programs.iter().flatten().find(|path| !is_program(path)) {
+            let sentence = format!("{} is not the absolute path of a program on this host", path.display());
+            return Err(wrong(SECTION, "allow_programs", sentence));
+        }
+        Ok(())
     }
 }
 
@@ -328,6 +373,9 @@ mod tests {
             (&format!("{GOOD}without_languages = [\"perl\"]"), "without_languages"),
             (&format!("{GOOD}outgoing_allow = [\"10.0.0.0/8\", \"inside\"]"), "outgoing_allow"),
             (&format!("{GOOD}log_size_max = \"1KiB\""), "log_size_max"),
+            (&format!("{GOOD}pass_env = [\"RONDEL_TOKEN\"]"), "pass_env"),
+            (&format!("{GOOD}allow_programs = [\"date\"]"), "allow_programs"),
+            (&format!("{GOOD}allow_programs = [\"/nowhere/date\"]"), "allow_programs"),
             (&format!("{GOOD}secrets_dir = \"/nowhere\""), "secrets_dir"),
         ] {
             let settings: AgentSettings = toml::from_str(text).unwrap();

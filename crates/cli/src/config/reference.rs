@@ -33,6 +33,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("labels", "[\"zone=cn-east-1\", \"disk=ssd\"]"),
     ("secrets_dir", "\"/etc/rondel/secrets\""),
     ("otlp_endpoint", "\"http://127.0.0.1:4317\""),
+    ("allow_programs", "[\"/usr/bin/rsync\", \"/opt/reports/bin/report\"]"),
+    ("run_as", "\"jobs\""),
     ("work_dir", "\"/var/tmp/rondel-agent\""),
 ];
 

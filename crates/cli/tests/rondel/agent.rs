@@ -1,5 +1,7 @@
 //! A server and an agent, each a process of its own.
 
+use std::os::unix::fs::PermissionsExt;
+
 use rustix::process::Signal;
 
 use crate::process::{Program, run};
@@ -34,6 +36,12 @@ fn a_server_and_an_agent_finish_what_is_under_way() {
     assert!(ended.stdout.contains("\"status\":\"succeeded\""), "{}", ended.stdout);
     server.signal(Signal::TERM);
     assert_eq!(server.end().code(), Some(0), "{}", server.said("stderr"));
+}
+
+/// Writes a file that its owner alone can read.
+fn secret_file(path: &str, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 #[test]
@@ -91,7 +99,7 @@ fn what_keeps_runs_waiting_and_agents_out_is_said() {
     assert!(!say(&make).stderr.contains("was not there"), "the app is there by now");
     say(&["token", "revoke", "rv"]).refused(2, &["several tokens are called \"rv\""]);
     let known = say(&["token", "create", "billing", "--kind", "executor", "--role", "executor:default/misspelt"]);
-    std::fs::write(path("agent.token"), &known.stdout).unwrap();
+    secret_file(&path("agent.token"), &known.stdout);
     let revoked = say(&["token", "revoke", "billing"]);
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     assert!(revoked.stderr.contains("ends within a minute"), "{}", revoked.stderr);

@@ -6,7 +6,7 @@
 
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +14,7 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
+use super::confine::RunAs;
 use super::family::kill_marked;
 use crate::lifecycle::lock;
 use crate::run::RunContext;
@@ -26,6 +27,9 @@ const PREFIX: &str = "agent-";
 const NEW_PREFIX: &str = ".new-";
 const LOCK: &str = "lock";
 const OWNER_ONLY: u32 = 0o700;
+/// Others may pass through to what is theirs inside, and see nothing else.
+const PASSAGE: u32 = 0o711;
+const SECRET_FILE: u32 = 0o600;
 
 /// The folder of this agent.
 #[derive(Debug)]
@@ -47,17 +51,29 @@ fn own_uid() -> u32 {
 impl Folders {
     /// Makes the agent's folder in `base`, after it has removed those of dead agents. In a `shared` place, `base` must be
     /// this user's own: another one might have made it. `watcher` is a program that cleans up at once if this process
-    /// dies: see [`clean_up_after`].
-    pub(super) fn open(base: &Path, shared: bool, watcher: Option<&[PathBuf]>) -> io::Result<Self> {
-        std::fs::DirBuilder::new().recursive(true).mode(OWNER_ONLY).create(base)?;
+    /// dies: see [`clean_up_after`]. With `run_as` that user can enter the working directories of runs.
+    pub(super) fn open(
+        base: &Path,
+        shared: bool,
+        watcher: Option<&[PathBuf]>,
+        run_as: Option<&RunAs>,
+    ) -> io::Result<Self> {
+        let mode = if run_as.is_some() { PASSAGE } else { OWNER_ONLY };
+        std::fs::DirBuilder::new().recursive(true).mode(mode).create(base)?;
         let meta = base.symlink_metadata()?;
         if shared && (meta.uid() != own_uid() || !meta.is_dir()) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
         }
         let base = base.canonicalize()?;
+        if shared && run_as.is_some() {
+            // Another agent of this user may have made it for itself alone.
+            std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
+        }
         remove_dead(&base);
         let new = builder(NEW_PREFIX).tempdir_in(&base)?;
-        let lock = File::create(new.path().join(LOCK))?;
+        std::fs::set_permissions(new.path(), Permissions::from_mode(mode))?;
+        // A run that could open the lock could hold it, and keep the next agent from cleaning up.
+        let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(new.path().join(LOCK))?;
         lock.lock()?;
         // Only now others see it: nobody finds it without its lock.
         let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
@@ -66,7 +82,13 @@ impl Folders {
         // Its old path is gone: there is nothing to remove.
         drop(new.keep());
         let watcher = watcher.and_then(|command| start_watcher(command, &path));
-        Ok(Self { path, _lock: lock, watcher: Mutex::new(watcher) })
+        let folders = Self { path, _lock: lock, watcher: Mutex::new(watcher) };
+        if let Some(user) = run_as {
+            let tried = builder("probe-").tempdir_in(&folders.path)?;
+            std::os::unix::fs::lchown(tried.path(), Some(user.uid), Some(user.gid))?;
+            user.probe(tried.path())?;
+        }
+        Ok(folders)
     }
 
     /// A working directory for one attempt of a run, for this user only.
@@ -98,7 +120,8 @@ fn builder(prefix: &str) -> tempfile::Builder<'_, 'static> {
 fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     let (program, arguments) = command.split_first()?;
     let mut command = Command::new(program);
-    command.args(arguments).arg(path).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
+    // It needs nothing of the environment, and others could read it there.
+    command.args(arguments).arg(path).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
     let started = command.spawn();
     let warn = |error: &io::Error| {
         tracing::warn!(%error, "no watcher: what runs while this agent is killed goes on until an agent starts here");
@@ -162,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn folders_are_private_and_go_with_their_runs() {
         let base = tempfile::tempdir().unwrap();
-        let folders = Folders::open(base.path(), true, None).unwrap();
+        let folders = Folders::open(base.path(), true, None, None).unwrap();
         let setup = Arc::new(Setup::new(BTreeMap::new(), States::default(), Timing::default()));
         let run = folders.make(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
         assert_eq!(run.path().metadata().unwrap().mode() & 0o777, OWNER_ONLY);
@@ -176,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_dead_agent_left_goes_at_the_next_start_and_a_living_ones_stays() {
         let base = tempfile::tempdir().unwrap();
-        let living = Folders::open(base.path(), true, None).unwrap();
+        let living = Folders::open(base.path(), true, None, None).unwrap();
         let dead = base.path().join("agent-dead");
         std::fs::create_dir_all(dead.join("run-1-1-x")).unwrap();
         File::create(dead.join(LOCK)).unwrap();
@@ -191,7 +214,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
 
-        let next = Folders::open(base.path(), true, None).unwrap();
+        let next = Folders::open(base.path(), true, None, None).unwrap();
         assert!(!dead.exists() && not_one.exists() && living.path.exists() && next.path.exists());
         assert!(!left.wait().unwrap().success());
     }

@@ -3,6 +3,7 @@
 //!
 //! An agent is an executor with these handlers, for whoever has no program of their own to put the SDK in.
 
+mod confine;
 mod family;
 mod folder;
 mod http;
@@ -22,6 +23,8 @@ use crate::job_error::JobError;
 use crate::run::RunContext;
 use crate::secrets::Secrets;
 
+use confine::Confinement;
+pub use confine::RunAs;
 use folder::Folders;
 pub use folder::clean_up_after;
 use program::ProgramResult;
@@ -39,6 +42,8 @@ pub struct AgentConfig {
     pub allow_scripts: bool,
     /// Where the files with secrets are, beside the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
+    /// Secrets by name that go before those of the environment: for an agent that has taken them out of it.
+    pub secrets: Option<Secrets>,
     /// Where the working directories of runs are made; `None` for a folder of this user's in the host's temporary one.
     pub work_dir: Option<PathBuf>,
     /// Languages that are not offered although the host has their interpreter.
@@ -46,6 +51,12 @@ pub struct AgentConfig {
     /// A program and its first arguments, to be started beside the agent with one more argument: the folder that it is to
     /// give to [`clean_up_after`]. With it, a killed agent's processes end at once; without, when the next agent starts.
     pub watcher: Option<Vec<PathBuf>>,
+    /// Variables of the agent's environment that its runs get beside the usual ones (`PATH`, `HOME`, `LANG` and the like).
+    pub pass_env: Vec<String>,
+    /// The only programs that are started, by their absolute paths, interpreters of scripts too; `None` for any.
+    pub allow_programs: Option<Vec<PathBuf>>,
+    /// The user as whom runs are started; `None` for the agent's own. The agent must be root.
+    pub run_as: Option<RunAs>,
     /// Where the handler `http` may go beside the public internet: this host and its networks are closed to it.
     pub outgoing_allow: AllowedAddresses,
 }
@@ -81,11 +92,12 @@ pub struct AgentConfig {
 /// [`ExecutorError::HttpClient`] where the host's certificates cannot be used, [`ExecutorError::WorkDir`] where the working
 /// directories cannot be made.
 pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, ExecutorError> {
-    let secrets = Secrets::from_env();
+    let secrets = config.secrets.clone().unwrap_or_else(Secrets::from_env);
     let secrets = match &config.secrets_dir {
         Some(dir) => secrets.dir(dir),
         None => secrets,
     };
+    let confinement = Arc::new(Confinement::new(config));
     let folders = open_folders(config)?;
     let allow_scripts = config.allow_scripts;
     let client = http::client(config.outgoing_allow.clone())?;
@@ -94,16 +106,15 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     };
     let mut builder = builder.secrets(secrets).handler("http", http);
     if allow_scripts {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        for interpreter in script::find(&path, &config.without_languages) {
-            builder = with_language(builder, interpreter, &folders);
+        for interpreter in interpreters(config) {
+            builder = with_language(builder, interpreter, (&folders, &confinement));
         }
     }
     let shell = move |Params(params): Params<shell::ShellParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let folders = Arc::clone(&folders);
+        let (folders, confinement) = (Arc::clone(&folders), Arc::clone(&confinement));
         async move {
             let folder = folders.make(&run)?;
-            shell::program(params, allow_scripts, run.shard(), folder)?.run(run, cancel, log).await
+            shell::program(params, allow_scripts, run.shard(), folder)?.run(&confinement, run, cancel, log).await
         }
     };
     Ok(builder.handler("shell", shell))
@@ -112,9 +123,17 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
 /// The handlers that an agent with this config offers on this host.
 #[must_use]
 pub fn handlers(config: &AgentConfig) -> Vec<&'static str> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = if config.allow_scripts { script::find(&path, &config.without_languages) } else { Vec::new() };
+    let found = if config.allow_scripts { interpreters(config) } else { Vec::new() };
     ["shell", "http"].into_iter().chain(found.iter().map(|found| found.language.name)).collect()
+}
+
+/// The interpreters that this host has and this agent may start.
+fn interpreters(config: &AgentConfig) -> Vec<Interpreter> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let confinement = Confinement::new(config);
+    let mut found = script::find(&path, &config.without_languages);
+    found.retain(|interpreter| confinement.allows(interpreter.program));
+    found
 }
 
 /// The languages that have a handler of their own, whether this host has their interpreters or not.
@@ -122,14 +141,18 @@ pub fn languages() -> impl Iterator<Item = &'static str> {
     script::LANGUAGES.iter().map(|language| language.name)
 }
 
-fn with_language(builder: Builder, interpreter: Interpreter, folders: &Arc<Folders>) -> Builder {
-    let folders = Arc::clone(folders);
+fn with_language(
+    builder: Builder,
+    interpreter: Interpreter,
+    (folders, confinement): (&Arc<Folders>, &Arc<Confinement>),
+) -> Builder {
+    let (folders, confinement) = (Arc::clone(folders), Arc::clone(confinement));
     let handler = move |Params(params): Params<script::ScriptParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let folders = Arc::clone(&folders);
+        let (folders, confinement) = (Arc::clone(&folders), Arc::clone(&confinement));
         async move {
             let folder = folders.make(&run)?;
             let done: Result<ProgramResult, JobError> =
-                interpreter.program(params, run.shard(), folder)?.run(run, cancel, log).await;
+                interpreter.program(params, run.shard(), folder)?.run(&confinement, run, cancel, log).await;
             done
         }
     };
@@ -138,6 +161,6 @@ fn with_language(builder: Builder, interpreter: Interpreter, folders: &Arc<Folde
 
 fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {
     let base = config.work_dir.clone().unwrap_or_else(folder::default_base);
-    let folders = Folders::open(&base, config.work_dir.is_none(), config.watcher.as_deref());
+    let folders = Folders::open(&base, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
     folders.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base, source })
 }

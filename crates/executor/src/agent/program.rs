@@ -1,6 +1,7 @@
 //! A program from its start to its verdict: fed, read, asked to stop, and taken along with all that it started.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -9,8 +10,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, ChildStdin};
 
+use super::confine::Confinement;
 use super::family::Family;
 use super::folder::WORK_DIR;
 use super::output::pump;
@@ -18,9 +20,6 @@ use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;
 use crate::lifecycle::lock;
 use crate::run::{RunContext, parents};
-
-/// Names that belong to the agent: its own settings and secrets stay with it.
-const OWN_PREFIX: &str = "RONDEL_";
 
 /// By which programs learn of the trace that they run in.
 const TRACE_PARENT: &str = "TRACEPARENT";
@@ -52,8 +51,14 @@ pub(super) struct ProgramResult {
 impl Program {
     /// Runs it. A run that is to stop asks all of its processes to end; those that do not are killed when this is
     /// dropped, after the grace.
-    pub(super) async fn run(self, run: RunContext, cancel: Cancel, log: Log) -> Result<ProgramResult, JobError> {
-        let mut child = self.spawn(&run)?;
+    pub(super) async fn run(
+        self,
+        confinement: &Confinement,
+        run: RunContext,
+        cancel: Cancel,
+        log: Log,
+    ) -> Result<ProgramResult, JobError> {
+        let mut child = self.spawn(confinement, &run)?;
         let family = Family::led_by(&child, WORK_DIR, &self.folder.path().display().to_string());
         let last_error = Mutex::new(String::new());
         let ended = {
@@ -83,25 +88,16 @@ impl Program {
         verdict
     }
 
-    fn spawn(&self, run: &RunContext) -> Result<Child, JobError> {
-        let (program, arguments) =
-            self.argv.split_first().ok_or_else(|| JobError::terminal("params: argv is empty"))?;
-        if let Some(name) = self.env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
-            return Err(JobError::terminal(format_args!("params: env: {name} is a name of the agent's own")));
-        }
-        let mut command = Command::new(program);
-        command.args(arguments);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with(OWN_PREFIX) {
-                command.env_remove(name);
-            }
-        }
-        // The agent's own trace, if somebody started it in one, is not the run's.
-        command.env_remove(TRACE_PARENT).envs(&self.env);
-        command.envs(run_env(run)).envs(parents_env(run)).envs(trace_env(run)).env(WORK_DIR, self.folder.path());
-        command.current_dir(self.cwd.as_deref().unwrap_or_else(|| self.folder.path()));
+    fn spawn(&self, confinement: &Confinement, run: &RunContext) -> Result<Child, JobError> {
+        let cwd = self.cwd.as_deref().unwrap_or_else(|| self.folder.path());
+        let texts = run_env(run).into_iter().chain(parents_env(run)).chain(trace_env(run));
+        let mut own: BTreeMap<&str, OsString> = texts.map(|(name, value)| (name, value.into())).collect();
+        own.insert(WORK_DIR, self.folder.path().into());
+        let mut command = confinement.command(&self.argv, &self.env, own, cwd)?;
+        confinement.give(self.folder.path())?;
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let program = &self.argv[0];
         command.spawn().map_err(|error| match &self.cwd {
             Some(cwd) if !cwd.is_dir() => {
                 JobError::failed(format_args!("cannot start {program:?} in {}: it is not a folder", cwd.display()))

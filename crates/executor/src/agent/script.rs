@@ -1,13 +1,14 @@
 //! The handlers `python`, `node`, `php` and `powershell`: the text of a script for an interpreter that this host has.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use std::io::Write;
 use tempfile::TempDir;
 
+use super::confine::is_program;
 use super::program::Program;
 use crate::job_error::JobError;
 use crate::shard::Shard;
@@ -50,7 +51,7 @@ pub(super) const LANGUAGES: [Language; 4] = [
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interpreter {
     pub(super) language: &'static Language,
-    program: &'static str,
+    pub(super) program: &'static str,
 }
 
 /// What the run's script is called with: a text is one argument.
@@ -82,10 +83,6 @@ pub(super) fn find(path: &std::ffi::OsStr, unwanted: &[String]) -> Vec<Interpret
         Some(Interpreter { language, program })
     });
     found.collect()
-}
-
-fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 impl Interpreter {

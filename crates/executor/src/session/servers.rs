@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use rondel_core::access::{is_token, token_beginning};
+#[cfg(unix)]
+use rondel_core::secret_file::exposure;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
@@ -65,9 +67,7 @@ impl TokenSource {
             Self::File(path) if path.to_str().is_some_and(is_token) => {
                 return Err("a token file is named by its path, and this is a token itself".to_owned());
             }
-            Self::File(path) => tokio::fs::read_to_string(path)
-                .await
-                .map_err(|error| format!("read the token file {}: {error}", path.display()))?,
+            Self::File(path) => read_token(path).await?,
         };
         let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.trim())
             .parse()
@@ -92,6 +92,23 @@ impl TokenSource {
             }
         }
     }
+}
+
+/// The text of a token file that its owner alone can read; the error is a sentence.
+async fn read_token(path: &Path) -> Result<String, String> {
+    let place = path.display();
+    let text =
+        tokio::fs::read_to_string(path).await.map_err(|error| format!("read the token file {place}: {error}"))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+
+        let meta = tokio::fs::metadata(path).await.map_err(|error| format!("read the token file {place}: {error}"))?;
+        if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
+            return Err(format!("the token file {place} {fault}"));
+        }
+    }
+    Ok(text)
 }
 
 pub(crate) struct Servers {
@@ -211,6 +228,23 @@ mod tests {
         assert!(servers.gives_up(&b), "no longer named");
         assert!(servers.claim(&b), "may be dialled again");
         assert!(!servers.gives_up(&servers.configured()[0]));
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_token_file_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "hidden").unwrap();
+        let header_with = async |mode: u32| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            TokenSource::File(path.clone()).header().await
+        };
+        let refused = header_with(0o644).await.unwrap_err();
+        assert!(refused.contains("chmod 600") && !refused.contains("hidden"), "{refused}");
+        assert_eq!(header_with(0o600).await.unwrap().unwrap().to_str().unwrap(), "Bearer hidden");
     }
 
     #[tokio::test]

@@ -1,10 +1,12 @@
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use rondel_core::RunStatus;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::agent::confine::Confinement;
 use crate::extract::{Cancel, Log, Params};
 use crate::run::RunContext;
 use crate::test_run::{TestOutcome, TestRun};
@@ -55,7 +57,10 @@ async fn run(language: &str, params: Value) -> Option<TestOutcome> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let interpreter = find(&path, &[]).into_iter().find(|found| found.language.name == language)?;
     let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
-        interpreter.program(params, run.shard(), tempfile::tempdir()?)?.run(run, cancel, log).await
+        interpreter
+            .program(params, run.shard(), tempfile::tempdir()?)?
+            .run(&Confinement::default(), run, cancel, log)
+            .await
     };
     Some(TestRun::of(handler).params(params).shard(2, 3).run().await)
 }
@@ -86,7 +91,7 @@ async fn another_interpreter_may_be_named() {
     let interpreter = find(host.path().as_os_str(), &[])[0];
     let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
         let shard = Shard { index: 0, total: 1 };
-        interpreter.program(params, shard, tempfile::tempdir()?)?.run(run, cancel, log).await
+        interpreter.program(params, shard, tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
     };
     let outcome = TestRun::of(handler).params(params).run().await;
     assert!(outcome.log().contains("stdout print 'x'"), "{outcome:?}");

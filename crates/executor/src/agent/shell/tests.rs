@@ -4,6 +4,7 @@ use rondel_core::RunStatus;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::agent::confine::Confinement;
 use crate::agent::program::ProgramResult;
 use crate::extract::{Cancel, Log, Params};
 use crate::run::RunContext;
@@ -17,7 +18,7 @@ async fn run(
     cancel: Cancel,
     log: Log,
 ) -> Result<ProgramResult, JobError> {
-    program(params, allow, run.shard(), tempfile::tempdir()?)?.run(run, cancel, log).await
+    program(params, allow, run.shard(), tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
 }
 
 fn shell(params: Value) -> TestRun {

@@ -1,0 +1,142 @@
+//! Takes the agent's token and secrets out of its environment.
+//!
+//! The environment that a process began with stays readable in `/proc/PID/environ`, whatever the process does later, for
+//! root and, unless the process is closed to it, for every process of its user: the programs that the agent runs. So an
+//! agent that finds a token or secrets there begins again without them, and reads them from its standard input: a file in
+//! memory that it then empties and lets go.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rondel_admin::auth::Token;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Failure;
+use crate::token_file;
+
+const TOKEN: &str = "RONDEL_TOKEN";
+const SECRET_PREFIX: &str = "RONDEL_SECRET_";
+/// Set when standard input holds the token and the secrets.
+const MARK: &str = "RONDEL_AGENT_HANDOVER";
+
+/// What stood in the environment.
+#[derive(Default, Serialize, Deserialize)]
+pub(crate) struct Handover {
+    token: Option<String>,
+    /// By name, without the prefix.
+    secrets: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Handover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handover").finish_non_exhaustive()
+    }
+}
+
+impl Handover {
+    /// What stood in the environment of this process. Begins it again where it still does, and then does not return.
+    pub(crate) fn take() -> Result<Self, Failure> {
+        if std::env::var_os(MARK).is_some() {
+            return receive();
+        }
+        let found = Self::of_environment()?;
+        if found.token.is_none() && found.secrets.is_empty() {
+            return Ok(found);
+        }
+        Err(found.begin_again())
+    }
+
+    fn of_environment() -> Result<Self, Failure> {
+        let token = token_file::from_environment()?.map(|token| token.reveal().to_owned());
+        let mut secrets = BTreeMap::new();
+        for (name, value) in std::env::vars_os() {
+            let Some(name) = name.to_str().and_then(|name| name.strip_prefix(SECRET_PREFIX)) else { continue };
+            let value = value.into_string().map_err(|_| {
+                Failure::refused(format!("the environment variable {SECRET_PREFIX}{name} is not UTF-8"))
+            })?;
+            secrets.insert(name.to_owned(), value);
+        }
+        Ok(Self { token, secrets })
+    }
+
+    /// Becomes the same program with the same arguments and without the variables; returns only where that fails.
+    fn begin_again(&self) -> Failure {
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::from_text(format!(
+                "cannot take the token and the secrets out of the environment, where the programs that this agent starts could \
+                 read them ({error}): give --token-file and --secrets-dir in their place"
+            ))
+        };
+        let file = match self.write() {
+            Ok(file) => file,
+            Err(error) => return failed(&error),
+        };
+        let mut arguments = std::env::args_os();
+        let called = arguments.next().unwrap_or_else(|| "rondel".into());
+        // A program that was replaced or removed since its start is still this one.
+        let program = std::env::current_exe().ok().filter(|path| path.is_file());
+        let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
+        command.arg0(called).args(arguments).env(MARK, "1").env_remove(TOKEN).stdin(Stdio::from(file));
+        for name in self.secrets.keys() {
+            command.env_remove(format!("{SECRET_PREFIX}{name}"));
+        }
+        failed(&command.exec())
+    }
+
+    fn write(&self) -> std::io::Result<File> {
+        let mut file = file_in_memory()?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.rewind()?;
+        Ok(file)
+    }
+
+    /// The token that was in `RONDEL_TOKEN`.
+    pub(crate) fn token(&self) -> Option<Token> {
+        self.token.as_deref().map(Token::from_text)
+    }
+
+    /// The secrets that were in `RONDEL_SECRET_…`.
+    pub(crate) fn secrets(&self) -> rondel::Secrets {
+        let none = rondel::Secrets::from_env();
+        self.secrets.iter().fold(none, |secrets, (name, value)| secrets.value(name, value))
+    }
+}
+
+fn receive() -> Result<Handover, Failure> {
+    let failed = |error: &(dyn std::error::Error + 'static)| {
+        Failure::of(format!("cannot read what {MARK} says is on standard input; unset that variable"), error)
+    };
+    let mut text = Vec::new();
+    let mut stdin = std::io::stdin().lock();
+    stdin.read_to_end(&mut text).map_err(|error| failed(&error))?;
+    let handover = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+    // Root can open this process's standard input: first it is empty, then another file.
+    rustix::fs::ftruncate(&stdin, 0).map_err(|error| failed(&error))?;
+    let nothing = File::open("/dev/null").map_err(|error| failed(&error))?;
+    rustix::stdio::dup2_stdin(&nothing).map_err(|error| failed(&error))?;
+    Ok(handover)
+}
+
+#[cfg(target_os = "linux")]
+fn file_in_memory() -> std::io::Result<File> {
+    let memory = rustix::fs::memfd_create("rondel-agent", rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(File::from(memory))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn file_in_memory() -> std::io::Result<File> {
+    tempfile::tempfile()
+}
+
+/// Closes this process to others of its user: its environment, memory and open files (`/proc/PID`), and to debuggers. Root
+/// can still look.
+pub(crate) fn close_to_others() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "programs of this agent's user can look into its memory");
+    }
+}

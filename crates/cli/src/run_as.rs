@@ -1,0 +1,185 @@
+//! `rondel agent --run-as`: programs as another user of this host, with that user's groups.
+//!
+//! The standard library starts programs as another user, but without supplementary groups. So the agent starts this binary
+//! again, which has one thread, changes groups, group and user, and becomes the program.
+
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use nix::unistd::{Uid, User, getgrouplist};
+use rondel::agent::RunAs;
+
+use crate::config::AgentConfig;
+use crate::exit::{Exit, Failure};
+
+/// The ids of a user.
+#[derive(Debug, Args)]
+pub(crate) struct Ids {
+    #[arg(long)]
+    uid: u32,
+    #[arg(long)]
+    gid: u32,
+    #[arg(long, value_delimiter = ',')]
+    groups: Vec<u32>,
+}
+
+/// Becomes a program as this user.
+#[derive(Debug, Args)]
+pub(crate) struct ExecAs {
+    #[command(flatten)]
+    ids: Ids,
+    #[arg(long)]
+    cwd: PathBuf,
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+/// Checks as this user that a folder is accessible, and that the agent's own files are not.
+#[derive(Debug, Args)]
+pub(crate) struct ProbeAs {
+    #[command(flatten)]
+    ids: Ids,
+    /// Files that it must not be able to open, and folders that it must not be able to enter
+    #[arg(long = "closed")]
+    closed: Vec<PathBuf>,
+    folder: PathBuf,
+}
+
+/// The user with this name, and how programs are started as that user.
+pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
+    let refused = |sentence: String| Failure::refused(format!("agent.run_as: {sentence}"));
+    if !Uid::effective().is_root() {
+        return Err(refused(format!(
+            "only root can start programs as {name:?}, and this agent runs as user {}: start it as root, or as {name} without \
+             --run-as",
+            Uid::effective()
+        )));
+    }
+    let looked_up = User::from_name(name).map_err(|error| refused(format!("cannot look {name:?} up: {error}")))?;
+    let user = looked_up.ok_or_else(|| refused(format!("there is no user {name:?} on this host")))?;
+    if user.uid.is_root() {
+        return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
+    }
+    let groups =
+        groups_of(&user).map_err(|error| refused(format!("cannot look the groups of {name:?} up: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| Failure::of("cannot find this program", &error))?;
+    let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
+    let ids = [("--uid", user.uid.to_string()), ("--gid", user.gid.to_string()), ("--groups", groups.join(","))];
+    let ids: Vec<OsString> = ids.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]).collect();
+    let start = |word: &str| -> Vec<OsString> {
+        [program.clone().into_os_string(), "agent".into(), word.into()].into_iter().chain(ids.clone()).collect()
+    };
+    let closed = own_files(config).into_iter().flat_map(|path| ["--closed".into(), path.into_os_string()]);
+    Ok(RunAs {
+        launcher: start("exec-as"),
+        probe: start("probe-as").into_iter().chain(closed).chain(["--".into()]).collect(),
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+        home: user.dir,
+        shell: user.shell,
+        name: user.name,
+    })
+}
+
+#[cfg(target_os = "linux")]
+fn groups_of(user: &User) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
+    let name = std::ffi::CString::new(user.name.as_str())?;
+    Ok(getgrouplist(&name, user.gid)?.into_iter().map(nix::unistd::Gid::as_raw).collect())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn groups_of(_: &User) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
+    Err("that is possible on Linux alone".into())
+}
+
+/// What belongs to the agent alone: its token, its key, its secrets, and the results in its data folder.
+fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
+    let named = [&config.token_file, &config.data_dir].into_iter().flatten().cloned();
+    let key = config.certificate.iter().map(|(_, key)| key.clone());
+    let secrets = config.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
+    let secrets = secrets.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
+    let all = named.chain(key).chain(secrets);
+    // The probe is started in another folder.
+    all.map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
+}
+
+impl Ids {
+    /// Changes this process, which has one thread, to the user. There is no way back.
+    #[cfg(target_os = "linux")]
+    fn become_user(&self) -> Result<(), Failure> {
+        use rustix::fs::{Gid, Uid};
+
+        let failed = |error: rustix::io::Errno| Failure::of(format!("cannot become user {}", self.uid), &error);
+        let groups: Vec<Gid> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        rustix::thread::set_thread_groups(&groups).map_err(failed)?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed)?;
+        if rustix::thread::set_thread_uid(Uid::ROOT).is_ok() {
+            return Err(Failure::from_text(format!("user {} can become root again", self.uid)));
+        }
+        Ok(())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn become_user(&self) -> Result<(), Failure> {
+        Err(Failure::from_text("that is possible on Linux alone"))
+    }
+}
+
+impl ExecAs {
+    /// Becomes the program; returns only where that fails.
+    pub(crate) fn run(self) -> Failure {
+        if let Err(failure) = self.ids.become_user() {
+            return failure;
+        }
+        let Some((program, arguments)) = self.program.split_first() else {
+            return Failure::refused("there is no program to start");
+        };
+        if let Err(error) = std::env::set_current_dir(&self.cwd) {
+            return Failure::new(Exit::CannotStart, format!("cannot enter {}: {error}", self.cwd.display()));
+        }
+        let error = Command::new(program).args(arguments).env_clear().envs(variables()).exec();
+        let exit = if error.kind() == ErrorKind::NotFound { Exit::NoProgram } else { Exit::CannotStart };
+        Failure::new(exit, format!("cannot start {}: {error}", program.display()))
+    }
+}
+
+/// What the agent gave this process for the program.
+fn variables() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.as_bytes().strip_prefix(RunAs::VARIABLE_PREFIX.as_bytes())?;
+        Some((OsStr::from_bytes(name).to_owned(), value))
+    })
+}
+
+impl ProbeAs {
+    /// Fails with a sentence where something is open that should not be, or the other way around.
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        self.ids.become_user()?;
+        let uid = self.ids.uid;
+        if let Err(error) = std::fs::write(self.folder.join("probe"), "") {
+            return Err(Failure::from_text(format!(
+                "user {uid} cannot work in {} ({error}): with --run-as, --work-dir must name a folder that the user can reach",
+                self.folder.display()
+            )));
+        }
+        match self.closed.iter().find(|path| is_open(path)) {
+            None => Ok(()),
+            Some(path) => Err(Failure::from_text(format!(
+                "user {uid} can read {}, which belongs to the agent alone: take the permissions of others away (chmod go= {})",
+                path.display(),
+                path.display()
+            ))),
+        }
+    }
+}
+
+fn is_open(path: &Path) -> bool {
+    path.join(".").metadata().is_ok() || std::fs::File::open(path).is_ok()
+}

@@ -1,0 +1,331 @@
+//! What the processes of runs get of the agent: a clean environment, on request another user, and on request only the
+//! programs of a list.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use super::AgentConfig;
+use super::folder::WORK_DIR;
+use crate::job_error::JobError;
+
+/// Names that belong to the agent: its own settings and secrets stay with it.
+pub(super) const OWN_PREFIX: &str = "RONDEL_";
+
+/// Variables of the agent that its runs get.
+const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
+/// Those that begin so, too.
+const INHERITED_PREFIX: &str = "LC_";
+/// Those that name the agent's own user.
+const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
+/// Where programs are looked for if the agent itself has no `PATH`.
+const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Variables by which the dynamic linker runs other code than the program's.
+const LINKER_PREFIXES: [&str; 2] = ["LD_", "DYLD_"];
+
+/// The user of this host as whom runs are started. The agent must be root.
+///
+/// The standard library cannot set supplementary groups, so each program is started by way of `launcher`, which changes the
+/// user and then becomes the program. It runs as root until then: so it gets none of the variables that a job may choose, but
+/// each of them under a name that begins with [`RunAs::VARIABLE_PREFIX`], and it enters the directory itself.
+#[derive(Clone, Debug)]
+pub struct RunAs {
+    /// The user's name.
+    pub name: String,
+    /// Its id.
+    pub uid: u32,
+    /// Its primary group.
+    pub gid: u32,
+    /// Its home directory, for `HOME`.
+    pub home: PathBuf,
+    /// Its shell, for `SHELL`.
+    pub shell: PathBuf,
+    /// A program and its first arguments, to which `--cwd DIRECTORY -- PROGRAM ARGUMENT…` is added: it becomes that program as
+    /// this user.
+    pub launcher: Vec<OsString>,
+    /// A program and its first arguments, to which a working directory is added: it fails, with a sentence on its standard
+    /// error, where this user cannot work there or can read what belongs to the agent alone.
+    pub probe: Vec<OsString>,
+}
+
+impl RunAs {
+    /// Begins the names under which a launcher gets the variables of the program.
+    pub const VARIABLE_PREFIX: &'static str = "RONDEL_RUN_ENV_";
+}
+
+/// What holds for each program that the agent starts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Confinement {
+    pass_env: Vec<String>,
+    allowed: Option<Vec<PathBuf>>,
+    pub(super) run_as: Option<RunAs>,
+}
+
+impl Confinement {
+    pub(super) fn new(config: &AgentConfig) -> Self {
+        Self {
+            pass_env: config.pass_env.clone(),
+            allowed: config.allow_programs.as_ref().map(|all| all.iter().map(|path| in_real_folder(path)).collect()),
+            run_as: config.run_as.clone(),
+        }
+    }
+
+    /// Whether a program of this name may be started at all.
+    pub(super) fn allows(&self, program: &str) -> bool {
+        self.find(program, Path::new("/")).is_ok()
+    }
+
+    /// The command for a program and its arguments in a directory, with the variables that every run gets, then the job's,
+    /// then the run's `own`.
+    pub(super) fn command(
+        &self,
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        own: BTreeMap<&'static str, OsString>,
+        cwd: &Path,
+    ) -> Result<Command, JobError> {
+        let (program, arguments) = argv.split_first().ok_or_else(|| JobError::terminal("params: argv is empty"))?;
+        if let Some(name) = env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
+            return Err(JobError::terminal(format_args!("params: env: {name} is a name of the agent's own")));
+        }
+        if let Some(name) = env.keys().find(|name| self.allowed.is_some() && is_of_linker(name)) {
+            return Err(JobError::terminal(format_args!(
+                "params: env: {name} would run other code than the programs of --allow-program"
+            )));
+        }
+        let path = self.find(program, cwd)?;
+        let mut variables = self.inherited(std::env::vars_os());
+        variables.extend(env.iter().map(|(name, value)| (name.into(), value.into())));
+        variables.extend(own.into_iter().map(|(name, value)| (name.into(), value)));
+        match &self.run_as {
+            None => {
+                let mut command = Command::new(&path);
+                command.arg0(program).args(arguments).env_clear().envs(variables).current_dir(cwd);
+                Ok(command)
+            }
+            Some(user) => user.command(&path, arguments, variables, cwd),
+        }
+    }
+
+    /// What runs get of the agent's environment.
+    fn inherited(&self, own: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
+        let is_passed = |name: &OsStr| {
+            let Some(name) = name.to_str() else { return false };
+            let is_users = self.run_as.is_some() && OF_USER.contains(&name);
+            let is_inherited = INHERITED.contains(&name) || name.starts_with(INHERITED_PREFIX);
+            let is_asked_for = self.pass_env.iter().any(|one| one == name);
+            !name.starts_with(OWN_PREFIX) && ((is_inherited && !is_users) || is_asked_for)
+        };
+        let mut passed: BTreeMap<OsString, OsString> = own.filter(|(name, _)| is_passed(name)).collect();
+        passed.entry("PATH".into()).or_insert_with(|| PATH_DEFAULT.into());
+        if let Some(user) = &self.run_as {
+            let of_user = [("HOME", user.home.as_os_str()), ("SHELL", user.shell.as_os_str())];
+            let named = [("USER", user.name.as_ref()), ("LOGNAME", user.name.as_ref())];
+            passed.extend(of_user.into_iter().chain(named).map(|(name, value)| (name.into(), value.into())));
+        }
+        passed
+    }
+
+    /// What is started for the name `program`: the name itself where every program may be, else its absolute path.
+    fn find(&self, program: &str, cwd: &Path) -> Result<PathBuf, JobError> {
+        let Some(allowed) = &self.allowed else { return Ok(PathBuf::from(program)) };
+        let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
+        let Some(found) = resolve(program, &path, cwd) else {
+            return Err(JobError::failed(format_args!("cannot start {program:?}: there is no such program")));
+        };
+        if allowed.contains(&found) {
+            return Ok(found);
+        }
+        let names: Vec<String> = allowed.iter().map(|path| path.display().to_string()).collect();
+        Err(JobError::terminal(format_args!(
+            "this agent does not start {}: it starts {} (--allow-program)",
+            found.display(),
+            names.join(", ")
+        )))
+    }
+
+    /// Gives a run's working directory, and the script in it, to the user as whom it runs.
+    pub(super) fn give(&self, folder: &Path) -> io::Result<()> {
+        let Some(user) = &self.run_as else { return Ok(()) };
+        for entry in std::fs::read_dir(folder)? {
+            std::os::unix::fs::lchown(entry?.path(), Some(user.uid), Some(user.gid))?;
+        }
+        std::os::unix::fs::lchown(folder, Some(user.uid), Some(user.gid))
+    }
+}
+
+impl RunAs {
+    fn command(
+        &self,
+        program: &Path,
+        arguments: &[String],
+        variables: BTreeMap<OsString, OsString>,
+        cwd: &Path,
+    ) -> Result<Command, JobError> {
+        let (launcher, first) =
+            self.launcher.split_first().ok_or_else(|| JobError::terminal("the agent has no launcher"))?;
+        let cwd = std::path::absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
+        let mut command = Command::new(launcher);
+        command.args(first).arg("--cwd").arg(cwd).arg("--").arg(program).args(arguments).env_clear().current_dir("/");
+        // The mark by which a run's processes are found.
+        command.envs(variables.get(OsStr::new(WORK_DIR)).map(|folder| (WORK_DIR, folder)));
+        let prefixed = |(name, value): (OsString, OsString)| {
+            let mut longer = OsString::from(Self::VARIABLE_PREFIX);
+            longer.push(name);
+            (longer, value)
+        };
+        command.envs(variables.into_iter().map(prefixed));
+        Ok(command)
+    }
+
+    /// Whether the user can work in `folder`, and can read nothing of the agent's.
+    pub(super) fn probe(&self, folder: &Path) -> io::Result<()> {
+        let (program, arguments) = self.probe.split_first().ok_or_else(|| io::Error::other("there is no probe"))?;
+        let mut command = std::process::Command::new(program);
+        let output = command.args(arguments).arg(folder).env_clear().stdin(std::process::Stdio::null()).output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, said.trim().to_owned()))
+    }
+}
+
+fn is_of_linker(name: &str) -> bool {
+    LINKER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The absolute path of a program, as the system would find it.
+fn resolve(program: &str, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(in_real_folder(&cwd.join(program))).filter(|found| is_program(found));
+    }
+    std::env::split_paths(path)
+        .map(|folder| folder.join(program))
+        .find(|found| is_program(found))
+        .map(|path| in_real_folder(&path))
+}
+
+pub(super) fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// The same file by the real path of its folder. The file's own name stays: a program with many names (busybox) is another
+/// one under each of them.
+fn in_real_folder(path: &Path) -> PathBuf {
+    match (path.parent().and_then(|folder| folder.canonicalize().ok()), path.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowing(paths: &[&Path]) -> Confinement {
+        let allow_programs = Some(paths.iter().map(|path| (*path).to_owned()).collect());
+        Confinement::new(&AgentConfig { allow_programs, ..AgentConfig::default() })
+    }
+
+    fn names(confinement: &Confinement, own: &[&str]) -> Vec<String> {
+        let own = own.iter().map(|name| (OsString::from(name), OsString::from("x")));
+        confinement.inherited(own).into_keys().map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn runs_get_the_listed_variables_alone() {
+        let own =
+            ["AWS_SECRET_ACCESS_KEY", "HOME", "LC_ALL", "OTEL_EXPORTER_OTLP_HEADERS", "RONDEL_TOKEN", "JAVA_HOME"];
+        let mut confinement = Confinement::default();
+        assert_eq!(names(&confinement, &own), ["HOME", "LC_ALL", "PATH"]);
+        confinement.pass_env = ["JAVA_HOME", "RONDEL_TOKEN"].map(str::to_owned).to_vec();
+        assert_eq!(names(&confinement, &own), ["HOME", "JAVA_HOME", "LC_ALL", "PATH"]);
+    }
+
+    fn jobs() -> RunAs {
+        RunAs {
+            name: "jobs".to_owned(),
+            uid: 1,
+            gid: 1,
+            home: "/home/jobs".into(),
+            shell: "/bin/sh".into(),
+            launcher: ["rondel", "exec-as"].map(OsString::from).to_vec(),
+            probe: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_changes_the_user_gets_nothing_that_a_job_chooses() {
+        let confinement = Confinement { run_as: Some(jobs()), ..Confinement::default() };
+        let env = BTreeMap::from([("LD_PRELOAD".to_owned(), "/tmp/x.so".to_owned())]);
+        let own = BTreeMap::from([(WORK_DIR, OsString::from("/work/run-1"))]);
+        let argv = ["sh", "-c", "id"].map(str::to_owned);
+        let command = confinement.command(&argv, &env, own, Path::new("/root")).unwrap();
+        let command = command.as_std();
+        let words: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+        assert_eq!(words, ["exec-as", "--cwd", "/root", "--", "sh", "-c", "id"]);
+        assert_eq!(command.get_current_dir(), Some(Path::new("/")));
+        for (name, _) in command.get_envs() {
+            let name = name.to_string_lossy();
+            assert!(name.starts_with(RunAs::VARIABLE_PREFIX) || name == WORK_DIR, "{name}");
+        }
+        assert!(command.get_envs().any(|(name, _)| name == "RONDEL_RUN_ENV_LD_PRELOAD"));
+    }
+
+    #[test]
+    fn another_user_has_its_own_home() {
+        let confinement = Confinement { run_as: Some(jobs()), ..Confinement::default() };
+        let passed =
+            confinement.inherited([("HOME".into(), "/root".into()), ("TMPDIR".into(), "/root/tmp".into())].into_iter());
+        let value = |name: &str| passed.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned());
+        assert_eq!((value("HOME"), value("USER")), (Some("/home/jobs".to_owned()), Some("jobs".to_owned())));
+        assert_eq!(value("TMPDIR"), None);
+    }
+
+    #[test]
+    fn programs_are_allowed_by_their_absolute_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let (good, bad) = (make("good"), make("bad"));
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(&good, folder.path().join("other-name")).unwrap();
+        let confinement = allowing(&[&good]);
+        let is_allowed = |program: &str| confinement.find(program, folder.path());
+        let text = |path: &Path| path.display().to_string();
+        for program in [text(&good), "./good".to_owned(), "link/good".to_owned()] {
+            assert!(is_allowed(&program).is_ok(), "{program}");
+        }
+        for program in
+            [text(&bad), "./bad".to_owned(), "./other-name".to_owned(), "sh".to_owned(), "/bin/sh".to_owned()]
+        {
+            let refused = is_allowed(&program).unwrap_err();
+            assert!(!refused.is_retryable() && refused.message().contains("--allow-program"), "{program}: {refused:?}");
+        }
+        assert!(is_allowed("./missing").unwrap_err().message().contains("no such program"));
+        assert!(allowing(&[]).find("sh", Path::new("/")).is_err());
+        assert!(Confinement::default().find("anything", Path::new("/")).is_ok());
+    }
+
+    #[test]
+    fn the_linker_is_not_told_to_load_other_code() {
+        let sh = Path::new("/bin/sh");
+        let command = |confinement: &Confinement, name: &str| {
+            let env = BTreeMap::from([(name.to_owned(), "x".to_owned())]);
+            confinement.command(&["/bin/sh".to_owned()], &env, BTreeMap::new(), Path::new("/")).map(drop)
+        };
+        assert!(command(&allowing(&[sh]), "LD_PRELOAD").unwrap_err().message().contains("LD_PRELOAD"));
+        assert!(command(&allowing(&[sh]), "GREETING").is_ok());
+        assert!(command(&Confinement::default(), "LD_PRELOAD").is_ok());
+        assert!(command(&Confinement::default(), "RONDEL_TOKEN").is_err());
+    }
+}
