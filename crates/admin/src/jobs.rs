@@ -323,5 +323,5 @@ fn first_fire(job: &Job, anchor: Timestamp, now: Timestamp) -> Option<Timestamp>
     if !job.enabled {
         return None;
     }
-    job.timetable.next_after(anchor, now).map(|fire| fire.at).or_else(|| job.timetable.first_delayed(now))
+    job.timetable.next_look_after(anchor, now).or_else(|| job.timetable.first_delayed(now))
 }

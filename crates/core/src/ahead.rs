@@ -82,7 +82,7 @@ pub fn fire_changes(
     }
     let next = |planned: Option<Planned<'_>>, cursor| {
         let planned = planned?;
-        planned.job.timetable.next_after(planned.anchor, cursor).map(|fire| fire.at).filter(|at| *at <= to)
+        planned.job.timetable.next_until(planned.anchor, cursor, to).map(|fire| fire.at)
     };
     let mut left = STEPS_MAX.min(*steps);
     let (mut old, mut new) = (next(before, from), next(after, from));

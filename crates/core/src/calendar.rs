@@ -116,6 +116,8 @@ pub struct Calendar {
     name: String,
     node: Node,
     has_times: bool,
+    /// How many rules and spans one question may look at.
+    size: u64,
     /// Minutes of the day at which membership can change, midnight among them, in order.
     edges: Vec<u32>,
 }
@@ -155,7 +157,7 @@ impl Calendar {
         node.edges(&mut edges);
         edges.sort_unstable();
         edges.dedup();
-        Ok(Self { name: spec.name.clone(), has_times: node.has_times(), node, edges })
+        Ok(Self { name: spec.name.clone(), has_times: node.has_times(), size: node.size(), node, edges })
     }
 
     /// A calendar from a rule that was checked when it was saved, with the calendars that it names put in.
@@ -189,6 +191,11 @@ impl Calendar {
     #[must_use]
     pub const fn has_times(&self) -> bool {
         self.has_times
+    }
+
+    /// What one question costs at most: how many rules and spans of the day are looked at.
+    pub(crate) const fn size(&self) -> u64 {
+        self.size
     }
 
     /// What the day is called, where a rule gives it a name.
@@ -395,6 +402,15 @@ impl Node {
             Self::All(nodes) => nodes.iter().all(|node| node.has(local)),
             Self::Any(nodes) => nodes.iter().any(|node| node.has(local)),
             Self::Not(node) => !node.has(local),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        match self {
+            Self::Days(_) | Self::Weekdays(_) => 1,
+            Self::Times(spans) => u64::try_from(spans.len()).unwrap_or(u64::MAX).saturating_add(1),
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter().map(Self::size).fold(1, u64::saturating_add),
+            Self::Not(node) => node.size().saturating_add(1),
         }
     }
 

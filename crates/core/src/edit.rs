@@ -131,7 +131,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
             (true, _) => {}
         }
     }
-    let next_after = |at| job.and_then(|job| job.timetable.next_after(anchor, at)).map(|fire| fire.at);
+    let next_after = |at| job.and_then(|job| job.timetable.next_look_after(anchor, at));
     plan.next_fire_at = next_after(now);
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);

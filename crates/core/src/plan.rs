@@ -75,8 +75,8 @@ pub struct Plan {
     pub fires: Vec<PlannedFire>,
     /// What is passed over.
     pub missed: Option<MissedSpan>,
-    /// The first fire that this plan does not cover; `None` where there is none, and for a delay whose run is among
-    /// `fires`: its end gives the next.
+    /// The first fire that this plan does not cover, or the instant at which to search on for it; `None` where there is
+    /// none, and for a delay whose run is among `fires`: its end gives the next.
     pub next: Option<Timestamp>,
 }
 
@@ -94,18 +94,12 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
     if missed.more.is_some() {
         return Plan { fires, missed: missed.span, next: missed.more };
     }
-    let made_up_count = fires.len();
     let mut cursor = missed.through;
-    let mut next = None;
-    while let Some(fire) = job.timetable.next_after(anchor, cursor) {
-        if fire.at > window.end || fires.len() == made_up_count + FIRE_COUNT_MAX {
-            next = Some(fire.at);
-            break;
-        }
+    for fire in job.timetable.fires(anchor, missed.through, window.end).take(FIRE_COUNT_MAX) {
         fires.push(PlannedFire { fire_at: fire.at, due_at: fire.due_at(id), trigger: fire.trigger });
         cursor = fire.at;
     }
-    Plan { fires, missed: missed.span, next }
+    Plan { fires, missed: missed.span, next: job.timetable.next_look_after(anchor, cursor) }
 }
 
 /// A fixed delay has one fire at a time. Where that was missed and is passed over, the wait begins anew.
@@ -147,7 +141,7 @@ fn pass_over(
     (count, keep): (usize, MisfireKeep),
 ) -> PassedOver {
     let through = just_before(from);
-    let first = table.next_after(anchor, through).filter(|fire| fire.at < before);
+    let first = table.next_until(anchor, through, just_before(before));
     let Some(first) = first else { return PassedOver { made_up: Vec::new(), span: None, through, more: None } };
     if let Some(schedule) = table.plain()
         && let Some(last) = schedule.prev_before(anchor, before)
@@ -225,8 +219,8 @@ fn pass_over_walking(
     before: Timestamp,
     (count, keep): (usize, MisfireKeep),
 ) -> PassedOver {
-    let later = |fire: &Fire| table.next_after(anchor, fire.at).filter(|fire| fire.at < before);
-    let mut walk = std::iter::successors(Some(first), later);
+    let later = table.fires(anchor, first.at, just_before(before));
+    let mut walk = std::iter::once(first).chain(later);
     let mut missed: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
     let more = walk.next().map(|fire| fire.at);
     let through = missed.last().map_or(first.at, |fire| fire.at);
@@ -272,9 +266,7 @@ pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, now: Timestamp) -
     let missed_before = now - job.misfire.tolerance - job.timetable.jitter_max();
     match job.misfire.policy {
         MisfirePolicy::Skip => false,
-        MisfirePolicy::Once => {
-            job.timetable.next_after(anchor, fire.fire_at).is_none_or(|next| next.at >= missed_before)
-        }
+        MisfirePolicy::Once => job.timetable.next_until(anchor, fire.fire_at, just_before(missed_before)).is_none(),
         MisfirePolicy::All => true,
     }
 }

@@ -3,20 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
-
 use crate::calendar::Calendar;
 use crate::id::JobId;
-use crate::local;
 use crate::run::Trigger;
 use crate::schedule::{After, Jitter, Kind, Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 
-/// How far a search goes that a calendar keeps from finding anything.
-const SEARCH_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-/// How many days a fire is shifted at most.
-const SHIFT_DAYS_MAX: usize = 366;
+mod search;
+
+use search::{Found, Search};
 
 /// When a job is due.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,33 +56,62 @@ impl Timetable {
     /// the list. `None` where the job never fires again.
     #[must_use]
     pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Fire> {
-        let next = |schedule: &Schedule| self.next_of(schedule, anchor, after).map(|at| fire(schedule, at));
-        self.schedules.iter().filter_map(next).min_by_key(|fire| fire.at)
+        self.next_until(anchor, after, Timestamp::MAX)
+    }
+
+    /// As [`next_after`](Self::next_after), for a fire up to `to_inclusive`: nothing beyond that instant is searched.
+    #[must_use]
+    pub fn next_until(&self, anchor: Timestamp, after: Timestamp, to_inclusive: Timestamp) -> Option<Fire> {
+        match Search::new(self, anchor).next(after, to_inclusive) {
+            Found::Fire(fire) => Some(fire),
+            Found::Nothing | Found::NothingBefore(_) => None,
+        }
+    }
+
+    /// When a scan must look at the job again: at its first fire after `after`, or, where a calendar makes the search
+    /// longer than one call may take, at the instant up to which no fire was found. `None` where the job never fires
+    /// again.
+    #[must_use]
+    pub fn next_look_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
+        match Search::new(self, anchor).next(after, Timestamp::MAX) {
+            Found::Fire(fire) => Some(fire.at),
+            Found::NothingBefore(at) => Some(at),
+            Found::Nothing => None,
+        }
     }
 
     /// The fire at exactly this instant.
     #[must_use]
     pub fn fire_at(&self, anchor: Timestamp, at: Timestamp) -> Option<Fire> {
-        self.next_after(anchor, just_before(at)).filter(|fire| fire.at == at)
+        self.next_until(anchor, just_before(at), at)
     }
 
     /// The first fire of an `at` after `from_exclusive` and up to `to_inclusive`.
     #[must_use]
     pub fn once_within(&self, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<Timestamp> {
-        let once = self.schedules.iter().filter(|schedule| matches!(schedule.kind, Kind::At(_)));
-        let next = |schedule| self.next_of(schedule, from_exclusive, from_exclusive);
-        once.filter_map(next).filter(|at| *at <= to_inclusive).min()
+        let is_once = |schedule: &&Schedule| matches!(schedule.kind, Kind::At(_));
+        let schedules = self.schedules.iter().filter(is_once).cloned().collect();
+        let once = Self { schedules, calendar: self.calendar.clone() };
+        once.next_until(from_exclusive, from_exclusive, to_inclusive).map(|fire| fire.at)
     }
 
-    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first.
+    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first. It ends early where a calendar makes the
+    /// search longer than one call may take.
     pub fn fires(
         &self,
         anchor: Timestamp,
         from_exclusive: Timestamp,
         to_inclusive: Timestamp,
     ) -> impl Iterator<Item = Fire> + '_ {
-        let next = move |after| self.next_after(anchor, after).filter(|fire| fire.at <= to_inclusive);
-        std::iter::successors(next(from_exclusive), move |fire| next(fire.at))
+        let mut search = Search::new(self, anchor);
+        let mut cursor = from_exclusive;
+        std::iter::from_fn(move || match search.next(cursor, to_inclusive) {
+            Found::Fire(fire) => {
+                cursor = fire.at;
+                Some(fire)
+            }
+            Found::Nothing | Found::NothingBefore(_) => None,
+        })
     }
 
     /// The instants after `from_exclusive` and up to `to_inclusive` at which the schedules alone would fire and the
@@ -151,117 +176,10 @@ impl Timetable {
             _ => None,
         }
     }
-
-    fn next_of(&self, schedule: &Schedule, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
-        let Some(Applied { calendar, rule }) = &self.calendar else { return schedule.next_after(anchor, after) };
-        match rule {
-            CalendarRule::Only => next_where(schedule, anchor, after, calendar, true),
-            CalendarRule::Except => next_where(schedule, anchor, after, calendar, false),
-            CalendarRule::Next => next_shifted(schedule, anchor, after, calendar, Direction::Later),
-            CalendarRule::Previous => next_shifted(schedule, anchor, after, calendar, Direction::Earlier),
-        }
-    }
 }
 
 const fn fire(schedule: &Schedule, at: Timestamp) -> Fire {
     Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter }
-}
-
-/// The first fire whose local time is in the calendar, or is not. A stretch that is closed is passed over as a whole.
-fn next_where(
-    schedule: &Schedule,
-    anchor: Timestamp,
-    after: Timestamp,
-    calendar: &Calendar,
-    wanted: bool,
-) -> Option<Timestamp> {
-    let until = after.saturating_add(SEARCH_MAX);
-    let mut cursor = after;
-    loop {
-        let at = schedule.next_after(anchor, cursor).filter(|at| *at <= until)?;
-        let local = local::shown(schedule.zone, at);
-        if calendar.has(local) == wanted {
-            return Some(at);
-        }
-        let edge = local::instant(schedule.zone, calendar.next_edge(local));
-        cursor = just_before(edge).max(at);
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Direction {
-    Later,
-    Earlier,
-}
-
-/// The first fire where those on days outside the calendar move to the nearest day inside, at the same time of day.
-fn next_shifted(
-    schedule: &Schedule,
-    anchor: Timestamp,
-    after: Timestamp,
-    calendar: &Calendar,
-    direction: Direction,
-) -> Option<Timestamp> {
-    let until = after.saturating_add(SEARCH_MAX);
-    let first_day = local::shown(schedule.zone, after).date();
-    let mut day = first_day;
-    loop {
-        if calendar.has_day(day) {
-            let next = closed_beside(calendar, day, direction)
-                .filter_map(|from| moved(schedule, anchor, after, (from, day)))
-                .filter(|at| *at > after)
-                .min();
-            if next.is_some() {
-                return next.filter(|at| schedule.end.is_none_or(|end| *at <= end));
-            }
-        }
-        day = day.succ_opt()?;
-        if local::instant(schedule.zone, day.and_time(NaiveTime::MIN)) > until || is_over(schedule, anchor, day) {
-            return None;
-        }
-    }
-}
-
-/// Whether the schedule has no fire from which a shift could come to this day or a later one.
-fn is_over(schedule: &Schedule, anchor: Timestamp, day: NaiveDate) -> bool {
-    let reach = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));
-    let from = day.checked_sub_days(reach).unwrap_or(NaiveDate::MIN).and_time(NaiveTime::MIN);
-    schedule.next_after(anchor, just_before(local::instant(schedule.zone, from))).is_none()
-}
-
-/// A day of the calendar and the closed days whose fires move to it.
-fn closed_beside(calendar: &Calendar, day: NaiveDate, direction: Direction) -> impl Iterator<Item = NaiveDate> + '_ {
-    let step = move |day: &NaiveDate| match direction {
-        Direction::Later => day.pred_opt(),
-        Direction::Earlier => day.succ_opt(),
-    };
-    let closed = std::iter::successors(step(&day), step).take_while(|day| !calendar.has_day(*day)).take(SHIFT_DAYS_MAX);
-    std::iter::once(day).chain(closed)
-}
-
-/// The first fire of the day `from`, moved to the day `to`, that is after `after`.
-fn moved(
-    schedule: &Schedule,
-    anchor: Timestamp,
-    after: Timestamp,
-    (from, to): (NaiveDate, NaiveDate),
-) -> Option<Timestamp> {
-    let shown = local::shown(schedule.zone, after);
-    let start = if shown.date() < to { NaiveTime::MIN } else { shown.time() };
-    let at = |local: NaiveDateTime| local::instant(schedule.zone, local);
-    let mut cursor = just_before(at(from.and_time(start)));
-    loop {
-        let found = schedule.next_after(anchor, cursor)?;
-        let local = local::shown(schedule.zone, found);
-        if local.date() != from {
-            return None;
-        }
-        let moved = if from == to { found } else { at(to.and_time(local.time())) };
-        if moved > after {
-            return Some(moved);
-        }
-        cursor = found;
-    }
 }
 
 #[cfg(test)]
@@ -270,6 +188,7 @@ mod tests {
 
     use super::*;
     use crate::calendar::CalendarSpec;
+    use crate::local;
     use crate::spec::JobSpec;
 
     /// The holidays of autumn 2026 in China, with their make-up Saturday and Sunday.
@@ -338,7 +257,47 @@ mod tests {
     fn a_calendar_that_lets_nothing_through_ends_the_search() {
         for rule in ["only", "next", "previous"] {
             let table = timetable(&json!({"every": "1s"}), rule, &json!({"any": []}));
-            assert_eq!(table.next_after(Timestamp::EPOCH, Timestamp::from_secs(1_800_000_000)), None, "{rule}");
+            let after = Timestamp::from_secs(1_800_000_000);
+            assert_eq!(table.next_after(Timestamp::EPOCH, after), None, "{rule}");
+            assert_eq!(table.next_look_after(Timestamp::EPOCH, after), None, "{rule}");
         }
+    }
+
+    /// A calendar of hundreds of rules that lets one day through.
+    fn heavy(day: &str) -> Value {
+        json!({"any": [{"any": vec![json!({"weekdays": []}); 480]}, {"days": [day]}]})
+    }
+
+    #[test]
+    fn a_search_that_takes_too_long_says_where_to_go_on() {
+        let after: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let wanted: Timestamp = "2035-01-01T00:00:00Z".parse().unwrap();
+        for rule in ["only", "next"] {
+            let table = timetable(&json!(vec![json!({"cron": "* * * * * ?"}); 6]), rule, &heavy("2035-01-01"));
+            assert_eq!(table.next_after(Timestamp::EPOCH, after), None, "{rule}");
+            let mut look = table.next_look_after(Timestamp::EPOCH, after).unwrap();
+            let mut looks = 1;
+            while look < wanted {
+                let next = table.next_look_after(Timestamp::EPOCH, just_before(look)).unwrap();
+                assert!(next > look, "{rule}: no progress at {look}");
+                (look, looks) = (next, looks + 1);
+            }
+            assert_eq!(look, wanted, "{rule}");
+            assert!((2..1_000).contains(&looks), "{rule}: {looks}");
+        }
+    }
+
+    #[test]
+    fn schedules_that_a_calendar_silences_cost_the_others_nothing() {
+        let mut schedules = vec![json!({"cron": "0 0 3 * * ?"}); 19];
+        schedules.push(json!({"every": "1s"}));
+        // Counted in instants of the schedules: each silent one is looked at once, and none is searched to its end.
+        let table = timetable(&Value::Array(schedules), "except", &json!({"times": ["03:00-03:01"]}));
+        let after: Timestamp = "2026-11-20T10:00:00Z".parse().unwrap();
+        let mut search = Search::new(&table, Timestamp::EPOCH);
+        let before = search.work_left();
+        let found = search.next(after, Timestamp::MAX);
+        assert!(matches!(found, Found::Fire(fire) if fire.at == after + Duration::from_secs(1)), "{found:?}");
+        assert!(before - search.work_left() < 5_000, "{}", before - search.work_left());
     }
 }

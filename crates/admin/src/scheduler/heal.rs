@@ -110,7 +110,7 @@ impl HealLoop {
                 job.timetable.first_delayed(self.engine.now())
             } else {
                 let after = self.accounted_until(seen, definition.namespace).await?;
-                job.timetable.next_after(definition.anchor, after).map(|fire| fire.at)
+                job.timetable.next_look_after(definition.anchor, after)
             };
             count += u64::from(store.heal_job(seen, next).await?);
         }

@@ -150,8 +150,7 @@ impl<'a> Walk<'a> {
     ) {
         let mut cursor = from;
         loop {
-            let next = definition.job.timetable.next_after(self.facts.anchor, cursor).map(|fire| fire.at);
-            let fire = next.filter(|at| *at <= until);
+            let fire = definition.job.timetable.next_until(self.facts.anchor, cursor, until).map(|fire| fire.at);
             self.tell_closed((schedule, applied), Between(cursor, fire.map_or(until, just_before)));
             let Some(fire) = fire.filter(|_| self.stopped.is_none() && !self.fold.is_full()) else { return };
             let local = local::shown(schedule.zone, fire);
@@ -186,7 +185,7 @@ impl<'a> Walk<'a> {
     /// Walks through all instants: those of the timetable, and those that its calendar took.
     fn tell_each(&mut self, definition: &Definition, Between(from, until): Between, verdict: &Verdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
-        let next_fire = |after| table.next_after(anchor, after).map(|fire| fire.at).filter(|at| *at <= until);
+        let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
         let next_raw = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
         let mut fire = next_fire(from);
         let mut raw = table.calendar.as_ref().and_then(|_| next_raw(from));

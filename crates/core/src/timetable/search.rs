@@ -1,0 +1,245 @@
+//! The search for the next fire of a timetable, in bounded work.
+//!
+//! A calendar can silence a schedule for years. A search takes the candidates of all schedules in the order of their
+//! instants, so that a silent one is never searched beyond the fire of another, and it gives up after a fixed amount of
+//! work with the instant at which to go on: one job must not hold up the scan of all.
+
+use std::time::Duration;
+
+use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
+
+use super::{Applied, Fire, Timetable, fire};
+use crate::calendar::Calendar;
+use crate::local;
+use crate::schedule::{Schedule, just_before};
+use crate::spec::CalendarRule;
+use crate::time::Timestamp;
+
+/// How far a search goes that a calendar keeps from finding anything.
+const HORIZON: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+/// How many days a fire is shifted at most.
+const SHIFT_DAYS_MAX: usize = 366;
+/// The most work of one search, in looks at a rule of a calendar: some tens of milliseconds.
+const WORK_MAX: u64 = 4_000_000;
+/// What one step of a schedule costs, in the same unit.
+const STEP_WORK: u64 = 100;
+/// What a fire that was found gives back to a search that goes on behind it.
+const REFILL: u64 = 2_000;
+
+/// The end of a search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Found {
+    Fire(Fire),
+    /// There is no fire up to the end of the search.
+    Nothing,
+    /// The work is used up: there is no fire before this instant.
+    NothingBefore(Timestamp),
+}
+
+pub(super) struct Search<'a> {
+    table: &'a Timetable,
+    anchor: Timestamp,
+    work_left: u64,
+}
+
+impl<'a> Search<'a> {
+    pub(super) const fn new(table: &'a Timetable, anchor: Timestamp) -> Self {
+        Self { table, anchor, work_left: WORK_MAX }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn work_left(&self) -> u64 {
+        self.work_left
+    }
+
+    /// The first fire after `after` and up to `until`.
+    pub(super) fn next(&mut self, after: Timestamp, until: Timestamp) -> Found {
+        let found = match &self.table.calendar {
+            None => self.plain(after, until),
+            Some(Applied { calendar, rule }) => {
+                let until = until.min(after.saturating_add(HORIZON));
+                match rule {
+                    CalendarRule::Only => self.filtered(after, until, (calendar, true)),
+                    CalendarRule::Except => self.filtered(after, until, (calendar, false)),
+                    CalendarRule::Next => self.shifted(after, until, calendar, Direction::Later),
+                    CalendarRule::Previous => self.shifted(after, until, calendar, Direction::Earlier),
+                }
+            }
+        };
+        if matches!(found, Found::Fire(_)) {
+            self.work_left = self.work_left.saturating_add(REFILL).min(WORK_MAX);
+        }
+        found
+    }
+
+    fn plain(&self, after: Timestamp, until: Timestamp) -> Found {
+        let next = |schedule: &Schedule| schedule.next_after(self.anchor, after).map(|at| fire(schedule, at));
+        let first = self.table.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
+        first.filter(|fire| fire.at <= until).map_or(Found::Nothing, Found::Fire)
+    }
+
+    /// The first fire whose local time is in the calendar, or is not. A stretch that is closed is skipped as a whole.
+    fn filtered(&mut self, after: Timestamp, until: Timestamp, (calendar, wanted): (&Calendar, bool)) -> Found {
+        let first = |(index, schedule): (usize, &Schedule)| Some((schedule.next_after(self.anchor, after)?, index));
+        // By schedule: its next candidate. Of two at one instant the first in the list counts.
+        let mut candidates: Vec<(Timestamp, usize)> =
+            self.table.schedules.iter().enumerate().filter_map(first).collect();
+        loop {
+            let Some(position) = (0..candidates.len()).min_by_key(|position| candidates[*position]) else {
+                return Found::Nothing;
+            };
+            let (at, index) = candidates[position];
+            if at > until {
+                return Found::Nothing;
+            }
+            if self.work_left == 0 {
+                return Found::NothingBefore(at);
+            }
+            self.spend(STEP_WORK + calendar.size());
+            let schedule = &self.table.schedules[index];
+            let local = local::shown(schedule.zone, at);
+            if calendar.has(local) == wanted {
+                return Found::Fire(fire(schedule, at));
+            }
+            let edge = local::instant(schedule.zone, calendar.next_edge(local));
+            match schedule.next_after(self.anchor, just_before(edge).max(at)) {
+                Some(next) => candidates[position].0 = next,
+                None => {
+                    candidates.swap_remove(position);
+                }
+            }
+        }
+    }
+
+    /// The first fire where those on days outside the calendar move to the nearest day inside, at the same time of day.
+    fn shifted(&mut self, after: Timestamp, until: Timestamp, calendar: &Calendar, direction: Direction) -> Found {
+        let mut best: Option<Fire> = None;
+        let mut open: Option<Timestamp> = None;
+        let count = u64::try_from(self.table.schedules.len()).unwrap_or(1).max(1);
+        // Each schedule has its share, so that every search gets on with all of them.
+        let share = self.work_left / count;
+        for schedule in &self.table.schedules {
+            // A later schedule wins with an earlier instant alone.
+            let until = best.map_or(until, |best| just_before(best.at));
+            let mut shift = Shift { schedule, anchor: self.anchor, after, calendar, direction, work_left: share };
+            match shift.next(until) {
+                Shifted::At(at) => best = Some(fire(schedule, at)),
+                Shifted::NothingBefore(at) => open = Some(open.map_or(at, |open| open.min(at))),
+                Shifted::Nothing => {}
+            }
+            self.spend(share - shift.work_left);
+        }
+        match (best, open) {
+            (Some(best), Some(open)) if open <= best.at => Found::NothingBefore(open),
+            (Some(best), _) => Found::Fire(best),
+            (None, Some(open)) => Found::NothingBefore(open),
+            (None, None) => Found::Nothing,
+        }
+    }
+
+    const fn spend(&mut self, work: u64) {
+        self.work_left = self.work_left.saturating_sub(work);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    Later,
+    Earlier,
+}
+
+enum Shifted {
+    At(Timestamp),
+    Nothing,
+    NothingBefore(Timestamp),
+}
+
+/// The search of one schedule whose fires a calendar moves, day by day.
+struct Shift<'a> {
+    schedule: &'a Schedule,
+    anchor: Timestamp,
+    after: Timestamp,
+    calendar: &'a Calendar,
+    direction: Direction,
+    work_left: u64,
+}
+
+impl Shift<'_> {
+    fn next(&mut self, until: Timestamp) -> Shifted {
+        let midnight = |day: NaiveDate| local::instant(self.schedule.zone, day.and_time(NaiveTime::MIN));
+        let mut day = local::shown(self.schedule.zone, self.after).date();
+        loop {
+            if let Some(at) = self.on(day) {
+                let is_last = at > until || self.schedule.end.is_some_and(|end| at > end);
+                return if is_last { Shifted::Nothing } else { Shifted::At(at) };
+            }
+            let Some(next) = day.succ_opt() else { return Shifted::Nothing };
+            day = next;
+            if midnight(day) > until || self.is_over(day) {
+                return Shifted::Nothing;
+            }
+            if self.work_left == 0 {
+                return Shifted::NothingBefore(midnight(day));
+            }
+        }
+    }
+
+    /// The first fire on this day of the calendar, its own and those that move to it.
+    fn on(&mut self, day: NaiveDate) -> Option<Timestamp> {
+        if !self.has_day(day) {
+            return None;
+        }
+        let direction = self.direction;
+        let step = |day: NaiveDate| match direction {
+            Direction::Later => day.pred_opt(),
+            Direction::Earlier => day.succ_opt(),
+        };
+        let mut first = self.moved(day, day);
+        let mut from = step(day);
+        for _ in 0..SHIFT_DAYS_MAX {
+            let Some(closed) = from.filter(|from| !self.calendar.has_day(*from)) else { break };
+            self.spend(self.calendar.size());
+            first = first.into_iter().chain(self.moved(closed, day)).min();
+            from = step(closed);
+        }
+        first
+    }
+
+    /// The first fire of the day `from`, moved to the day `to`, that is after the beginning of the search.
+    fn moved(&mut self, from: NaiveDate, to: NaiveDate) -> Option<Timestamp> {
+        let shown = local::shown(self.schedule.zone, self.after);
+        let start = if shown.date() < to { NaiveTime::MIN } else { shown.time() };
+        let at = |local: NaiveDateTime| local::instant(self.schedule.zone, local);
+        let mut cursor = just_before(at(from.and_time(start)));
+        loop {
+            self.spend(STEP_WORK);
+            let found = self.schedule.next_after(self.anchor, cursor)?;
+            let local = local::shown(self.schedule.zone, found);
+            if local.date() != from {
+                return None;
+            }
+            let moved = if from == to { found } else { at(to.and_time(local.time())) };
+            if moved > self.after {
+                return Some(moved);
+            }
+            cursor = found;
+        }
+    }
+
+    /// Whether the schedule has no fire from which a shift could come to this day or a later one.
+    fn is_over(&mut self, day: NaiveDate) -> bool {
+        self.spend(STEP_WORK);
+        let reach = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));
+        let from = day.checked_sub_days(reach).unwrap_or(NaiveDate::MIN).and_time(NaiveTime::MIN);
+        self.schedule.next_after(self.anchor, just_before(local::instant(self.schedule.zone, from))).is_none()
+    }
+
+    fn has_day(&mut self, day: NaiveDate) -> bool {
+        self.spend(self.calendar.size());
+        self.calendar.has_day(day)
+    }
+
+    const fn spend(&mut self, work: u64) {
+        self.work_left = self.work_left.saturating_sub(work);
+    }
+}
