@@ -140,7 +140,7 @@ async fn another_user_runs_the_programs_and_reads_nothing_of_the_agent() {
     create(&api, "there", json!({"argv": ["nosuchprogram"]})).await;
     let (ended, _) = run(&api, "there").await;
     let message = ended["attempts"][0]["message"].as_str().unwrap_or_default();
-    assert!(message.starts_with("exit code 127: error: cannot start nosuchprogram"), "{ended:#}");
+    assert!(message.contains("error: cannot start nosuchprogram"), "{ended:#}");
     create(&api, "inside", json!({"argv": ["pwd"], "cwd": data_dir})).await;
     let (ended, _) = run(&api, "inside").await;
     assert!(ended["attempts"][0]["message"].as_str().is_some_and(|text| text.contains("cannot enter")), "{ended:#}");

@@ -191,7 +191,8 @@ impl RunAs {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, said.trim().to_owned()))
+        let said = said.trim().trim_start_matches("error: ");
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, said.to_owned()))
     }
 }
 
