@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use nix::unistd::{Uid, User, getgrouplist};
 use rondel::agent::RunAs;
+use uzers::User;
+use uzers::os::unix::UserExt as _;
 
 use crate::config::AgentConfig;
 use crate::exit::{Exit, Failure};
@@ -53,23 +54,23 @@ pub(crate) struct ProbeAs {
 /// The user with this name, and how programs are started as that user.
 pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
     let refused = |sentence: String| Failure::refused(format!("agent.run_as: {sentence}"));
-    if !Uid::effective().is_root() {
+    let own = uzers::get_effective_uid();
+    if own != 0 {
         return Err(refused(format!(
-            "only root can start programs as {name:?}, and this agent runs as user {}: start it as root, or as {name} without \
-             --run-as",
-            Uid::effective()
+            "only root can start programs as {name:?}, and this agent runs as user {own}: start it as root, or as {name} \
+             without --run-as"
         )));
     }
-    let looked_up = User::from_name(name).map_err(|error| refused(format!("cannot look {name:?} up: {error}")))?;
-    let user = looked_up.ok_or_else(|| refused(format!("there is no user {name:?} on this host")))?;
-    if user.uid.is_root() {
+    let user =
+        uzers::get_user_by_name(name).ok_or_else(|| refused(format!("there is no user {name:?} on this host")))?;
+    let (uid, gid) = (user.uid(), user.primary_group_id());
+    if uid == 0 {
         return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
     }
-    let groups =
-        groups_of(&user).map_err(|error| refused(format!("cannot look the groups of {name:?} up: {error}")))?;
+    let groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
     let program = std::env::current_exe().map_err(|error| Failure::of("cannot find this program", &error))?;
     let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
-    let ids = [("--uid", user.uid.to_string()), ("--gid", user.gid.to_string()), ("--groups", groups.join(","))];
+    let ids = [("--uid", uid.to_string()), ("--gid", gid.to_string()), ("--groups", groups.join(","))];
     let ids: Vec<OsString> = ids.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]).collect();
     let start = |word: &str| -> Vec<OsString> {
         [program.clone().into_os_string(), "agent".into(), word.into()].into_iter().chain(ids.clone()).collect()
@@ -78,23 +79,24 @@ pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
     Ok(RunAs {
         launcher: start("exec-as"),
         probe: start("probe-as").into_iter().chain(closed).chain(["--".into()]).collect(),
-        uid: user.uid.as_raw(),
-        gid: user.gid.as_raw(),
-        home: user.dir,
-        shell: user.shell,
-        name: user.name,
+        uid,
+        gid,
+        home: user.home_dir().to_owned(),
+        shell: user.shell().to_owned(),
+        name: name.to_owned(),
     })
 }
 
 #[cfg(target_os = "linux")]
-fn groups_of(user: &User) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
-    let name = std::ffi::CString::new(user.name.as_str())?;
-    Ok(getgrouplist(&name, user.gid)?.into_iter().map(nix::unistd::Gid::as_raw).collect())
+fn groups_of(name: &str, user: &User) -> Option<Vec<u32>> {
+    let groups = uzers::get_user_groups(name, user.primary_group_id())?;
+    Some(groups.iter().map(uzers::Group::gid).collect())
 }
 
+/// Supplementary groups are set on Linux alone.
 #[cfg(not(target_os = "linux"))]
-fn groups_of(_: &User) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
-    Err("that is possible on Linux alone".into())
+fn groups_of(_: &str, _: &User) -> Option<Vec<u32>> {
+    None
 }
 
 /// What belongs to the agent alone: its token, its key, its secrets, and the results in its data folder.
