@@ -330,7 +330,7 @@ async fn whatever_is_open_can_be_cancelled() {
     api.post(&cancel(&running), json!({"reason": "the disk is full"})).await.expect(202);
     let ended = verdict(&api, &running).await;
     assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("requested")));
-    assert_eq!(ended["message"], "cancelled by admin: the disk is full");
+    assert_eq!(ended["message"], "cancelled by token:admin: the disk is full");
     begun(&intervals, "long", 2).await;
     let behind = [trigger(&api, "long").await, trigger(&api, "long").await];
     let said = rondel(
@@ -353,7 +353,10 @@ async fn whatever_is_open_can_be_cancelled() {
     assert_eq!(said.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{said:?}");
     for id in [&queued, &behind[0], &behind[1]] {
         let ended = verdict(&api, id).await;
-        assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by admin: enough")));
+        assert_eq!(
+            (&ended["status"], &ended["message"]),
+            (&json!("cancelled"), &json!("cancelled by token:admin: enough"))
+        );
     }
     assert_eq!(intervals.of("long").len(), 2, "what was queued never began");
 
@@ -367,7 +370,7 @@ async fn whatever_is_open_can_be_cancelled() {
     for id in [&retried, &parked] {
         api.post(&cancel(id), json!({})).await.expect(202);
         let ended = verdict(&api, id).await;
-        assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by admin")));
+        assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by token:admin")));
     }
     // The gate of its job is free again.
     trigger(&api, "fails").await;
@@ -385,7 +388,7 @@ async fn whatever_is_open_can_be_cancelled() {
     let ended = verdict(&api, &whole).await;
     assert_eq!(
         (&ended["status"], &ended["message"]),
-        (&json!("cancelled"), &json!("2 of 2 shards were cancelled by admin"))
+        (&json!("cancelled"), &json!("2 of 2 shards were cancelled by token:admin"))
     );
     let refused = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": "soon"})).await.expect(422);
     assert!(refused.to_string().contains("/fire_at"), "{refused}");

@@ -48,6 +48,7 @@ impl Token {
             namespace: None,
             hash: self.hash(),
             prefix: token_beginning(&self.0).to_owned(),
+            minted_by: None,
             declares: true,
             created_at: now,
             expires_at: None,
@@ -131,13 +132,21 @@ pub async fn principal_of(
     Ok(owner.map(|owner| Principal { rights: rights.within(owner.grants.clone()), token, owner: Some(owner) }))
 }
 
+/// What changes by a token are signed with: the account that it belongs to, else the token's own name, marked so that it is not
+/// taken for an account, none of which has a colon in its name.
+#[must_use]
+pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
+    owner.map_or_else(|| format!("token:{}", token.name), |owner| owner.name.clone())
+}
+
 /// Remembers a token that may do everything, and belongs to the server.
 ///
 /// # Errors
 /// The store's.
 pub async fn add_admin_token(store: &dyn Store, id: i64, token: &Token, now: Timestamp) -> Result<(), StoreError> {
     let grants = vec![Grant::everywhere(Role::Admin)];
-    store.add_token(&TokenRecord { name: "admin".to_owned(), grants, ..token.record(id, TokenKind::Api, now) }).await
+    let record = TokenRecord { name: "admin".to_owned(), grants, ..token.record(id, TokenKind::Api, now) };
+    store.add_token(&record).await.map(drop)
 }
 
 fn bearer(header: &str) -> Option<&str> {

@@ -10,7 +10,7 @@ use rondel_core::{AccountId, Timestamp, TokenId};
 use rondel_store::access::{Account, Attempt, LinkPurpose, SignInLink, TokenRecord, WebSession};
 use rondel_store::{Store, StoreError};
 
-use crate::auth::{Principal, Token, principal_of};
+use crate::auth::{Principal, Token, principal_of, signature};
 use crate::passwords::{PasswordError, Passwords};
 
 /// How long a link signs in.
@@ -120,7 +120,7 @@ fn address_bucket(from: Option<IpAddr>) -> i64 {
     -1_000_000 - bucket(&network, ADDRESS_BUCKETS)
 }
 
-fn bucket(text: &str, count: u64) -> i64 {
+pub(crate) fn bucket(text: &str, count: u64) -> i64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     i64::try_from(hasher.finish() % count).unwrap_or_default()
@@ -131,8 +131,32 @@ fn bucket(text: &str, count: u64) -> i64 {
 pub enum Whose {
     /// An account's.
     Account(AccountId),
+    /// An account's, by a link that this token made; it ends with the token.
+    AccountBy(AccountId, TokenId),
     /// A token's.
     Token(TokenId),
+}
+
+impl Whose {
+    /// The account, the token with whose rights it goes on, and the token that it ends with beside that.
+    const fn parts(self) -> (Option<AccountId>, Option<TokenId>, Option<TokenId>) {
+        match self {
+            Self::Account(account) => (Some(account), None, None),
+            Self::AccountBy(account, minted_by) => (Some(account), None, Some(minted_by)),
+            Self::Token(token) => (None, Some(token), None),
+        }
+    }
+
+    /// Whose a sign-in by this link is; `None` for a link that signs nobody in.
+    #[must_use]
+    pub const fn of_link(link: &SignInLink) -> Option<Self> {
+        match (link.account, link.token, link.minted_by) {
+            (Some(account), _, None) => Some(Self::Account(account)),
+            (Some(account), _, Some(minted_by)) => Some(Self::AccountBy(account, minted_by)),
+            (None, Some(token), _) => Some(Self::Token(token)),
+            (None, None, _) => None,
+        }
+    }
 }
 
 /// Where a sign-in begins.
@@ -156,15 +180,13 @@ pub async fn begin(
     now: Timestamp,
 ) -> Result<Token, StoreError> {
     let cookie = Token::generate();
-    let (account, token) = match whose {
-        Whose::Account(account) => (Some(account), None),
-        Whose::Token(token) => (None, Some(token)),
-    };
+    let (account, token, minted_by) = whose.parts();
     let session = WebSession {
         id: rondel_core::SessionId::new(id),
         hash: cookie.hash(),
         account,
         token,
+        minted_by,
         created_at: now,
         last_seen_at: now,
         expires_at: now + SESSION_LIFETIME,
@@ -196,6 +218,9 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
     let found = store.sign_in(&Token::from_text(cookie).hash()).await?;
     let is_open = |session: &WebSession| session.expires_at > now && session.last_seen_at + IDLE_MAX > now;
     let Some(session) = found.filter(is_open) else { return Ok(None) };
+    if !works(store, session.minted_by, now).await? {
+        return Ok(None);
+    }
     let signed_in = match (session.account, session.token) {
         (Some(id), _) => store.account(id).await?.filter(|account| !account.disabled).map(|account| {
             let rights = Rights::new(account.grants.clone());
@@ -219,6 +244,34 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
     Ok(signed_in)
 }
 
+/// What somebody signs changes with who signs in so; `None` where the account or the token is gone.
+///
+/// # Errors
+/// The store's.
+pub async fn name_of(store: &dyn Store, whose: Whose) -> Result<Option<String>, StoreError> {
+    let account = async |id| store.account(id).await;
+    match whose {
+        Whose::Account(id) | Whose::AccountBy(id, _) => Ok(account(id).await?.map(|account| account.name)),
+        Whose::Token(id) => {
+            let Some(token) = store.token_by_id(id).await? else { return Ok(None) };
+            let owner = match token.owner {
+                Some(owner) => account(owner).await?,
+                None => None,
+            };
+            Ok(Some(signature(&token, owner.as_ref())))
+        }
+    }
+}
+
+/// Whether the token that made something works; what no token made does without.
+async fn works(store: &dyn Store, maker: Option<TokenId>, now: Timestamp) -> Result<bool, StoreError> {
+    let Some(maker) = maker else { return Ok(true) };
+    match store.token_by_id(maker).await? {
+        Some(maker) => Ok(principal_of(store, maker, now).await?.is_some()),
+        None => Ok(false),
+    }
+}
+
 /// Ends the sign-in with this cookie.
 ///
 /// # Errors
@@ -236,12 +289,9 @@ pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
 /// The store's.
 pub async fn link(store: &dyn Store, whose: Whose, now: Timestamp) -> Result<Token, StoreError> {
     let secret = Token::generate();
-    let (account, token) = match whose {
-        Whose::Account(account) => (Some(account), None),
-        Whose::Token(token) => (None, Some(token)),
-    };
-    let expires_at = now + LINK_LIFETIME;
-    let link = SignInLink { hash: secret.hash(), purpose: LinkPurpose::SignIn, account, token, expires_at };
+    let (account, token, minted_by) = whose.parts();
+    let (purpose, expires_at) = (LinkPurpose::SignIn, now + LINK_LIFETIME);
+    let link = SignInLink { hash: secret.hash(), purpose, account, token, minted_by, expires_at };
     store.add_link(&link, now).await?;
     Ok(secret)
 }
@@ -256,7 +306,7 @@ pub async fn setup_link(store: &dyn Store, now: Timestamp) -> Result<Option<Toke
     }
     let secret = Token::generate();
     let (purpose, expires_at) = (LinkPurpose::Setup, now + SETUP_LIFETIME);
-    let link = SignInLink { hash: secret.hash(), purpose, account: None, token: None, expires_at };
+    let link = SignInLink { hash: secret.hash(), purpose, account: None, token: None, minted_by: None, expires_at };
     store.add_link(&link, now).await?;
     Ok(Some(secret))
 }
@@ -272,7 +322,10 @@ pub async fn is_open(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let link = store.link(&Token::from_text(secret).hash()).await?;
-    Ok(link.is_some_and(|link| link.purpose == purpose && link.expires_at > now))
+    match link.filter(|link| link.purpose == purpose && link.expires_at > now) {
+        Some(link) => works(store, link.token.or(link.minted_by), now).await,
+        None => Ok(false),
+    }
 }
 
 /// Uses a link up.

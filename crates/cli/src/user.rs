@@ -1,5 +1,7 @@
 //! `rondel user`: who can sign in to the console.
 
+use std::io::{BufRead as _, IsTerminal as _, Read as _};
+
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Map, Value, json};
@@ -55,6 +57,15 @@ enum UserCommand {
         #[arg(long)]
         enable: bool,
     },
+    /// Set a user's password, read from stdin; their sign-ins and tokens end
+    Password {
+        /// The user's name
+        #[arg(value_name = "USER")]
+        name: String,
+        /// Keep the user's tokens working, with all that they made
+        #[arg(long)]
+        keep_tokens: bool,
+    },
     /// Print a link by which a user comes in, once, within 15 minutes
     Link(NameArgs),
     /// Delete a user, with their tokens
@@ -67,6 +78,9 @@ struct NameArgs {
     #[arg(value_name = "USER")]
     name: String,
 }
+
+/// How much of stdin is read for a password, in bytes.
+const PASSWORD_LEN_MAX: u64 = 4_096;
 
 const VIEW: View = View { name: "name", headers: &["NAME", "DISPLAY NAME", "ROLES", "STATE", "CREATED"], row };
 
@@ -102,6 +116,12 @@ impl UserArgs {
                 }
                 VIEW.line(&client.patch(&["users", &name], &Value::Object(body).to_string()).await?, format)
             }
+            UserCommand::Password { name, keep_tokens } => {
+                let body = json!({"password": password(&name)?, "keep_tokens": keep_tokens});
+                client.post(&["users", &name, "password"], &body.to_string()).await?;
+                output::talk(&format!("{name} has a new password; {}", ended(keep_tokens)));
+                Ok(())
+            }
             UserCommand::Link(args) => output::data(&link(&args.name).await?),
             UserCommand::Delete(args) => {
                 client.delete(&["users", &args.name]).await?;
@@ -110,6 +130,29 @@ impl UserArgs {
             }
         }
     }
+}
+
+/// The first line of stdin: other users of the machine can read arguments.
+fn password(name: &str) -> Result<String, Failure> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        output::talk(&format!("new password of {name}, which is shown as it is typed:"));
+    }
+    let mut line = String::new();
+    stdin
+        .lock()
+        .take(PASSWORD_LEN_MAX)
+        .read_line(&mut line)
+        .map_err(|error| Failure::refused(format!("cannot read stdin: {error}")))?;
+    let password = line.trim_end_matches(['\r', '\n']);
+    if password.is_empty() {
+        return Err(Failure::refused("no password on stdin: give it as its first line"));
+    }
+    Ok(password.to_owned())
+}
+
+const fn ended(keep_tokens: bool) -> &'static str {
+    if keep_tokens { "the sign-ins ended" } else { "the sign-ins and tokens ended" }
 }
 
 fn row(user: &Value, now: Timestamp) -> Vec<String> {

@@ -17,6 +17,7 @@
 pub mod access;
 pub mod agent_handlers;
 pub mod ahead;
+pub mod authority;
 pub mod calendar;
 pub mod cron;
 pub mod declared;

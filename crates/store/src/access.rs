@@ -11,6 +11,7 @@ use rondel_core::{AccountId, SessionId, Timestamp};
 pub(crate) use self::audit::kept;
 pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, UNANSWERED, Verdict};
 pub use self::sessions::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
+pub(crate) use self::tokens::earlier;
 pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, Tokens};
 use crate::Result;
 
@@ -70,6 +71,15 @@ pub struct AccountChange {
     pub grants: Option<Vec<Grant>>,
 }
 
+/// What of an account stays when its password changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// This sign-in.
+    pub session: Option<SessionId>,
+    /// Its tokens, with all that they made.
+    pub tokens: bool,
+}
+
 /// What a change of an account did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountChanged {
@@ -105,16 +115,10 @@ pub trait Accounts {
     /// Changes an account. Where what it may do changes, its sign-ins end.
     async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged>;
 
-    /// Sets the password and ends the account's sign-ins, but for the one that is named; false where there is no such
-    /// account.
-    async fn set_password(
-        &self,
-        id: AccountId,
-        password: &PasswordHash,
-        keep: Option<SessionId>,
-        now: Timestamp,
-    ) -> Result<bool>;
+    /// Sets the password and ends the account's links, its sign-ins and its tokens, but for what is kept; false where there is
+    /// no such account.
+    async fn set_password(&self, id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> Result<bool>;
 
-    /// Removes an account with its roles, its sign-ins and its tokens.
+    /// Removes an account with its roles, its sign-ins and its tokens, and all that those made.
     async fn delete_account(&self, id: AccountId) -> Result<AccountChanged>;
 }

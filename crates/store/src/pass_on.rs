@@ -20,7 +20,7 @@ macro_rules! pass_on {
             use ::rondel_core::run::Attempt;
             use $crate::{LeaseToken, StoreError, Trouble};
             use $crate::access::{
-                Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, PasswordHash, SignInLink,
+                Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, Kept, PasswordHash, SignInLink,
                 TokenQuery, TokenRecord, WebSession,
             };
             use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
@@ -71,7 +71,7 @@ macro_rules! pass_on {
                 fn accounts(after_name: Option<&str>, limit: u32) -> Vec<Account>;
                 fn has_admin_account() -> bool;
                 fn change_account(id: AccountId, change: &AccountChange) -> AccountChanged;
-                fn set_password(id: AccountId, password: &PasswordHash, keep: Option<SessionId>, now: Timestamp) -> bool;
+                fn set_password(id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> bool;
                 fn delete_account(id: AccountId) -> AccountChanged;
             } also {});
             $crate::pass_on!(@$wrapper, SignIns {
@@ -87,7 +87,7 @@ macro_rules! pass_on {
                 fn forget_attempts(bucket: i64) -> ();
             } also {});
             $crate::pass_on!(@$wrapper, Tokens {
-                fn add_token(token: &TokenRecord) -> ();
+                fn add_token(token: &TokenRecord) -> bool;
                 fn token(hash: &str) -> Option<TokenRecord>;
                 fn token_by_id(id: TokenId) -> Option<TokenRecord>;
                 fn tokens(query: &TokenQuery) -> Vec<TokenRecord>;

@@ -9,10 +9,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Uri};
-use rondel_admin::auth::{Principal, authenticate};
+use rondel_admin::auth::{Principal, authenticate, signature};
 use rondel_admin::gateway::Peer;
 use rondel_admin::sign_in::{self, SignedIn};
 use rondel_core::access::Rights;
+use rondel_core::authority::Actor;
 use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
 use rondel_store::access::{Means, TokenKind};
 
@@ -35,6 +36,8 @@ pub(crate) struct Caller {
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
+    /// The token that made the link by which the account signed in.
+    minted_by: Option<TokenId>,
 }
 
 impl From<Principal> for Caller {
@@ -45,13 +48,14 @@ impl From<Principal> for Caller {
             TokenKind::Executor => Means::Executor,
         };
         Self {
-            name: owner.as_ref().map_or_else(|| token.name.clone(), |owner| owner.name.clone()),
+            name: signature(&token, owner.as_ref()),
             means,
             namespace: token.namespace,
             rights,
             account: owner.map(|owner| owner.id),
             token: Some(token.id),
             session: None,
+            minted_by: None,
         }
     }
 }
@@ -59,15 +63,20 @@ impl From<Principal> for Caller {
 impl From<SignedIn> for Caller {
     fn from(signed_in: SignedIn) -> Self {
         let SignedIn { session, account, token, rights } = signed_in;
-        let name = account.as_ref().map(|account| account.name.clone());
+        let name = match (&account, &token) {
+            (Some(account), _) => account.name.clone(),
+            (None, Some(token)) => signature(token, None),
+            (None, None) => String::new(),
+        };
         Self {
-            name: name.or_else(|| token.as_ref().map(|token| token.name.clone())).unwrap_or_default(),
+            name,
             means: Means::Session,
             namespace: token.as_ref().and_then(|token| token.namespace),
             rights,
             account: account.map(|account| account.id),
             token: token.map(|token| token.id),
             session: Some(session.id),
+            minted_by: session.minted_by,
         }
     }
 }
@@ -76,8 +85,16 @@ impl Caller {
     /// Somebody with a token.
     #[cfg(test)]
     pub(crate) fn for_tests(rights: Rights) -> Self {
-        let token = Some(TokenId::new(1));
-        Self { name: String::new(), means: Means::Token, namespace: None, rights, account: None, token, session: None }
+        Self {
+            name: String::new(),
+            means: Means::Token,
+            namespace: None,
+            rights,
+            account: None,
+            token: Some(TokenId::new(1)),
+            session: None,
+            minted_by: None,
+        }
     }
 
     /// What changes are signed with.
@@ -92,6 +109,16 @@ impl Caller {
     /// The namespace that a request without one means; `None` stands for `default`.
     pub(crate) const fn namespace(&self) -> Option<NamespaceId> {
         self.namespace
+    }
+
+    /// The caller where accounts, sign-ins and tokens are concerned.
+    pub(crate) const fn actor(&self) -> Actor<'_> {
+        Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
+    }
+
+    /// The token that all tokens and links end with which the caller makes.
+    pub(crate) fn minting_token(&self) -> Option<TokenId> {
+        self.token.or(self.minted_by)
     }
 
     /// Whether there is any place where it may. An executor's token is for opening sessions alone.
@@ -255,7 +282,7 @@ pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Opti
     if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller)) }
 }
 
-fn unauthenticated() -> Problem {
+pub(crate) fn unauthenticated() -> Problem {
     Problem::new(Code::Unauthenticated, "send a valid token as \"Authorization: Bearer …\"")
         .without_instance()
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))

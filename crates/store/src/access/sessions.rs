@@ -18,6 +18,8 @@ pub struct WebSession {
     pub account: Option<AccountId>,
     /// The token whose owner asked for a link.
     pub token: Option<TokenId>,
+    /// The token that made the link by which the account signed in; the sign-in ends with it.
+    pub minted_by: Option<TokenId>,
     /// When it began.
     pub created_at: Timestamp,
     /// When it was last used, to the minute.
@@ -50,6 +52,8 @@ pub struct SignInLink {
     pub account: Option<AccountId>,
     /// With whose rights it signs in.
     pub token: Option<TokenId>,
+    /// The token that made the link for an account; the link ends with it.
+    pub minted_by: Option<TokenId>,
     /// Until when it works.
     pub expires_at: Timestamp,
 }

@@ -43,6 +43,8 @@ pub struct TokenRecord {
     pub hash: String,
     /// What it begins with, so that people know which it is.
     pub prefix: String,
+    /// The token that made it; it ends with that one. `None` where no token did.
+    pub minted_by: Option<TokenId>,
     /// Whether executors that it lets in may declare jobs.
     pub declares: bool,
     /// When it was made.
@@ -65,6 +67,14 @@ impl TokenRecord {
     }
 }
 
+/// The earlier of two ends; `None` is no end.
+pub(crate) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// A page of tokens, the newest first.
 #[derive(Clone, Debug, Default)]
 pub struct TokenQuery {
@@ -79,8 +89,9 @@ pub struct TokenQuery {
 /// API tokens.
 #[async_trait]
 pub trait Tokens {
-    /// Remembers a token; does nothing where its hash is known.
-    async fn add_token(&self, token: &TokenRecord) -> Result<()>;
+    /// Stores a token, unless its hash is known. A token that was made by another one expires with it at the latest; false
+    /// where that one does not work any more.
+    async fn add_token(&self, token: &TokenRecord) -> Result<bool>;
 
     /// The token with this hash.
     async fn token(&self, hash: &str) -> Result<Option<TokenRecord>>;
@@ -94,10 +105,10 @@ pub trait Tokens {
     /// Notes that it is used.
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()>;
 
-    /// Ends a token, and the sign-ins that began with it; false where it is over already.
+    /// Ends a token with all that it made: tokens, sign-ins and links, and what those made. False where it is over already.
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool>;
 
-    /// Puts a new token into the place of one that works on until `old_ends_at` at the latest; false where that one is
-    /// over.
+    /// Puts a new token into the place of one that works on until `old_ends_at` at the latest. What the old one made belongs to
+    /// the new one. False where the old one is over, or the token that made the new one.
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
 }

@@ -8,7 +8,7 @@ use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, SessionI
 use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
-    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, LinkPurpose, Means, PasswordHash,
+    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, Kept, LinkPurpose, Means, PasswordHash,
     SignInLink, TokenKind, TokenQuery, TokenRecord, UNANSWERED, Verdict, WebSession,
 };
 use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
@@ -16,7 +16,7 @@ use crate::ledger::RunQuery;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn account(grants: Vec<Grant>, now: Timestamp) -> Account {
+pub(super) fn account(grants: Vec<Grant>, now: Timestamp) -> Account {
     Account {
         id: AccountId::new(next_id()),
         name: name("ann"),
@@ -29,12 +29,13 @@ fn account(grants: Vec<Grant>, now: Timestamp) -> Account {
     }
 }
 
-fn session(account: Option<AccountId>, token: Option<TokenId>, now: Timestamp) -> WebSession {
+pub(super) fn session(account: Option<AccountId>, token: Option<TokenId>, now: Timestamp) -> WebSession {
     WebSession {
         id: SessionId::new(next_id()),
         hash: name("cookie"),
         account,
         token,
+        minted_by: None,
         created_at: now,
         last_seen_at: now,
         expires_at: now + 60 * MINUTE,
@@ -43,7 +44,7 @@ fn session(account: Option<AccountId>, token: Option<TokenId>, now: Timestamp) -
     }
 }
 
-fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -> TokenRecord {
+pub(super) fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -> TokenRecord {
     TokenRecord {
         id: TokenId::new(next_id()),
         kind,
@@ -52,6 +53,7 @@ fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -> TokenReco
         namespace: None,
         hash: name("hash"),
         prefix: "rondel_pat_ab".to_owned(),
+        minted_by: None,
         declares: true,
         created_at: now,
         expires_at: None,
@@ -195,7 +197,7 @@ pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     assert_eq!(store.sign_in(&here.hash).await.unwrap(), Some(here.clone()));
     assert_eq!(store.sign_ins(ann.id).await.unwrap(), [there.clone(), here.clone()]);
     let password = PasswordHash::new("$argon2id$new".to_owned());
-    assert!(store.set_password(ann.id, &password, Some(here.id), now).await.unwrap());
+    assert!(store.set_password(ann.id, &password, Kept { session: Some(here.id), tokens: false }, now).await.unwrap());
     assert_eq!(store.sign_in(&there.hash).await.unwrap(), None);
     assert!(store.sign_in(&here.hash).await.unwrap().is_some());
     let grants = Some(vec![Grant::everywhere(Role::Viewer)]);
@@ -230,6 +232,7 @@ pub async fn a_link_is_used_once(store: &dyn Store) {
         purpose: LinkPurpose::SignIn,
         account: Some(AccountId::new(next_id())),
         token: None,
+        minted_by: None,
         expires_at: now + minutes * MINUTE,
     };
     let (short, long) = (link(1), link(9));

@@ -20,6 +20,7 @@ mod followers;
 mod hands;
 mod healing;
 mod homes;
+mod lineage;
 mod logs;
 mod outbox;
 mod pages;
@@ -59,6 +60,7 @@ pub use self::followers::*;
 pub use self::hands::*;
 pub use self::healing::*;
 pub use self::homes::*;
+pub use self::lineage::*;
 pub use self::logs::*;
 pub use self::outbox::*;
 pub use self::pages::*;
@@ -89,6 +91,9 @@ macro_rules! for_each_conformance_check {
             attempts_are_counted_and_bounded,
             tokens_are_found_by_their_hash,
             a_token_is_replaced_with_an_overlap,
+            what_a_token_made_ends_with_it,
+            a_token_does_not_outlive_the_one_that_made_it,
+            rotation_keeps_what_a_token_made,
             the_audit_log_is_read_by_what_is_asked,
             an_audit_entry_is_answered_once,
             calendars_are_read_as_they_were_written,

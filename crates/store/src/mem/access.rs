@@ -1,6 +1,6 @@
 //! Accounts, sign-ins, tokens, the audit log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,8 +10,8 @@ use rondel_core::{AccountId, AuditId, NamespaceId, SessionId, Timestamp, TokenId
 use super::{MemStore, State, size};
 use crate::Result;
 use crate::access::{
-    Account, AccountChange, AccountChanged, Accounts, Attempt, AuditEntry, AuditLog, AuditQuery, PasswordHash,
-    SignInLink, SignIns, TokenQuery, TokenRecord, Tokens, UNANSWERED, WebSession, kept,
+    Account, AccountChange, AccountChanged, Accounts, Attempt, AuditEntry, AuditLog, AuditQuery, Kept, PasswordHash,
+    SignInLink, SignIns, TokenQuery, TokenRecord, Tokens, UNANSWERED, WebSession, earlier, kept,
 };
 
 /// What the access tables hold.
@@ -57,9 +57,54 @@ impl Access {
         u64::try_from(before - self.sessions.len()).unwrap_or(u64::MAX)
     }
 
-    fn insert_token(&mut self, token: &TokenRecord) {
+    fn insert_token(&mut self, token: &TokenRecord) -> bool {
+        let mut expires_at = token.expires_at;
+        if let Some(parent) = token.minted_by {
+            let parent = self.tokens.get(&parent).filter(|parent| parent.is_good(token.created_at));
+            let Some(parent) = parent else { return false };
+            expires_at = earlier(expires_at, parent.expires_at);
+        }
         if self.tokens.values().all(|known| known.hash != token.hash) {
-            self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), ..token.clone() });
+            self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), expires_at, ..token.clone() });
+        }
+        true
+    }
+
+    fn tokens_of(&self, account: AccountId) -> BTreeSet<TokenId> {
+        self.tokens.values().filter(|token| token.owner == Some(account)).map(|token| token.id).collect()
+    }
+
+    /// These tokens with all those that came of them; the sign-ins and links that any of them made end.
+    fn end_family(&mut self, mut family: BTreeSet<TokenId>) -> BTreeSet<TokenId> {
+        loop {
+            let is_minted = |token: &&TokenRecord| token.minted_by.is_some_and(|parent| family.contains(&parent));
+            let minted: Vec<TokenId> = self.tokens.values().filter(is_minted).map(|token| token.id).collect();
+            let count = family.len();
+            family.extend(minted);
+            if family.len() == count {
+                break;
+            }
+        }
+        let is_of = |token: Option<TokenId>| token.is_some_and(|token| family.contains(&token));
+        self.sessions.retain(|_, session| !is_of(session.token) && !is_of(session.minted_by));
+        self.links.retain(|_, link| !is_of(link.token) && !is_of(link.minted_by));
+        family
+    }
+
+    fn revoke_family(&mut self, family: BTreeSet<TokenId>, now: Timestamp) {
+        for id in self.end_family(family) {
+            if let Some(token) = self.tokens.get_mut(&id).filter(|token| token.is_good(now)) {
+                token.revoked_at = Some(now);
+            }
+        }
+    }
+
+    fn move_begun(&mut self, old: TokenId, new: TokenId) {
+        let tokens = self.tokens.values_mut().map(|token| &mut token.minted_by);
+        let sessions = self.sessions.values_mut().flat_map(|session| [&mut session.token, &mut session.minted_by]);
+        let links = self.links.values_mut().flat_map(|link| [&mut link.token, &mut link.minted_by]);
+        for holder in tokens.chain(sessions).chain(links).filter(|holder| **holder == Some(old)) {
+            *holder = Some(new);
         }
     }
 }
@@ -82,10 +127,8 @@ impl State {
         }
         let access = &mut self.access;
         access.end_sessions(id, None);
-        let gone: Vec<TokenId> =
-            access.tokens.values().filter(|token| token.owner == Some(id)).map(|token| token.id).collect();
-        access.tokens.retain(|_, token| token.owner != Some(id));
-        access.sessions.retain(|_, session| session.token.is_none_or(|token| !gone.contains(&token)));
+        let gone = access.end_family(access.tokens_of(id));
+        access.tokens.retain(|id, _| !gone.contains(id));
         access.links.retain(|_, link| link.account != Some(id));
         AccountChanged::Done
     }
@@ -145,19 +188,17 @@ impl Accounts for MemStore {
         Ok(AccountChanged::Done)
     }
 
-    async fn set_password(
-        &self,
-        id: AccountId,
-        password: &PasswordHash,
-        keep: Option<SessionId>,
-        now: Timestamp,
-    ) -> Result<bool> {
+    async fn set_password(&self, id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> Result<bool> {
         let mut state = self.state();
         let Some(account) = state.access.accounts.get_mut(&id) else { return Ok(false) };
         account.password = Some(password.clone());
         account.password_changed_at = Some(now);
-        state.access.end_sessions(id, keep);
+        state.access.end_sessions(id, keep.session);
         state.access.links.retain(|_, link| link.account != Some(id));
+        if !keep.tokens {
+            let own = state.access.tokens_of(id);
+            state.access.revoke_family(own, now);
+        }
         Ok(true)
     }
 
@@ -248,9 +289,8 @@ impl SignIns for MemStore {
 
 #[async_trait]
 impl Tokens for MemStore {
-    async fn add_token(&self, token: &TokenRecord) -> Result<()> {
-        self.state().access.insert_token(token);
-        Ok(())
+    async fn add_token(&self, token: &TokenRecord) -> Result<bool> {
+        Ok(self.state().access.insert_token(token))
     }
 
     async fn token(&self, hash: &str) -> Result<Option<TokenRecord>> {
@@ -279,17 +319,22 @@ impl Tokens for MemStore {
 
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool> {
         let mut state = self.state();
-        state.access.sessions.retain(|_, session| session.token != Some(id));
-        let good = state.access.tokens.get_mut(&id).filter(|token| token.is_good(now));
-        Ok(good.map(|token| token.revoked_at = Some(now)).is_some())
+        let was_good = state.access.tokens.get(&id).is_some_and(|token| token.is_good(now));
+        state.access.revoke_family([id].into(), now);
+        Ok(was_good)
     }
 
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         let mut state = self.state();
-        let good = state.access.tokens.get_mut(&old).filter(|token| token.is_good(new.created_at));
-        let Some(token) = good else { return Ok(false) };
-        token.expires_at = Some(token.expires_at.map_or(old_ends_at, |end| end.min(old_ends_at)));
-        state.access.insert_token(new);
+        let access = &mut state.access;
+        let is_good = access.tokens.get(&old).is_some_and(|token| token.is_good(new.created_at));
+        if !is_good || !access.insert_token(new) {
+            return Ok(false);
+        }
+        if let Some(token) = access.tokens.get_mut(&old) {
+            token.expires_at = earlier(token.expires_at, Some(old_ends_at));
+        }
+        access.move_begun(old, new.id);
         Ok(true)
     }
 }

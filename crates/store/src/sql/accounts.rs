@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::access::{Grant, Role};
-use rondel_core::{AccountId, AppId, NamespaceId, SessionId, Timestamp};
+use rondel_core::{AccountId, AppId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::Result;
-use crate::access::{Account, AccountChange, AccountChanged, Accounts, PasswordHash};
+use crate::access::{Account, AccountChange, AccountChanged, Accounts, Kept, PasswordHash};
 use crate::settle::clean_name;
 
 macro_rules! select_account {
@@ -67,17 +67,6 @@ const INSERT_GRANTS: Statement = Statement {
 };
 const DELETE_GRANTS: Statement =
     Statement { name: "delete_grants", text: "DELETE FROM role_grant WHERE subject_kind = ? AND subject_id = ?" };
-const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
-    name: "delete_grants_of_tokens",
-    text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id IN \
-           (SELECT id FROM api_token WHERE owner_id = ?)",
-};
-const DELETE_SESSIONS_OF_TOKENS: Statement = Statement {
-    name: "delete_sessions_of_tokens",
-    text: "DELETE FROM web_session WHERE token_id IN (SELECT id FROM api_token WHERE owner_id = ?)",
-};
-const DELETE_TOKENS_OF_ACCOUNT: Statement =
-    Statement { name: "delete_tokens_of_account", text: "DELETE FROM api_token WHERE owner_id = ?" };
 const DELETE_LINKS_OF_ACCOUNT: Statement =
     Statement { name: "delete_links_of_account", text: "DELETE FROM sign_in_link WHERE account_id = ?" };
 
@@ -140,20 +129,17 @@ impl Accounts for SqlStore {
         transact!(self, "change_account", |tx| tx.change_account(id, change).await)
     }
 
-    async fn set_password(
-        &self,
-        id: AccountId,
-        password: &PasswordHash,
-        keep: Option<SessionId>,
-        now: Timestamp,
-    ) -> Result<bool> {
+    async fn set_password(&self, id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> Result<bool> {
         transact!(self, "set_password", |tx| {
             if tx.row(Query::new(&LOCK_ACCOUNT).int(id.get())).await?.is_none() {
                 return Ok(false);
             }
             tx.execute(Query::new(&UPDATE_PASSWORD).text(password.reveal()).at(now).int(id.get())).await?;
             tx.execute(Query::new(&DELETE_LINKS_OF_ACCOUNT).int(id.get())).await?;
-            tx.end_account_sessions(id, keep).await?;
+            tx.end_account_sessions(id, keep.session).await?;
+            if !keep.tokens {
+                tx.revoke_tokens_of(id, now).await?;
+            }
             Ok(true)
         })
     }
@@ -164,14 +150,8 @@ impl Accounts for SqlStore {
                 return Ok(AccountChanged::LastAdmin);
             }
             tx.end_account_sessions(id, None).await?;
-            for statement in [
-                &DELETE_SESSIONS_OF_TOKENS,
-                &DELETE_GRANTS_OF_TOKENS,
-                &DELETE_TOKENS_OF_ACCOUNT,
-                &DELETE_LINKS_OF_ACCOUNT,
-            ] {
-                tx.execute(Query::new(statement).int(id.get())).await?;
-            }
+            tx.delete_tokens_of(id).await?;
+            tx.execute(Query::new(&DELETE_LINKS_OF_ACCOUNT).int(id.get())).await?;
             tx.delete_grants(Subject::Account, id.get()).await?;
             let found = tx.execute(Query::new(&DELETE_ACCOUNT).int(id.get())).await?;
             Ok(if found == 1 { AccountChanged::Done } else { AccountChanged::NotFound })

@@ -30,6 +30,7 @@ mod ledger_hand;
 mod ledger_limits;
 mod ledger_move;
 mod ledger_read;
+mod lineage;
 mod logs;
 mod migrate;
 mod namespaces;

@@ -9,7 +9,7 @@ use super::{SqlStore, StoreConfig};
 use super::{
     accounts, audit, calendars, catalog_change, catalog_versions, changes, cluster, declarations, ledger_adopt,
     ledger_broadcast, ledger_cancel, ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand,
-    ledger_read, logs, request_keys, sessions, tokens, upkeep_heal,
+    ledger_read, lineage, logs, request_keys, sessions, tokens, upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -57,7 +57,9 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&accounts::LOCK_ADMINS, "role_grant_place (namespace_id=? AND role=? AND app_id=? AND subject_kind=?)"),
         (&accounts::READ_GRANTS, "PRIMARY KEY (subject_kind=? AND subject_id=?)"),
         (&sessions::LIST_SESSIONS, "web_session_account (account_id=?)"),
-        (&sessions::DELETE_TOKEN_SESSIONS, "web_session_token (token_id=?)"),
+        (&lineage::DELETE_BEGUN[0], "web_session_token (token_id=?)"),
+        (&lineage::DELETE_BEGUN[1], "web_session_minted (minted_by=?)"),
+        (&lineage::LOCK_MINTED, "api_token_minted (minted_by=?)"),
         (&tokens::LIST_TOKENS_OF, "api_token_owner (owner_id=? AND id<?)"),
         (&audit::LIST_AUDIT_OF_ACTOR, "audit_actor (actor=?"),
         (&audit::LIST_AUDIT_OF_OBJECT, "audit_object (object=?"),

@@ -15,8 +15,8 @@ use crate::settle::clean_name;
 macro_rules! select_session {
     ($rest:literal) => {
         concat!(
-            "SELECT id, hash, account_id, token_id, created_at_ms, last_seen_at_ms, expires_at_ms, address, user_agent \
-             FROM web_session ",
+            "SELECT id, hash, account_id, token_id, minted_by, created_at_ms, last_seen_at_ms, expires_at_ms, address, \
+             user_agent FROM web_session ",
             $rest
         )
     };
@@ -27,8 +27,8 @@ pub(super) const LIST_SESSIONS: Statement =
     Statement { name: "list_sessions", text: select_session!("WHERE account_id = ? ORDER BY id DESC") };
 const INSERT_SESSION: Statement = Statement {
     name: "insert_session",
-    text: "INSERT INTO web_session (id, hash, account_id, token_id, created_at_ms, last_seen_at_ms, expires_at_ms, \
-           address, user_agent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    text: "INSERT INTO web_session (id, hash, account_id, token_id, minted_by, created_at_ms, last_seen_at_ms, \
+           expires_at_ms, address, user_agent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 };
 const TOUCH_SESSION: Statement = Statement {
     name: "touch_session",
@@ -53,15 +53,13 @@ const DELETE_SESSION_OF_ACCOUNT: Statement =
     Statement { name: "delete_session_of_account", text: "DELETE FROM web_session WHERE id = ? AND account_id = ?" };
 const DELETE_ACCOUNT_SESSIONS: Statement =
     Statement { name: "delete_account_sessions", text: "DELETE FROM web_session WHERE account_id = ? AND id <> ?" };
-pub(super) const DELETE_TOKEN_SESSIONS: Statement =
-    Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id = ?" };
 const INSERT_LINK: Statement = Statement {
     name: "insert_link",
-    text: "INSERT INTO sign_in_link (hash, purpose, account_id, token_id, expires_at_ms) VALUES (?, ?, ?, ?, ?)",
+    text: "INSERT INTO sign_in_link (hash, purpose, account_id, token_id, minted_by, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?)",
 };
 const READ_LINK: Statement = Statement {
     name: "read_link",
-    text: "SELECT hash, purpose, account_id, token_id, expires_at_ms FROM sign_in_link WHERE hash = ?",
+    text: "SELECT hash, purpose, account_id, token_id, minted_by, expires_at_ms FROM sign_in_link WHERE hash = ?",
 };
 const DELETE_LINK: Statement = Statement { name: "delete_link", text: "DELETE FROM sign_in_link WHERE hash = ?" };
 const DELETE_OLD_LINKS: Statement =
@@ -95,6 +93,7 @@ impl SignIns for SqlStore {
                 .text(&session.hash)
                 .opt_int(session.account.map(AccountId::get))
                 .opt_int(session.token.map(TokenId::get))
+                .opt_int(session.minted_by.map(TokenId::get))
                 .at(now)
                 .at(session.last_seen_at)
                 .at(session.expires_at)
@@ -137,6 +136,7 @@ impl SignIns for SqlStore {
                 .text(purpose)
                 .opt_int(link.account.map(AccountId::get))
                 .opt_int(link.token.map(TokenId::get))
+                .opt_int(link.minted_by.map(TokenId::get))
                 .at(link.expires_at);
             tx.execute_all(insert, 1).await
         })
@@ -220,6 +220,7 @@ fn session(row: &AnyRow) -> Result<WebSession> {
         hash: columns.text("hash")?,
         account: columns.opt_int("account_id")?.map(AccountId::new),
         token: columns.opt_int("token_id")?.map(TokenId::new),
+        minted_by: columns.opt_int("minted_by")?.map(TokenId::new),
         created_at: columns.at("created_at_ms")?,
         last_seen_at: columns.at("last_seen_at_ms")?,
         expires_at: columns.at("expires_at_ms")?,
@@ -239,6 +240,7 @@ fn link(row: &AnyRow) -> Result<SignInLink> {
         },
         account: columns.opt_int("account_id")?.map(AccountId::new),
         token: columns.opt_int("token_id")?.map(TokenId::new),
+        minted_by: columns.opt_int("minted_by")?.map(TokenId::new),
         expires_at: columns.at("expires_at_ms")?,
     })
 }

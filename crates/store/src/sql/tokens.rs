@@ -6,17 +6,16 @@ use sqlx::any::AnyRow;
 
 use super::accounts::Subject;
 use super::query::{Query, Reader, Statement};
-use super::sessions::DELETE_TOKEN_SESSIONS;
 use super::{SqlStore, Tx, transact};
 use crate::Result;
-use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens};
+use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier};
 use crate::settle::clean_name;
 
 macro_rules! select_token {
     ($rest:literal) => {
         concat!(
-            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, declares, created_at_ms, expires_at_ms, \
-             last_used_at_ms, revoked_at_ms FROM api_token ",
+            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, declares, created_at_ms, \
+             expires_at_ms, last_used_at_ms, revoked_at_ms FROM api_token ",
             $rest
         )
     };
@@ -24,22 +23,18 @@ macro_rules! select_token {
 
 const READ_TOKEN: Statement = Statement { name: "read_token", text: select_token!("WHERE hash = ?") };
 const READ_TOKEN_BY_ID: Statement = Statement { name: "read_token_by_id", text: select_token!("WHERE id = ?") };
+const LOCK_TOKEN: Statement = Statement { name: "lock_token", text: select_token!("WHERE id = ? {for_update}") };
 const LIST_TOKENS: Statement =
     Statement { name: "list_tokens", text: select_token!("WHERE id < ? ORDER BY id DESC LIMIT ?") };
 pub(super) const LIST_TOKENS_OF: Statement =
     Statement { name: "list_tokens_of", text: select_token!("WHERE owner_id = ? AND id < ? ORDER BY id DESC LIMIT ?") };
 const INSERT_TOKEN: Statement = Statement {
     name: "insert_token",
-    text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, declares, \
-           created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+    text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, declares, \
+           created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const TOUCH_TOKEN: Statement =
     Statement { name: "touch_token", text: "UPDATE api_token SET last_used_at_ms = ? WHERE id = ?" };
-const REVOKE_TOKEN: Statement = Statement {
-    name: "revoke_token",
-    text: "UPDATE api_token SET revoked_at_ms = ? WHERE id = ? AND revoked_at_ms IS NULL \
-           AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
-};
 const SHORTEN_TOKEN: Statement = Statement {
     name: "shorten_token",
     text: "UPDATE api_token SET expires_at_ms = CASE WHEN expires_at_ms IS NULL OR expires_at_ms > ? THEN ? \
@@ -48,7 +43,7 @@ const SHORTEN_TOKEN: Statement = Statement {
 
 #[async_trait]
 impl Tokens for SqlStore {
-    async fn add_token(&self, token: &TokenRecord) -> Result<()> {
+    async fn add_token(&self, token: &TokenRecord) -> Result<bool> {
         transact!(self, "add_token", |tx| tx.insert_token(token).await)
     }
 
@@ -83,24 +78,18 @@ impl Tokens for SqlStore {
     }
 
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool> {
-        transact!(self, "revoke_token", |tx| {
-            let is_ours = tx.execute(Query::new(&REVOKE_TOKEN).at(now).int(id.get()).at(now)).await? == 1;
-            tx.execute(Query::new(&DELETE_TOKEN_SESSIONS).int(id.get())).await?;
-            Ok(is_ours)
-        })
+        transact!(self, "revoke_token", |tx| tx.revoke_token(id, now).await)
     }
 
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
             // A text that says the same twice is counted as written once or not at all: a lock says who is there.
-            let is_there = tx.row(Query::new(&READ_TOKEN_BY_ID).int(old.get())).await?;
-            let is_good = is_there.as_ref().map(token).transpose()?.is_some_and(|old| old.is_good(new.created_at));
-            if !is_good {
+            if tx.good_token(old, new.created_at).await?.is_none() || !tx.insert_token(new).await? {
                 return Ok(false);
             }
             let shorten = Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old.get()).at(new.created_at);
             tx.execute(shorten).await?;
-            tx.insert_token(new).await?;
+            tx.move_begun(old, new.id).await?;
             Ok(true)
         })
     }
@@ -116,7 +105,18 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    async fn insert_token(&mut self, token: &TokenRecord) -> Result<()> {
+    /// The token, held until the transaction ends, if it works.
+    async fn good_token(&mut self, id: TokenId, now: Timestamp) -> Result<Option<TokenRecord>> {
+        let row = self.row(Query::new(&LOCK_TOKEN).int(id.get())).await?;
+        Ok(row.as_ref().map(token).transpose()?.filter(|token| token.is_good(now)))
+    }
+
+    async fn insert_token(&mut self, token: &TokenRecord) -> Result<bool> {
+        let mut expires_at = token.expires_at;
+        if let Some(parent) = token.minted_by {
+            let Some(parent) = self.good_token(parent, token.created_at).await? else { return Ok(false) };
+            expires_at = earlier(expires_at, parent.expires_at);
+        }
         let insert = Query::new(&INSERT_TOKEN)
             .int(token.id.get())
             .text(token.kind.as_str())
@@ -125,13 +125,14 @@ impl Tx<'_> {
             .opt_int(token.namespace.map(NamespaceId::get))
             .text(&token.hash)
             .text(&clean_name(&token.prefix))
+            .opt_int(token.minted_by.map(TokenId::get))
             .int(token.declares.into())
             .at(token.created_at)
-            .opt_at(token.expires_at);
+            .opt_at(expires_at);
         if self.execute(insert).await? == 1 {
             self.write_grants(Subject::Token, token.id.get(), &token.grants).await?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -149,6 +150,7 @@ fn token(row: &AnyRow) -> Result<TokenRecord> {
         namespace: columns.opt_int("namespace_id")?.map(NamespaceId::new),
         hash: columns.text("hash")?,
         prefix: columns.text("prefix")?,
+        minted_by: columns.opt_int("minted_by")?.map(TokenId::new),
         declares: columns.int("declares")? != 0,
         created_at: columns.at("created_at_ms")?,
         expires_at: columns.opt_at("expires_at_ms")?,

@@ -57,12 +57,23 @@ pub(super) struct SessionJson {
 }
 
 pub(super) async fn sessions(person: Person) -> Result<Response, Problem> {
-    let found = match person.caller.account {
+    let found = match account_of_sign_ins(&person).await? {
         Some(account) => person.engine().store().sign_ins(account).await?,
         None => Vec::new(),
     };
     let show = |session: WebSession| show(&person, session);
     json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
+}
+
+/// The account whose sign-ins the caller may see and end: its own, unless it acts by a token that can do less than they.
+pub(crate) async fn account_of_sign_ins<Q>(person: &Person<Q>) -> Result<Option<AccountId>, Problem> {
+    let Some(id) = person.caller.account else { return Ok(None) };
+    let account = person.engine().store().account(id).await?;
+    let account = account.filter(|account| person.caller.actor().may_manage_sign_ins(&account.grants));
+    if account.is_none() {
+        person.note.denied();
+    }
+    Ok(account.map(|account| account.id))
 }
 
 fn show<Q>(person: &Person<Q>, session: WebSession) -> SessionJson {
@@ -108,7 +119,7 @@ impl FromRequestParts<Web> for SessionPath {
 pub(super) async fn end_session(person: Person, SessionPath(id): SessionPath) -> Result<Response, Problem> {
     let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted(&id)));
     let wanted = id.parse::<SessionId>().ok();
-    let (Some(account), Some(wanted)) = (person.caller.account, wanted) else { return Err(missing()) };
+    let (Some(account), Some(wanted)) = (account_of_sign_ins(&person).await?, wanted) else { return Err(missing()) };
     note_session(&person, account, wanted).await?;
     if person.engine().store().end_sign_in(wanted, Some(account)).await? {
         Ok(StatusCode::NO_CONTENT.into_response())

@@ -26,6 +26,7 @@ pub(crate) mod runs;
 pub(crate) mod schedules;
 mod sign_in_links;
 mod stats;
+mod token_descent;
 pub(crate) mod tokens;
 pub(crate) mod users;
 mod versions;

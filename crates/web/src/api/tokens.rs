@@ -8,6 +8,7 @@ use http::StatusCode;
 use http::request::Parts;
 use rondel_admin::auth::Token;
 use rondel_core::access::{Permission, Role};
+use rondel_core::authority::TokenTarget;
 use rondel_core::schema::DurationText;
 use rondel_core::time::parse_duration;
 use rondel_core::{NamespaceId, Timestamp, TokenId};
@@ -15,8 +16,9 @@ use rondel_store::access::{TokenKind, TokenQuery, TokenRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::token_descent::{self, Bounds};
 use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
-use crate::access::Caller;
+use crate::access::{Caller, unauthenticated};
 use crate::app::Web;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
 use crate::call::{Person, quoted, visible_namespace};
@@ -132,6 +134,8 @@ pub(crate) struct TokenJson {
     pub(crate) prefix: String,
     pub(crate) grants: Vec<GrantJson>,
     declares: bool,
+    /// The token that made it, and that it ends with; null where none did.
+    minted_by: Option<TokenId>,
     pub(crate) created_at: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) last_used_at: Option<Timestamp>,
@@ -150,6 +154,7 @@ impl TokenJson {
             prefix: record.prefix.clone(),
             grants: places.show(&record.grants),
             declares: record.declares,
+            minted_by: record.minted_by,
             created_at: record.created_at,
             expires_at: record.expires_at,
             last_used_at: record.last_used_at,
@@ -202,13 +207,19 @@ async fn page(
     Ok((found, has_more))
 }
 
-/// Whether a token is the caller's own, one for executors within their reach, or any for whoever may do everything.
-fn has_a_say(caller: &Caller, token: &TokenRecord) -> bool {
-    let is_own = token.owner.is_some() && token.owner == caller.account;
-    let is_within = token.kind == TokenKind::Executor
-        && !token.grants.is_empty()
-        && token.grants.iter().all(|grant| caller.rights.cover(grant));
-    is_own || is_within || caller.rights.allow_somewhere(Permission::Cluster)
+/// Whether the caller may read, rotate and revoke a token.
+pub(crate) fn has_a_say(caller: &Caller, token: &TokenRecord) -> bool {
+    let is_executor = token.kind == TokenKind::Executor;
+    caller.actor().may_manage_token(TokenTarget { owner: token.owner, is_executor, grants: &token.grants })
+}
+
+/// The newest tokens of the caller's account, as far as it may see them.
+pub(crate) async fn own<Q>(person: &Person<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
+    let Some(owner) = person.caller.account else { return Ok(Vec::new()) };
+    let query = TokenQuery { owner: Some(owner), limit, after: None };
+    let mut found = person.engine().store().tokens(&query).await?;
+    found.retain(|token| has_a_say(&person.caller, token));
+    Ok(found)
 }
 
 /// Tokens in words.
@@ -241,12 +252,17 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     let grants = covered_grants(person, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
+    let Bounds { minted_by, expires_at } = token_descent::of_new(person, expires_at, new.expires_in.is_some()).await?;
     let secret = Token::generate_for(kind);
     let owner = person.caller.account.filter(|_| kind == TokenKind::Api);
     let namespace = namespace.or_else(|| only_namespace(&grants));
     let record = secret.record(engine.new_id(), kind, now);
-    let record = TokenRecord { name: new.name, owner, namespace, declares: new.declares, expires_at, grants, ..record };
-    engine.store().add_token(&record).await?;
+    let (name, declares) = (new.name, new.declares);
+    let record = TokenRecord { name, owner, namespace, minted_by, declares, expires_at, grants, ..record };
+    // The caller's own token may have ended since it was looked at.
+    if !engine.store().add_token(&record).await? {
+        return Err(unauthenticated());
+    }
     told(person, &record, &secret).await
 }
 
@@ -339,6 +355,15 @@ fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Optio
     }
 }
 
+fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
+    let Some(text) = wanted else { return Ok(OVERLAP) };
+    let overlap = parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?;
+    if overlap > OVERLAP_MAX {
+        return Err(refuse_value("/overlap", "two secrets work beside each other for at most 30 days"));
+    }
+    Ok(overlap)
+}
+
 /// Puts a new secret into the place of one that works on for a while.
 pub(super) async fn rotate(
     person: Person,
@@ -347,26 +372,23 @@ pub(super) async fn rotate(
 ) -> Result<Response, Problem> {
     let old = find(&person, &id).await?;
     let wanted = body.read()?;
-    let overlap = match wanted.overlap.as_deref() {
-        None => OVERLAP,
-        Some(text) => parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?,
-    };
-    if overlap > OVERLAP_MAX {
-        return Err(refuse_value("/overlap", "two secrets work beside each other for at most 30 days"));
-    }
+    let overlap = overlap(wanted.overlap.as_deref())?;
     let engine = person.engine();
     let now = engine.now();
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
     // As long as the old one was meant to work.
     let lifetime = old.expires_at.map(|end| end.since(old.created_at));
+    let Bounds { minted_by, expires_at } =
+        token_descent::of_replacement(&person, &old, lifetime.map(|length| now + length)).await?;
     let record = TokenRecord {
         id: fresh.id,
         hash: fresh.hash,
         prefix: fresh.prefix,
         created_at: now,
         last_used_at: None,
-        expires_at: lifetime.map(|length| now + length),
+        minted_by,
+        expires_at,
         ..old.clone()
     };
     if !engine.store().rotate_token(old.id, now + overlap, &record).await? {

@@ -8,7 +8,7 @@ use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
 use rondel_core::schema::ACCOUNT_PATTERN;
 use rondel_core::{AccountId, Timestamp, name};
-use rondel_store::access::{Account, AccountChange, AccountChanged, PasswordHash};
+use rondel_store::access::{Account, AccountChange, AccountChanged, Kept, PasswordHash};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ impl FromQuery for ListUsers {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "User")]
 pub(crate) struct UserJson {
-    id: AccountId,
+    pub(crate) id: AccountId,
     pub(crate) name: String,
     pub(crate) display_name: String,
     pub(crate) disabled: bool,
@@ -124,8 +124,11 @@ pub(crate) struct ChangeUser {
 /// A password to be.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NewPassword {
-    password: String,
+pub(crate) struct NewPassword {
+    pub(crate) password: String,
+    /// Whether the user's tokens go on working; if not, all of them end, with all that they made.
+    #[serde(default)]
+    pub(crate) keep_tokens: bool,
 }
 
 pub(super) async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
@@ -240,22 +243,33 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
     Ok(shown)
 }
 
-/// Sets the password of somebody else; their sign-ins end.
+/// Sets the password of another user, whose sign-ins end, and tokens too unless they are kept.
 pub(super) async fn set_password(
     person: Person,
     UserName(name): UserName,
     body: JsonBody<NewPassword>,
 ) -> Result<Response, Problem> {
-    let account = find(&person, &name).await?;
-    let new = body.read()?;
-    let hash = hashed(&person.web, &new.password, &name).await?;
-    let now = person.engine().now();
-    note_password(&person, &account, now);
-    if person.engine().store().set_password(account.id, &hash, None, now).await? {
-        Ok(StatusCode::NO_CONTENT.into_response())
-    } else {
-        Err(missing(&name))
+    // What does not exist is said before what is wrong with the body.
+    find(&person, &name).await?;
+    reset_password(&person, &name, body.read()?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Gives a user another password.
+pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
+    let account = find(person, name).await?;
+    if person.caller.account == Some(account.id) {
+        let detail =
+            "your own password is set on the page Account, by whoever knows the current one; a token cannot set it";
+        return Err(Problem::new(Code::Forbidden, detail));
     }
+    let hash = hashed(&person.web, &new.password, name).await?;
+    let now = person.engine().now();
+    let kept = Kept { session: None, tokens: new.keep_tokens };
+    person.note.object(&account.name);
+    person.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
+    person.note.after(&serde_json::json!({"changed_at": now, "keep_tokens": new.keep_tokens}));
+    if person.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
 }
 
 /// For the audit log: that there is another password from now on.
@@ -274,9 +288,17 @@ pub(super) async fn link(person: Person, UserName(name): UserName) -> Result<Res
 /// The link, and until when it works.
 pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
     let account = find(person, name).await?;
+    if !person.caller.actor().may_change_sign_in_of(account.id) {
+        let detail = "a token cannot make a link that signs in as its own account; POST /api/v1/sign-in-links makes one with the token's rights";
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
     let now = person.engine().now();
     person.note.after(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
-    let secret = sign_in::link(person.engine().store(), Whose::Account(account.id), now).await?;
+    let whose = match person.caller.minting_token() {
+        Some(token) => Whose::AccountBy(account.id, token),
+        None => Whose::Account(account.id),
+    };
+    let secret = sign_in::link(person.engine().store(), whose, now).await?;
     Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))
 }
 

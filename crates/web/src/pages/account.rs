@@ -3,19 +3,20 @@
 use askama::Template;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
-use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, Whose};
+use rondel_admin::current_password::{self, Proof};
+use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, Whose};
 use rondel_core::SessionId;
 use rondel_core::access::Permission;
-use rondel_store::access::{Account, TokenQuery, WebSession};
+use rondel_store::access::{Account, Kept, WebSession};
 
 use super::LIMIT;
 use super::form::Fields;
 use super::moment::Moment;
 use super::prefs::Prefs;
 use super::shell::{Asked, Nav, Plain, Shell, html};
-use super::sign_in::add_cookie;
+use super::sign_in::{add_cookie, blocked, failed};
 use super::texts::Texts;
-use crate::api::me::{SessionPath, note_session};
+use crate::api::me::{SessionPath, account_of_sign_ins, note_session};
 use crate::api::tokens::{self, NewToken, TokenJson, TokenPath};
 use crate::api::users::{self, hashed};
 use crate::body::{read_value, refuse_value};
@@ -32,8 +33,10 @@ struct AccountPage {
     t: &'static Texts,
     name: String,
     grants: Vec<String>,
-    /// Whether there is an account behind the sign-in, or only a token of the server's.
+    /// Whether an account has signed in, and not one of its tokens or the server's.
     is_account: bool,
+    /// Whether the sign-ins of the account are shown.
+    has_sign_ins: bool,
     has_password: bool,
     may_guard: bool,
     sessions: Vec<SessionRow>,
@@ -110,13 +113,12 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         Some(id) => store.account(id).await?,
         None => None,
     };
-    let (sessions, found) = match &account {
-        Some(account) => {
-            let query = TokenQuery { owner: Some(account.id), limit: LIMIT, ..TokenQuery::default() };
-            (store.sign_ins(account.id).await?, store.tokens(&query).await?)
-        }
-        None => (Vec::new(), Vec::new()),
+    let of_sign_ins = account.as_ref().filter(|account| caller.actor().may_manage_sign_ins(&account.grants));
+    let sessions = match of_sign_ins {
+        Some(account) => store.sign_ins(account.id).await?,
+        None => Vec::new(),
     };
+    let found = tokens::own(visitor, LIMIT).await?;
     let places = Places::of(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
@@ -139,7 +141,8 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         t,
         name: caller.name().to_owned(),
         grants: places.show(caller.rights.grants()).iter().map(line).collect(),
-        is_account: account.is_some(),
+        is_account: account.is_some() && caller.token.is_none(),
+        has_sign_ins: of_sign_ins.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
         may_guard: caller.may(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
@@ -152,12 +155,20 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
     html(status, &template)
 }
 
-async fn own(visitor: &Visitor) -> Result<Account, Problem> {
-    let account = match visitor.caller.account {
-        Some(id) => visitor.engine().store().account(id).await?,
-        None => None,
+/// The account that signed in. A sign-in that a token began is the token's, whoever owns that: it sets no password.
+async fn signed_in(visitor: &Visitor) -> Result<(Account, SessionId), Problem> {
+    let caller = &visitor.caller;
+    let refuse = |detail: &str| Problem::new(Code::Forbidden, detail);
+    let (Some(id), Some(session)) = (caller.account, caller.session) else {
+        return Err(refuse("there is no account behind this sign-in"));
     };
-    account.ok_or_else(|| Problem::new(Code::Forbidden, "there is no account behind this sign-in"))
+    if !caller.actor().may_change_sign_in_of(id) {
+        return Err(refuse(
+            "a token began this sign-in, and a token sets no password; sign in with the account itself",
+        ));
+    }
+    let account = visitor.engine().store().account(id).await?;
+    Ok((account.ok_or_else(|| refuse("the account is gone"))?, session))
 }
 
 /// Sets a new password, for whoever knows the old one; every sign-in ends, and this browser gets a new one.
@@ -167,15 +178,19 @@ pub(super) async fn password(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let account = own(&visitor).await?;
+    let (account, session) = signed_in(&visitor).await?;
     let (store, now) = (visitor.engine().store(), visitor.engine().now());
     if account.password.is_some() {
-        let typed = (account.name.as_str(), fields.raw("current"));
-        let outcome = sign_in::by_password(store, &visitor.web.passwords, typed, None, now).await;
-        if !matches!(outcome, Ok(SignIn::Welcome(_))) {
-            let error = Some(prefs.lang.texts().password_wrong.to_owned());
-            visitor.note.denied();
-            return show(&visitor, prefs, StatusCode::FORBIDDEN, Shown { error, ..Shown::default() }).await;
+        let current = fields.raw("current");
+        let proof = current_password::prove(store, &visitor.web.passwords, (&account, session), current, now).await;
+        match proof.map_err(failed)? {
+            Proof::Right => {}
+            Proof::Blocked(until) => return Err(blocked(until, now)),
+            Proof::Wrong => {
+                let error = Some(prefs.lang.texts().password_wrong.to_owned());
+                visitor.note.denied();
+                return show(&visitor, prefs, StatusCode::FORBIDDEN, Shown { error, ..Shown::default() }).await;
+            }
         }
     }
     let hash = match hashed(&visitor.web, fields.raw("password"), &account.name).await {
@@ -187,7 +202,7 @@ pub(super) async fn password(
         }
     };
     users::note_password(&visitor, &account, now);
-    store.set_password(account.id, &hash, None, now).await?;
+    store.set_password(account.id, &hash, Kept { session: None, tokens: true }, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = Place { address: None, user_agent: agent.to_owned() };
     let cookie = sign_in::begin(store, visitor.engine().new_id(), Whose::Account(account.id), &place, now).await?;
@@ -197,11 +212,13 @@ pub(super) async fn password(
 }
 
 pub(super) async fn end_session(visitor: Visitor, SessionPath(id): SessionPath) -> Result<Response, Problem> {
-    let account = own(&visitor).await?;
+    let refused =
+        || Problem::new(Code::Forbidden, "this sign-in can do less than those of its account, so it ends none of them");
+    let account = account_of_sign_ins(&visitor).await?.ok_or_else(refused)?;
     // One that is over already is what was wanted.
     if let Ok(id) = id.parse::<SessionId>() {
-        note_session(&visitor, account.id, id).await?;
-        visitor.engine().store().end_sign_in(id, Some(account.id)).await?;
+        note_session(&visitor, account, id).await?;
+        visitor.engine().store().end_sign_in(id, Some(account)).await?;
     }
     Ok(to("/account"))
 }

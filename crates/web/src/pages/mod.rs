@@ -86,6 +86,7 @@ pub(crate) fn routes() -> Routes {
         .form("/users/{user}", Cluster, users::change)
         .form("/users/{user}/delete", Cluster, users::delete)
         .form("/users/{user}/link", Cluster, users::link)
+        .form("/users/{user}/password", Cluster, users::password)
         .open(OpenPath::SetUp, sign_in::set_up)
         .open_post(OpenPath::SetUp, sign_in::set_up_account)
         .open(OpenPath::SignIn, sign_in::page)

@@ -141,12 +141,8 @@ pub(super) async fn enter(
     let next = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
         let link = by_link(&web, &stranger, fields.get("token")).await?;
-        let store = web.engine.store();
-        let (whose, name) = match (link.account, link.token) {
-            (Some(id), _) => (Whose::Account(id), store.account(id).await?.map(|account| account.name)),
-            (None, Some(id)) => (Whose::Token(id), store.token_by_id(id).await?.map(|token| token.name)),
-            (None, None) => return Err(spent()),
-        };
+        let whose = Whose::of_link(&link).ok_or_else(spent)?;
+        let name = sign_in::name_of(web.engine.store(), whose).await?;
         comes_in(&web, &stranger, &name.ok_or_else(spent)?).await?;
         return begin(&web, &stranger, whose, next).await;
     }
@@ -327,7 +323,7 @@ pub(super) fn blocked(until: Timestamp, now: Timestamp) -> Problem {
     }
 }
 
-fn failed(error: SignInError) -> Problem {
+pub(super) fn failed(error: SignInError) -> Problem {
     match error {
         SignInError::Store(error) => error.into(),
         SignInError::Password(error) => {

@@ -9,7 +9,7 @@ use super::form::Fields;
 use super::prefs::Prefs;
 use super::shell::{Asked, Nav, Plain, Shell, html};
 use super::texts::Texts;
-use crate::api::users::{self, ChangeUser, NewUser, UserJson, UserName};
+use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson, UserName};
 use crate::call::Person;
 use crate::problem::{Code, Problem};
 use crate::redirect::to;
@@ -34,6 +34,8 @@ struct UserRow {
     disabled: bool,
     has_password: bool,
     grants: String,
+    /// Whether it is the account of the caller, whose password is set on the page of the account.
+    is_own: bool,
 }
 
 type Visitor = Person<Asked<Plain>>;
@@ -50,6 +52,7 @@ async fn show(
 ) -> Result<Response, Problem> {
     let shell = Shell::new(prefs, Nav::None, Some(visitor.caller.name().to_owned()), "/users");
     let row = |user: UserJson| UserRow {
+        is_own: Some(user.id) == visitor.caller.account,
         grants: user.grants.iter().map(line).collect::<Vec<_>>().join("\n"),
         name: user.name,
         display_name: user.display_name,
@@ -110,8 +113,23 @@ pub(super) async fn delete(visitor: Visitor, prefs: Prefs, UserName(name): UserN
     told(&visitor, prefs, outcome).await
 }
 
+/// Sets the password of another user.
+pub(super) async fn password(
+    visitor: Visitor,
+    prefs: Prefs,
+    UserName(name): UserName,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let keep_tokens = fields.get("keep_tokens") == "1";
+    let new = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
+    let outcome = users::reset_password(&visitor, &name, new).await;
+    told(&visitor, prefs, outcome).await
+}
+
 /// A link by which somebody comes in; shown once.
 pub(super) async fn link(visitor: Visitor, prefs: Prefs, UserName(name): UserName) -> Result<Response, Problem> {
-    let (path, _) = users::new_link(&visitor, &name).await?;
-    show(&visitor, prefs, StatusCode::OK, (None, Some(path))).await
+    match users::new_link(&visitor, &name).await {
+        Ok((path, _)) => show(&visitor, prefs, StatusCode::OK, (None, Some(path))).await,
+        Err(problem) => told(&visitor, prefs, Err(problem)).await,
+    }
 }

@@ -252,7 +252,7 @@ async fn changes_are_audited_with_what_was_before_and_after() {
     assert_eq!((&items[1]["before"]["description"], &items[1]["after"]["description"]), (&json!(""), &json!("new")));
     assert_eq!(
         (&items[1]["actor"], &items[1]["means"], &items[1]["namespace"]),
-        (&json!("admin"), &json!("token"), &json!("default"))
+        (&json!("token:admin"), &json!("token"), &json!("default"))
     );
     let first = server.get("/api/v1/audit?limit=1").await.expect(200);
     let cursor = first["next_cursor"].as_str().unwrap();

@@ -349,7 +349,7 @@ async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
     let apps = ask("GET", "/api/v1/apps").await.expect(200);
     assert_eq!(apps["items"].as_array().unwrap().len(), 1);
     assert_eq!(ask("GET", "/api/v1/namespaces").await.expect(200)["items"].as_array().unwrap().len(), 1);
-    let denied = server.get("/api/v1/audit?verdict=denied&actor=scoped&limit=200").await.expect(200);
+    let denied = server.get("/api/v1/audit?verdict=denied&actor=token:scoped&limit=200").await.expect(200);
     assert_eq!(denied["items"].as_array().unwrap().len(), 6, "each attempt is written down");
 }
 

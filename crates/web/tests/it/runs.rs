@@ -120,7 +120,7 @@ async fn a_cancel_is_noted() {
     server.job("a").await;
     let id = server.trigger("a").await;
     let run = server.bare("POST", &format!("/api/v1/runs/{id}/cancel")).await.expect(202);
-    assert_eq!(run["cancel_requested_by"], "admin");
+    assert_eq!(run["cancel_requested_by"], "token:admin");
 }
 
 #[tokio::test]

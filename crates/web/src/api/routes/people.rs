@@ -60,7 +60,7 @@ fn of_tokens() -> Routes {
             tokens::create,
             Doc::new(
                 "Create a token",
-                "Of the API, which can do no more than whoever makes it; or of executors of some apps.",
+                "Of the API, which can do no more than whoever makes it; or of executors of some apps. It ends with the token that makes it.",
             )
             .json::<tokens::TokenJson>(201, "The token, with `token`, which is shown this once.")
             .refuses(&[Code::NamespaceNotFound])
@@ -72,7 +72,7 @@ fn of_tokens() -> Routes {
             tokens::revoke,
             Doc::new(
                 "Revoke a token",
-                "It works no more, and sign-ins by its links are over. To revoke one twice is no fault.",
+                "It works no more, and all that it made ends with it: tokens, sign-ins, links. To revoke one twice is no fault.",
             )
             .empty("It is revoked."),
         )
@@ -82,7 +82,7 @@ fn of_tokens() -> Routes {
             tokens::rotate,
             Doc::new(
                 "Replace a token's secret",
-                "The old one works on for `overlap`, and no longer than it would have.",
+                "The old one works on for `overlap`, and no longer than it would have. What it made belongs to the new one.",
             )
             .json::<tokens::TokenJson>(201, "The new token, with `token`, which is shown this once.")
             .refuses(&[Code::TokenOver])
@@ -137,7 +137,10 @@ fn of_users() -> Routes {
             "/api/v1/users/{user}/password",
             Cluster,
             users::set_password,
-            Doc::new("Set a user's password", "The user's sign-ins end.")
+            Doc::new(
+                "Set a user's password",
+                "The user's sign-ins end, and the tokens with all that they made, unless `keep_tokens` is true. Not of oneself.",
+            )
                 .empty("It is set.")
                 .example(json!({"password": "correct horse battery"})),
         )

@@ -1,0 +1,58 @@
+//! Which tokens made one another: what a token makes ends with it, so it must be known who made what.
+
+use rondel_core::TokenId;
+use rondel_store::access::TokenRecord;
+use rondel_store::{Store, StoreError};
+
+/// How many tokens may have made one another in a row. Each rotation of a token reads the row that it descends from.
+pub const GENERATION_MAX: usize = 16;
+
+/// A token and those that it descends from, the nearest first; at most one more than [`GENERATION_MAX`].
+///
+/// # Errors
+/// The store's.
+pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRecord>, StoreError> {
+    let (mut line, mut next) = (Vec::new(), Some(token));
+    while let Some(id) = next.filter(|_| line.len() <= GENERATION_MAX) {
+        let Some(token) = store.token_by_id(id).await? else { break };
+        next = token.minted_by;
+        line.push(token);
+    }
+    Ok(line)
+}
+
+/// Which token the replacement of a token descends from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descent {
+    /// This one; none where no token had a part in it.
+    From(Option<TokenId>),
+    /// The caller's token was made by the one that it wants to replace, and would outlive it.
+    Reversed,
+    /// There are more than [`GENERATION_MAX`] in a row already.
+    TooLong,
+}
+
+/// Which token the replacement of `old` descends from when the token `caller` asks for it. A token that replaces itself, or
+/// one that it made, leaves the descent as it was. Else the replacement is as good as made by the caller, and ends with it.
+///
+/// # Errors
+/// The store's.
+pub async fn of_replacement(
+    store: &dyn Store,
+    old: &TokenRecord,
+    caller: Option<TokenId>,
+) -> Result<Descent, StoreError> {
+    let Some(caller) = caller.filter(|caller| *caller != old.id) else { return Ok(Descent::From(old.minted_by)) };
+    let of_caller = ancestors(store, caller).await?;
+    let of_old = ancestors(store, old.id).await?;
+    let has = |line: &[TokenRecord], id: TokenId| line.iter().any(|token| token.id == id);
+    Ok(if has(&of_caller, old.id) {
+        Descent::Reversed
+    } else if has(&of_old, caller) {
+        Descent::From(old.minted_by)
+    } else if of_caller.len() > GENERATION_MAX || of_old.len() > GENERATION_MAX {
+        Descent::TooLong
+    } else {
+        Descent::From(Some(caller))
+    })
+}

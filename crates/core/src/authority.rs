@@ -1,0 +1,154 @@
+//! Who may look at and change accounts, sign-ins and tokens: nobody what is stronger than themselves. A token is a limited
+//! form of its account, so it has no say over that account's stronger tokens, its sign-ins and its password.
+
+use crate::access::{Grant, Permission, Rights};
+use crate::id::AccountId;
+
+/// The caller of a request about accounts, sign-ins or tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Actor<'a> {
+    /// What it may do now.
+    pub rights: &'a Rights,
+    /// The account behind it; `None` behind a token of the server's.
+    pub account: Option<AccountId>,
+    /// Whether it acts by a token: in a call of the API, or in a sign-in that a token began.
+    pub is_token: bool,
+}
+
+/// A token that is to be read, rotated or revoked.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenTarget<'a> {
+    /// The account that it belongs to; `None` for one of the server's.
+    pub owner: Option<AccountId>,
+    /// Whether it is for executors.
+    pub is_executor: bool,
+    /// Its grants.
+    pub grants: &'a [Grant],
+}
+
+impl Actor<'_> {
+    /// Whether it may read, rotate and revoke a token: an account its own; a token those of its account whose grants it covers;
+    /// an admin of a place the executors' tokens of that place; an admin of everything each.
+    ///
+    /// ```
+    /// use rondel_core::AccountId;
+    /// use rondel_core::access::{Grant, Rights, Role};
+    /// use rondel_core::authority::{Actor, TokenTarget};
+    ///
+    /// let (viewer, admin) = ([Grant::everywhere(Role::Viewer)], [Grant::everywhere(Role::Admin)]);
+    /// let account = Some(AccountId::new(7));
+    /// let rights = Rights::new(viewer.to_vec()).within(admin.to_vec());
+    /// let token = Actor { rights: &rights, account, is_token: true };
+    /// let target = |grants| TokenTarget { owner: account, is_executor: false, grants };
+    /// assert!(token.may_manage_token(target(&viewer)) && !token.may_manage_token(target(&admin)));
+    /// assert!(Actor { is_token: false, ..token }.may_manage_token(target(&admin)));
+    /// ```
+    #[must_use]
+    pub fn may_manage_token(&self, target: TokenTarget<'_>) -> bool {
+        if target.owner.is_some() && target.owner == self.account {
+            // Both are limited by the same account, so its grants are left out of the comparison.
+            let own = Rights::new(self.rights.grants().to_vec());
+            return !self.is_token || target.grants.iter().all(|grant| own.cover(grant));
+        }
+        let is_of_executors = target.is_executor && !target.grants.is_empty();
+        self.rights.allow_somewhere(Permission::Cluster) || (is_of_executors && self.covers(target.grants))
+    }
+
+    /// Whether it may see and end the sign-ins of its own account, which can do all that the account can.
+    #[must_use]
+    pub fn may_manage_sign_ins(&self, account_grants: &[Grant]) -> bool {
+        !self.is_token || self.covers(account_grants)
+    }
+
+    /// Whether it may change how an account signs in: its password, or a link that signs in as it. A token may not do so for
+    /// the account that it belongs to, since it would become more than a token.
+    #[must_use]
+    pub fn may_change_sign_in_of(&self, account: AccountId) -> bool {
+        !self.is_token || self.account != Some(account)
+    }
+
+    fn covers(&self, grants: &[Grant]) -> bool {
+        grants.iter().all(|grant| self.rights.cover(grant))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Role;
+    use crate::id::{AppId, NamespaceId};
+
+    const OWN: AccountId = AccountId::new(1);
+    const OTHER: AccountId = AccountId::new(2);
+
+    fn at(role: Role, namespace: i64) -> Grant {
+        Grant { role, namespace: Some(NamespaceId::new(namespace)), app: None }
+    }
+
+    #[track_caller]
+    fn check(actor: Actor<'_>, owner: Option<AccountId>, grants: &[Grant], expected: bool) {
+        for is_executor in [false, true] {
+            let target = TokenTarget { owner, is_executor, grants };
+            assert_eq!(actor.may_manage_token(target), expected, "{actor:?} {target:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_has_a_say_over_what_it_covers() {
+        let account = vec![Grant::everywhere(Role::Admin)];
+        let limited = Rights::new(vec![at(Role::Editor, 1)]).within(account.clone());
+        let token = Actor { rights: &limited, account: Some(OWN), is_token: true };
+        for (grants, expected) in [
+            (vec![at(Role::Viewer, 1)], true),
+            (vec![at(Role::Editor, 1)], true),
+            (vec![at(Role::Admin, 1)], false),
+            (vec![at(Role::Viewer, 2)], false),
+            (vec![at(Role::Viewer, 1), at(Role::Viewer, 2)], false),
+            (account.clone(), false),
+        ] {
+            check(token, Some(OWN), &grants, expected);
+            check(Actor { is_token: false, ..token }, Some(OWN), &grants, true);
+            check(token, Some(OTHER), &grants, false);
+        }
+        assert!(!token.may_manage_sign_ins(&account) && token.may_manage_sign_ins(&[at(Role::Viewer, 1)]));
+        assert!(Actor { is_token: false, ..token }.may_manage_sign_ins(&account));
+        assert!(!token.may_change_sign_in_of(OWN) && token.may_change_sign_in_of(OTHER));
+        assert!(Actor { is_token: false, ..token }.may_change_sign_in_of(OWN));
+    }
+
+    #[test]
+    fn a_token_keeps_its_say_over_equals_when_its_account_loses_roles() {
+        let reduced = Rights::new(vec![at(Role::Editor, 1)]).within(vec![at(Role::Viewer, 1)]);
+        let token = Actor { rights: &reduced, account: Some(OWN), is_token: true };
+        check(token, Some(OWN), &[at(Role::Editor, 1)], true);
+        check(token, Some(OWN), &[at(Role::Admin, 1)], false);
+    }
+
+    #[test]
+    fn tokens_of_executors_belong_to_the_admins_of_their_place() {
+        let places = [Grant { role: Role::Executor, namespace: Some(NamespaceId::new(1)), app: Some(AppId::new(5)) }];
+        for (grant, expected) in [
+            (at(Role::Admin, 1), true),
+            (at(Role::Editor, 1), false),
+            (at(Role::Admin, 2), false),
+            (Grant::everywhere(Role::Admin), true),
+        ] {
+            let rights = Rights::new(vec![grant]);
+            let actor = Actor { rights: &rights, account: Some(OWN), is_token: true };
+            let executors = |grants| TokenTarget { owner: None, is_executor: true, grants };
+            assert_eq!(actor.may_manage_token(executors(&places)), expected, "{grant:?}");
+            assert_eq!(actor.may_manage_token(executors(&[])), grant == Grant::everywhere(Role::Admin), "{grant:?}");
+        }
+    }
+
+    /// Users are behind [`Permission::Cluster`]: nobody who has it meets an account or a token that is stronger.
+    #[test]
+    fn who_may_do_everything_covers_everything() {
+        let everything = Rights::new(vec![Grant::everywhere(Role::Admin)]);
+        let limited = everything.clone().within(vec![Grant::everywhere(Role::Editor)]);
+        assert!(everything.allow_somewhere(Permission::Cluster) && !limited.allow_somewhere(Permission::Cluster));
+        for role in Role::ALL {
+            assert!(everything.cover(&Grant::everywhere(*role)) && everything.cover(&at(*role, 3)), "{role}");
+        }
+    }
+}

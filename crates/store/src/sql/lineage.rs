@@ -1,0 +1,120 @@
+//! What tokens have made: other tokens, sign-ins and links. All of it ends with them, and stays when they are rotated.
+
+use std::collections::BTreeSet;
+
+use rondel_core::{AccountId, Timestamp, TokenId};
+use sqlx::any::AnyRow;
+
+use super::Tx;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::Result;
+
+pub(super) const LOCK_MINTED: Statement = Statement {
+    name: "lock_minted",
+    text: "SELECT id FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
+};
+const LOCK_TOKENS_OF: Statement =
+    Statement { name: "lock_tokens_of", text: "SELECT id FROM api_token WHERE owner_id = ? ORDER BY id {for_update}" };
+const REVOKE_TOKENS: Statement = Statement {
+    name: "revoke_tokens",
+    text: "UPDATE api_token SET revoked_at_ms = ? WHERE id {in_list} AND revoked_at_ms IS NULL \
+           AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
+};
+const DELETE_TOKENS: Statement = Statement { name: "delete_tokens", text: "DELETE FROM api_token WHERE id {in_list}" };
+const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
+    name: "delete_grants_of_tokens",
+    text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
+};
+/// What began with a token and can be used without it.
+pub(super) const DELETE_BEGUN: [Statement; 4] = [
+    Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
+    Statement { name: "delete_minted_sessions", text: "DELETE FROM web_session WHERE minted_by {in_list}" },
+    Statement { name: "delete_token_links", text: "DELETE FROM sign_in_link WHERE token_id {in_list}" },
+    Statement { name: "delete_minted_links", text: "DELETE FROM sign_in_link WHERE minted_by {in_list}" },
+];
+/// What goes over to the token that takes the place of another one.
+const MOVE_BEGUN: [Statement; 5] = [
+    Statement { name: "move_minted_tokens", text: "UPDATE api_token SET minted_by = ? WHERE minted_by = ?" },
+    Statement { name: "move_token_sessions", text: "UPDATE web_session SET token_id = ? WHERE token_id = ?" },
+    Statement { name: "move_minted_sessions", text: "UPDATE web_session SET minted_by = ? WHERE minted_by = ?" },
+    Statement { name: "move_token_links", text: "UPDATE sign_in_link SET token_id = ? WHERE token_id = ?" },
+    Statement { name: "move_minted_links", text: "UPDATE sign_in_link SET minted_by = ? WHERE minted_by = ?" },
+];
+
+impl Tx<'_> {
+    /// Revokes a token with all that it made; whether the token itself worked until now.
+    pub(super) async fn revoke_token(&mut self, token: TokenId, now: Timestamp) -> Result<bool> {
+        let revoked = self.execute(revocation(&[token.get()], now)).await?;
+        let family = self.family([token.get()].into()).await?;
+        self.revoke(&family, now).await?;
+        Ok(revoked == 1)
+    }
+
+    /// Revokes the tokens of an account with all that they made.
+    pub(super) async fn revoke_tokens_of(&mut self, account: AccountId, now: Timestamp) -> Result<()> {
+        let family = self.family_of(account).await?;
+        self.revoke(&family, now).await
+    }
+
+    /// Removes the tokens of an account with all that they made.
+    pub(super) async fn delete_tokens_of(&mut self, account: AccountId) -> Result<()> {
+        let family = self.family_of(account).await?;
+        for chunk in family.chunks(CHUNK_MAX) {
+            self.end_begun(chunk).await?;
+            for statement in [&DELETE_GRANTS_OF_TOKENS, &DELETE_TOKENS] {
+                self.execute(Query::new(statement).list(chunk.iter().copied())).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands what a token made over to the one that takes its place.
+    pub(super) async fn move_begun(&mut self, old: TokenId, new: TokenId) -> Result<()> {
+        for statement in &MOVE_BEGUN {
+            self.execute(Query::new(statement).int(new.get()).int(old.get())).await?;
+        }
+        Ok(())
+    }
+
+    async fn family_of(&mut self, account: AccountId) -> Result<Vec<i64>> {
+        let own = self.rows(Query::new(&LOCK_TOKENS_OF).int(account.get())).await?;
+        let own = ids(&own)?;
+        self.family(own).await
+    }
+
+    /// These tokens, those that they made, those that these made, and so on.
+    async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
+        let (mut family, mut newest) = (roots.clone(), roots);
+        while !newest.is_empty() {
+            let parents: Vec<i64> = std::mem::take(&mut newest).into_iter().collect();
+            for chunk in parents.chunks(CHUNK_MAX) {
+                let minted = self.rows(Query::new(&LOCK_MINTED).list(chunk.iter().copied())).await?;
+                newest.extend(ids(&minted)?.into_iter().filter(|id| family.insert(*id)));
+            }
+        }
+        Ok(family.into_iter().collect())
+    }
+
+    async fn revoke(&mut self, family: &[i64], now: Timestamp) -> Result<()> {
+        for chunk in family.chunks(CHUNK_MAX) {
+            self.execute(revocation(chunk, now)).await?;
+            self.end_begun(chunk).await?;
+        }
+        Ok(())
+    }
+
+    async fn end_begun(&mut self, tokens: &[i64]) -> Result<()> {
+        for statement in &DELETE_BEGUN {
+            self.execute(Query::new(statement).list(tokens.iter().copied())).await?;
+        }
+        Ok(())
+    }
+}
+
+fn revocation(tokens: &[i64], now: Timestamp) -> Query {
+    Query::new(&REVOKE_TOKENS).at(now).list(tokens.iter().copied()).at(now)
+}
+
+fn ids(rows: &[AnyRow]) -> Result<BTreeSet<i64>> {
+    rows.iter().map(|row| Reader::new(row, "api_token").int("id")).collect()
+}
