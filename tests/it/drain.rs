@@ -51,3 +51,43 @@ async fn a_server_waits_for_a_result(db: ScratchDb) {
     assert_eq!(journal.lines().len(), 1);
 }
 on_each_database!(a_server_waits_for_a_result);
+
+/// A server that is stopped while a run is busy leaves what waited as never sent: nothing counts as lost, and what is at most
+/// once goes on as the next server comes.
+async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let api = server.api();
+    let journal = Journal::new();
+    let job = |name: &str, command: &str, delivery: &str| {
+        json!({
+            "name": name, "app": "files", "handler": "shell", "params": journal.params(command), "schedule": {"every": "1s"},
+            "delivery": delivery, "queue_timeout": "5m", "misfire": {"tolerance": "5m"},
+        })
+    };
+    for delivery in ["at_least_once", "at_most_once"] {
+        api.post("/api/v1/jobs", job(&format!("busy-{delivery}"), "sleep 4", delivery)).await.expect(201);
+        api.post("/api/v1/jobs", job(&format!("quick-{delivery}"), "true", delivery)).await.expect(201);
+    }
+    let agent = Agent::start(&server, "files").await;
+    wait_until(Duration::from_secs(20), "runs that wait behind a busy one", async || {
+        let runs = server.api().runs("busy-at_most_once").await;
+        let is = |status: &str| runs.iter().any(|run| run["status"] == status);
+        if is("running") && runs.len() > 3 { Ok(()) } else { Err(runs) }
+    })
+    .await;
+    assert!(server.stop().await.success());
+    drop(agent);
+    server.restart().await;
+    // Without any executor: nobody answers for what was open, and nobody has to.
+    wait_until(Duration::from_secs(8), "no run is in anybody's hands", async || {
+        let runs = server.api().all("/api/v1/runs", &[]).await;
+        let held: Vec<Value> = runs.into_iter().filter(|run| run["status"] == "running").collect();
+        if held.is_empty() { Ok(()) } else { Err(held) }
+    })
+    .await;
+    let runs = server.api().all("/api/v1/runs", &[]).await;
+    let lost: Vec<&Value> = runs.iter().filter(|run| run["attempt"] != 1 || run["status"] == "unknown").collect();
+    assert!(lost.is_empty(), "{lost:#?}");
+    assert!(runs.iter().any(|run| run["status"] == "pending"), "what waited goes on");
+}
+on_each_database!(what_was_not_sent_is_never_lost);

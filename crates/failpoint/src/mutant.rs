@@ -84,6 +84,10 @@ mutants! {
     NoLook = "no_look",
     /// Serial jobs have no gate.
     NoGate = "no_gate",
+    /// Queue time counts from when a run's turn has come, not from its instant.
+    QueueTimeFromTurn = "queue_time_from_turn",
+    /// A server that stops leaves what it has not sent as what it may have sent.
+    LeaveAsPerhapsSent = "leave_as_perhaps_sent",
     /// A wall clock a second ahead decides what is due.
     WallClock = "wall_clock",
 }

@@ -29,6 +29,7 @@ pub(crate) struct Facts {
     /// Milliseconds since the world began.
     pub(crate) now_ms: u64,
     pub(crate) has_clock_faults: bool,
+    pub(crate) has_steady_servers: bool,
 }
 
 impl Facts {
@@ -50,6 +51,7 @@ impl Facts {
             ends_at,
             now_ms: world.elapsed_ms(),
             has_clock_faults: world.profile.clock_faults,
+            has_steady_servers: world.profile.has_steady_servers(),
         }
     }
 
@@ -74,6 +76,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         starts::fenced(truth),
         starts::tokens(facts, truth),
         starts::skipped(facts, truth),
+        starts::queued_too_long(facts, truth),
         starts::switched_off(facts, truth),
         results::durable(facts, truth),
         results::true_ones(facts, truth),

@@ -32,6 +32,8 @@ pub(crate) struct Held {
     pub(crate) fenced: Option<i64>,
     pub(crate) link: u64,
     pub(crate) since: Option<Instant>,
+    /// When it has been queued for too long to begin.
+    begin_until: Option<Instant>,
     pub(crate) is_announced: bool,
     pub(crate) stop: Option<Stop>,
     pub(crate) stopping: CancellationToken,
@@ -112,7 +114,9 @@ impl Desk {
             }
             match self.judge(key, origin) {
                 Answer::Accept => {
+                    let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0);
                     let held = Held {
+                        begin_until: begin_within.map(|ms| Instant::now() + Duration::from_millis(ms)),
                         trigger,
                         origin,
                         fenced: self.fences.get(&origin.0).copied(),
@@ -163,8 +167,28 @@ impl Desk {
         Answer::Accept
     }
 
+    /// Hands back what has been queued here for too long to begin.
+    pub(crate) fn hand_back_expired(&mut self, now: Instant) {
+        // What nobody is told of would be taken for lost on the way.
+        if self.links.is_empty() {
+            return;
+        }
+        let is_over = |held: &Held| held.since.is_none() && held.begin_until.is_some_and(|until| until <= now);
+        let over: Vec<Key> = self.held.iter().filter(|(_, held)| is_over(held)).map(|(key, _)| *key).collect();
+        for key in over {
+            self.queue.retain(|queued| *queued != key);
+            let Some(held) = self.held.remove(&key) else { continue };
+            let link = self.links.get(&held.link).or_else(|| self.links.values().next());
+            self.refused.insert(held.trigger.fence_n);
+            if let Some(link) = link {
+                link.refuse(key, RefusedWhy::Full, held.trigger.fence_n);
+            }
+        }
+    }
+
     /// Those who wait and have a slot now.
     pub(crate) fn startable(&mut self) -> Vec<Key> {
+        self.hand_back_expired(Instant::now());
         let mut begun = Vec::new();
         while !self.queue.is_empty() && self.held.len() - self.queue.len() < self.slots {
             let key = self.queue.remove(0);

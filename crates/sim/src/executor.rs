@@ -67,7 +67,8 @@ impl ExecutorHost {
     pub(crate) fn new(world: &Arc<World>, index: usize, nodes: &[Arc<NodeHost>]) -> Arc<Self> {
         let mut chance = world.chance();
         let app = if index < world.profile.app_count { index } else { chance.index(world.profile.app_count) };
-        let slots = u32::try_from(chance.between(1, 6)).unwrap_or(1);
+        let drawn = u32::try_from(chance.between(1, 6)).unwrap_or(1);
+        let slots = world.profile.slots.unwrap_or(drawn);
         let has_disk = chance.happens(600_000);
         drop(chance);
         Arc::new(Self {
@@ -477,6 +478,7 @@ impl Executor {
             let now = Instant::now();
             let mut desk = lock(&self.desk);
             desk.resend_due(now);
+            desk.hand_back_expired(now);
             desk.announce(now, ANNOUNCE_AFTER);
             drop(desk);
             self.heed_silence();

@@ -19,6 +19,7 @@ mod faults;
 mod jobs;
 mod net;
 mod node;
+mod outage;
 mod people;
 mod process;
 mod profile;
@@ -29,5 +30,6 @@ mod truth;
 mod watch;
 mod world;
 
+pub use outage::{Away, OutageReport, outage};
 pub use rondel_failpoint::mutant::Mutant;
 pub use simulation::{Options, Outcome, simulate};

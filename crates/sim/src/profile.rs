@@ -33,6 +33,8 @@ pub(crate) struct Profile {
     pub(crate) delay_ppm: u64,
     /// How wrong a node's clock goes, at most.
     pub(crate) drift_ppm: u64,
+    /// How many runs each executor takes at once; drawn where nobody says.
+    pub(crate) slots: Option<u32>,
 }
 
 impl Profile {
@@ -65,7 +67,43 @@ impl Profile {
             duplicate_ppm: ppm(duplicates, chance.between(5_000, 150_000)),
             delay_ppm: ppm(delays, chance.between(5_000, 100_000)),
             drift_ppm: if clock_faults { 200 } else { 20 },
+            slots: None,
         }
+    }
+
+    /// A world in which nothing fails by itself.
+    pub(crate) const fn steady(executor_count: usize, slots: u32) -> Self {
+        Self {
+            node_count: 1,
+            executor_count,
+            app_count: 1,
+            job_count: 0,
+            faulty_ms: 0,
+            fault_count: 0,
+            node_faults: false,
+            executor_faults: false,
+            net_faults: false,
+            database_faults: false,
+            clock_faults: false,
+            steps_back: false,
+            edits: false,
+            seam_stop_ppm: 0,
+            seam_kill_ppm: 0,
+            stop_ms_max: 0,
+            lost_answer_ppm: 0,
+            store_error_ppm: 0,
+            duplicate_ppm: 0,
+            delay_ppm: 0,
+            drift_ppm: 0,
+            slots: Some(slots),
+        }
+    }
+
+    /// Whether servers go on and hear everybody, so that a run that begins late has waited for executors alone.
+    pub(crate) const fn has_steady_servers(&self) -> bool {
+        let has_faults = self.node_faults || self.net_faults || self.database_faults || self.clock_faults;
+        let seams = self.seam_stop_ppm + self.seam_kill_ppm;
+        !has_faults && seams + self.lost_answer_ppm + self.store_error_ppm + self.delay_ppm == 0
     }
 }
 

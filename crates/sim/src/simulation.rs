@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::{NamespaceId, Timestamp};
+use rondel_core::{JobSpec, NamespaceId, Timestamp};
 use rondel_failpoint::mutant::Mutant;
 use rondel_store::ledger::RunQuery;
 use rondel_store::{Ledger as _, Upkeep as _};
@@ -59,6 +59,11 @@ pub struct Outcome {
 /// Where the runtime cannot be built.
 #[must_use]
 pub fn simulate(seed: u64, options: Options) -> Outcome {
+    on_a_clock_of_its_own(options, live(seed, options))
+}
+
+/// Lives a world from its beginning to its end, with its time and its mutant.
+pub(crate) fn on_a_clock_of_its_own<T>(options: Options, world: impl Future<Output = T>) -> T {
     #[cfg(debug_assertions)]
     rondel_failpoint::mutant::set(options.mutant);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -66,7 +71,7 @@ pub fn simulate(seed: u64, options: Options) -> Outcome {
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing from the host");
-    let outcome = runtime.block_on(live(seed, options));
+    let outcome = runtime.block_on(world);
     drop(runtime);
     #[cfg(debug_assertions)]
     rondel_failpoint::mutant::set(None);
@@ -98,6 +103,12 @@ async fn live(seed: u64, options: Options) -> Outcome {
 }
 
 async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> Vec<String> {
+    let drawn = jobs::draw(chance, &hosts.world.profile, ends_at);
+    create(hosts, drawn).await
+}
+
+/// Creates jobs by the first server, once it is up. Answers their names.
+pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
     let engine = loop {
         match hosts.nodes[0].engine() {
             Some((engine, _)) => break engine,
@@ -105,7 +116,7 @@ async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> 
         }
     };
     let mut names = Vec::new();
-    for spec in jobs::draw(chance, &hosts.world.profile, ends_at) {
+    for spec in specs {
         let name = spec.name.clone();
         hosts.world.say("job", 0, || serde_json::to_string(&spec).unwrap_or_default());
         match engine.create_job(NAMESPACE, spec, "sim").await {
@@ -117,7 +128,7 @@ async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> 
 }
 
 /// Waits until all servers are up, nothing is open and nothing will fire, but not for ever.
-async fn settle(hosts: &Hosts, ends_at: Timestamp) {
+pub(crate) async fn settle(hosts: &Hosts, ends_at: Timestamp) {
     let world = &hosts.world;
     // Where the clock stepped back, the schedules end later.
     let left = ends_at.since(world.now()) + Duration::from_secs(2);

@@ -66,6 +66,8 @@ pub(crate) struct Truth {
     pub(crate) uncertain: Vec<JobId>,
     /// When executors stood still, and how long, in milliseconds since the world began.
     pub(crate) stops: Vec<(i64, u64, u64)>,
+    /// When no server was there, by the database's clock; where that was planned.
+    pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
     /// Verdicts, as the store gave them.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, i32)>,
     /// Runs whose verdict was `unknown` until the true one came late: what followed from the first one stays.

@@ -47,6 +47,10 @@ const UNSEEN: &[&str] = &[
     // A server that asks again whether a broadcast is expanded names the same shards. `a_broadcast_is_expanded_once` in
     // crates/store/src/conformance/broadcasts.rs.
     "expand_twice",
+    // `queue_time_that_counts_from_the_turn_is_noticed` and `what_is_left_as_perhaps_sent_is_noticed` in
+    // crates/sim/tests/outages.rs.
+    "queue_time_from_turn",
+    "leave_as_perhaps_sent",
 ];
 
 #[test]

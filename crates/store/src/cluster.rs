@@ -237,6 +237,8 @@ pub struct Session {
     pub last_seen_at: Timestamp,
     /// When the stream ended, or else the lease under which it was open; none while it is open, as far as the node has said.
     pub ended_at: Option<Timestamp>,
+    /// Whether the executor has ended in order: it has nothing in hand and takes nothing more.
+    pub has_left: bool,
 }
 
 impl Session {
@@ -316,6 +318,9 @@ pub trait Cluster {
 
     /// Says that the stream is closed.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()>;
+
+    /// The executor has ended in order, having nothing in hand: nobody waits for it any more, on whatever node.
+    async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
     /// Every session that a node has said it heard since `since`, open or closed.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;

@@ -344,6 +344,10 @@ pub trait Ledger {
     /// were noted as running, marked or not, while they waited in their executor's hands.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
+    /// Hands over what a lease that is given back has claimed and not sent: `pending` becomes `waiting`, without a mark, and the
+    /// next lease takes it up as never sent. The runs `in_hand` are with executors and stay as they are. Answers how many went.
+    async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
+
     /// Notes that these runs are in an executor's hands: `pending` becomes `running`.
     async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()>;
 

@@ -110,6 +110,7 @@ macro_rules! pass_on {
                 fn runs(ids: &[RunId]) -> Vec<Run>;
                 fn mark(token: LeaseToken, runs: &[InHand]) -> Vec<RunId>;
                 fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();
+                fn shelve(token: LeaseToken, in_hand: &[RunId]) -> u64;
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
                 fn ask_cancel(run: RunId, by: &str, now: Timestamp) -> CancelAsked;
                 fn ask_cancels(runs: &[RunId], by: &str, now: Timestamp) -> u64;
@@ -142,6 +143,7 @@ macro_rules! pass_on {
                 fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> bool;
                 fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
                 fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
+                fn leave_sessions(executor: ExecutorId) -> ();
                 fn sessions(since: Timestamp) -> Vec<Session>;
                 fn witnesses(since: Timestamp) -> Vec<Session>;
                 fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rondel_core::RunId;
+use rondel_failpoint::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -33,12 +34,33 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     if shared.events.send(Event::Drain(done, grace)).await.is_ok() && !wait_for_runs(shared, drained, grace).await {
         tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
     }
+    shelve(shared).await;
     let token = shared.membership.token();
     shared.membership.give_back();
     if let Err(error) = shared.store.release(token, shared.reached()).await {
         tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
     }
     lifecycle.hard.cancel();
+}
+
+/// Leaves what was not sent to the next lease as never sent: nobody has to be asked about it, and no attempt is lost with it.
+async fn shelve(shared: &Arc<Shared>) {
+    let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
+    let Some(in_hand) = in_hand(shared).await else { return };
+    match shared.store.shelve(held.token, &in_hand).await {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "leaving runs that were not sent to the next server"),
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "cannot note which runs were not sent; the next server asks the executors");
+        }
+    }
+}
+
+/// The runs in executors' hands, or on their way.
+async fn in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
+    let (tell, told) = oneshot::channel();
+    shared.events.send(Event::ListInHand(tell)).await.ok()?;
+    told.await.ok()
 }
 
 /// Gives jobs away between their fires, until none is left or the time is over.
@@ -82,11 +104,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
 
 async fn give_the_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
     let Some(held) = shared.membership.held().filter(|_| moves::has_heir(shared)) else { return Ok(()) };
-    let (tell, told) = oneshot::channel();
-    if shared.events.send(Event::ListInHand(tell)).await.is_err() {
-        return Ok(());
-    }
-    let Ok(in_hand) = told.await else { return Ok(()) };
+    let Some(in_hand) = in_hand(shared).await else { return Ok(()) };
     let in_hand: HashSet<RunId> = in_hand.into_iter().collect();
     moves::leave(shared, &held, MayGo::AllBut(&in_hand)).await.map(drop)
 }

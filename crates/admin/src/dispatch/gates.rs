@@ -35,6 +35,8 @@ pub(crate) struct Gates {
     seats: HashMap<RunId, Seat>,
     /// Those that leave once more before they give up their place.
     kept: HashSet<RunId>,
+    /// When those that wait for their turn have waited as long as they may; and some that do not wait any more.
+    ends: BTreeSet<(Timestamp, RunId)>,
 }
 
 #[derive(Debug, Default)]
@@ -231,6 +233,10 @@ impl Gates {
     fn queue(&mut self, before: Before, ready: Ready) {
         let (run, place) = (ready.run.id, place(before, &ready));
         self.sit(run, Seat { before, place, state: State::Queued });
+        // What is under way with its broadcast is not held up by anything else for long.
+        if whole_of(&ready).is_none() {
+            self.ends.insert((ready.waits_until(), run));
+        }
         self.gates.entry(before).or_default().queue.insert((place, run), ready);
     }
 
@@ -382,8 +388,26 @@ impl Gates {
         self.gates.get_mut(&seat.before)?.queue.remove(&(seat.place, run))
     }
 
+    /// Takes out everyone who has waited for its turn as long as it may.
+    pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<Ready> {
+        let mut expired = Vec::new();
+        while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
+            self.ends.pop_first();
+            if self.queued(run).is_some_and(|ready| ready.is_expired(now)) {
+                expired.extend(self.remove_queued(run));
+            }
+        }
+        expired
+    }
+
+    fn queued(&self, run: RunId) -> Option<&Ready> {
+        let seat = self.seats.get(&run).filter(|seat| seat.state == State::Queued)?;
+        self.gates.get(&seat.before)?.queue.get(&(seat.place, run))
+    }
+
     /// Forgets all but what `is_kept`; answers what waited: it is durable and somebody else's.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> Vec<Ready> {
+        self.ends.clear();
         let waiting: Vec<Ready> =
             self.gates.values_mut().flat_map(|gate| std::mem::take(&mut gate.queue).into_values()).collect();
         let mut gone: Vec<RunId> = self.seats.keys().copied().filter(|run| !is_kept(*run)).collect();

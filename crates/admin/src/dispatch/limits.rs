@@ -285,7 +285,8 @@ impl Limits {
     }
 }
 
-fn message(key: &LimitKey, ready: &Ready) -> String {
+/// What a run that waited too long for this limit waited for.
+pub(crate) fn message(key: &LimitKey, ready: &Ready) -> String {
     let job = &ready.definition.job;
     let waited = format_duration(job.queue_timeout);
     match (key, &job.concurrency, &job.rate) {
@@ -459,11 +460,11 @@ mod tests {
 
         send(&mut limits, &ready(6, &low), at(0));
         send(&mut limits, &ready(7, &low), at(0));
-        assert!(limits.take_expired(at(4_999)).is_empty());
-        let expired = limits.take_expired(at(5_000));
+        assert!(limits.take_expired(at(11_999)).is_empty());
+        let expired = limits.take_expired(at(12_000));
         assert_eq!(expired[0].1, "waited 5s for the concurrency limit \"db\": 1 at the same time");
         assert_eq!(expired.len(), 1);
-        assert_eq!(limits.take_expired(at(5_000) + Duration::from_secs(100_000)).len(), 0);
+        assert_eq!(limits.take_expired(at(12_000) + Duration::from_secs(100_000)).len(), 0);
         assert_eq!(limits.limits.len(), 1, "one is open still");
     }
 }

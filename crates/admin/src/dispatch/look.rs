@@ -65,6 +65,15 @@ impl DispatchLoop {
         self.resolve_rollcall(now);
     }
 
+    /// One that has ended in order is not waited for. Where a result of it is missing, that may be in its journal, and its next
+    /// start brings it.
+    pub(super) fn gone(&mut self, executor: ExecutorId, now: Timestamp) {
+        if self.sent_to(executor, |_| true).is_empty() && self.executors.lose(executor, now) {
+            self.step(Step::NoteLeft(executor));
+            self.resolve_rollcall(now);
+        }
+    }
+
     fn lost(&mut self, executor: ExecutorId, now: Timestamp) {
         let runs = self.sent_to(executor, |_| true);
         tracing::warn!(executor_id = %executor, count = runs.len(), "no node has heard an executor for long; it is lost");

@@ -4,6 +4,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::spec::{Delivery, OverlapPolicy};
 use rondel_core::time::millis;
 use rondel_core::{Reason, RunId, Timestamp, TraceParent};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::Finished;
@@ -24,8 +25,9 @@ fn fence_term(ready: &Ready) -> i64 {
 }
 
 /// A run as an executor gets it. `number` rises with each start of the job's runs within a term.
-pub(crate) fn trigger(ready: &Ready, number: i64, parent: Option<TraceParent>) -> v1::Trigger {
+pub(crate) fn trigger(ready: &Ready, number: i64, parent: Option<TraceParent>, now: Timestamp) -> v1::Trigger {
     let (run, definition) = (&ready.run, &ready.definition);
+    let is_limited = !mutant::on(Mutant::QueueTimeFromTurn);
     v1::Trigger {
         run_id: run.id.get(),
         attempt: run.attempt,
@@ -45,6 +47,8 @@ pub(crate) fn trigger(ready: &Ready, number: i64, parent: Option<TraceParent>) -
         serial: definition.job.overlap.policy != OverlapPolicy::Allow,
         trigger: run.trigger.as_str().to_owned(),
         traceparent: parent.map(|parent| parent.to_string()).unwrap_or_default(),
+        // 0 would be no limit.
+        begin_within_ms: if is_limited { millis(ready.waits_until().since(now)).max(1) } else { 0 },
     }
 }
 
@@ -123,7 +127,7 @@ mod tests {
         let token = |term, epoch, number| {
             let mut ready = Ready { term, ..ready(1, &Arc::clone(&definition)) };
             ready.run.node_epoch = epoch;
-            let trigger = trigger(&ready, number, None);
+            let trigger = trigger(&ready, number, None, ready.run.due_at);
             (trigger.fence_term, trigger.fence_n)
         };
         let starts =

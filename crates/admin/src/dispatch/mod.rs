@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::plan::{LateFire, runs_late};
-use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp, TraceParent};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
@@ -63,6 +63,8 @@ pub(crate) struct Ready {
     /// It came here late: until it is sent, the misfire policy holds for it. One that came in time waits as long as its
     /// job says.
     pub(crate) came_late: bool,
+    /// Since when its queue time counts, once this server has taken it up.
+    pub(crate) queued_at: Option<Timestamp>,
     /// This attempt was put on a stream before.
     pub(crate) was_sent: bool,
     /// The span that asked for its fire, if somebody did in a trace.
@@ -73,13 +75,46 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(crate) const fn new(run: Run, definition: Arc<Compiled>) -> Self {
-        Self { run, definition, tried_at: None, came_late: false, was_sent: false, trace: None, term: 0 }
+        Self {
+            run,
+            definition,
+            tried_at: None,
+            came_late: false,
+            queued_at: None,
+            was_sent: false,
+            trace: None,
+            term: 0,
+        }
     }
 
     /// The same as it comes from the ring at an instant.
     pub(crate) fn released(run: Run, definition: Arc<Compiled>, now: Timestamp) -> Self {
         let came_late = run.due_at + CAME_LATE < now;
         Self { came_late, ..Self::new(run, definition) }
+    }
+
+    /// The same as the dispatcher takes it up at its instant. Queue time counts from then on, or from when this server came to it
+    /// where that was late: no executor is to blame for a server that was away. A shard counts with its broadcast.
+    pub(crate) fn taken_up(self, now: Timestamp) -> Self {
+        let is_late = self.run.due_at + CAME_LATE < now;
+        let queued_at = self.queued_at.unwrap_or(if is_late { now } else { self.run.due_at });
+        Self { queued_at: Some(queued_at), ..self }
+    }
+
+    /// When it has been queued for as long as its job lets it.
+    pub(crate) fn waits_until(&self) -> Timestamp {
+        self.queued_at.unwrap_or(self.run.due_at) + self.definition.job.queue_timeout
+    }
+
+    /// Whether it has been queued for too long to begin.
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
+        self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
+    }
+
+    /// Whether a scan made up for a fire that was missed. Several of those wait one behind the other as long as it takes, while
+    /// there is an executor.
+    pub(crate) fn is_made_up(&self) -> bool {
+        matches!(self.run.trigger, Trigger::Misfire | Trigger::Backfill) && self.run.attempt == 1
     }
 
     /// The lease under which this node took the run: what it is sent under.
@@ -166,6 +201,8 @@ pub(crate) enum Event {
     Joined(SessionHandle, OnlineExecutor, Report),
     /// A stream ended.
     Left(ExecutorId, u64),
+    /// An executor has ended in order: it has nothing in hand.
+    Gone(ExecutorId),
     /// A heartbeat: how many runs the executor has, from all nodes.
     Beat(ExecutorId, usize),
     /// An executor answered a fence, on the stream with this number.

@@ -43,7 +43,7 @@ impl DispatchLoop {
                 self.upcoming.push(Reverse(Upcoming { at, ..next }));
             } else {
                 self.released(&next.ready, now);
-                self.start(next.ready, now);
+                self.start(next.ready.taken_up(now), now);
             }
         }
         while self.marked_ahead.first().is_some_and(|(at, _)| *at <= now) {
@@ -91,6 +91,11 @@ impl DispatchLoop {
             let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
             let counted = Counted::of_ready(&ready);
             return (!self.shared.results.try_submit(finish, counted, None)).then_some(ready);
+        }
+        let is_under_way = ready.run.is_root() && ready.run.shard_total.is_some();
+        if ready.is_expired(now) && !is_under_way {
+            self.expire(ready, now);
+            return None;
         }
         if self.handing.contains(&ready.run.job) {
             return Some(ready);
@@ -176,7 +181,7 @@ impl DispatchLoop {
                     "a run goes to an executor"
                 );
                 active.number = ids.next(now);
-                batch.push(trigger(&active.ready, active.number, parent));
+                batch.push(trigger(&active.ready, active.number, parent, now));
                 sent.push(*run);
             } else {
                 unsent.push(*run);
@@ -386,7 +391,12 @@ impl DispatchLoop {
         if !open.is_empty() {
             root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
         }
-        let ready = |run| Ready { term: root.term, trace: root.trace, ..Ready::new(run, Arc::clone(&root.definition)) };
+        let ready = |run| Ready {
+            term: root.term,
+            trace: root.trace,
+            queued_at: root.queued_at,
+            ..Ready::new(run, Arc::clone(&root.definition))
+        };
         open.iter().for_each(|shard| self.gates.hold(&ready(shard.clone())));
         let own: BTreeSet<RunId> = asked.iter().map(|shard| shard.id).collect();
         let lease = |run: &Run| (run.node, run.node_epoch);

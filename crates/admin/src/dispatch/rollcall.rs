@@ -66,10 +66,14 @@ impl RollCall {
                 Some(id) => {
                     let seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
                     executors.watch(id, seen.unwrap_or(now));
+                    if sessions.iter().any(|session| session.executor == id && session.has_left) {
+                        executors.lose(id, now);
+                    }
                     Arc::new([id])
                 }
                 None => {
-                    let witnesses = of_app.entry(run.app).or_insert_with(|| witnesses(run.app, sessions, executors));
+                    let witnesses =
+                        of_app.entry(run.app).or_insert_with(|| witnesses(run.app, sessions, executors, now));
                     Arc::clone(witnesses)
                 }
             };
@@ -178,10 +182,14 @@ impl RollCall {
 
 /// Whoever of the app had a stream to anybody: a session's row is overwritten when its executor comes back to a later start
 /// of the node.
-fn witnesses(app: AppId, sessions: &[Session], executors: &mut Executors) -> Arc<[ExecutorId]> {
+fn witnesses(app: AppId, sessions: &[Session], executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
     let mut seen = BTreeSet::new();
     for session in sessions.iter().filter(|session| session.app == app) {
         executors.watch(session.executor, session.last_seen_at);
+        // It has said that it has nothing in hand.
+        if session.has_left {
+            executors.lose(session.executor, now);
+        }
         seen.insert(session.executor);
     }
     seen.into_iter().collect()
@@ -208,6 +216,7 @@ mod tests {
                 app: AppId::new(1),
                 last_seen_at: Timestamp::from_secs(100),
                 ended_at: None,
+                has_left: false,
             };
             let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
             let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
@@ -229,6 +238,7 @@ mod tests {
             app: AppId::new(1),
             last_seen_at: Timestamp::from_secs(100),
             ended_at: None,
+            has_left: false,
         };
         let mut rollcall = RollCall::default();
         let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
@@ -311,6 +321,25 @@ mod tests {
         assert_eq!(resolve(&mut rollcall, &executors), "not yet");
         lose(&mut executors, 2);
         assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
+    }
+
+    #[test]
+    fn who_has_said_goodbye_need_not_answer() {
+        let session = |id, has_left| Session {
+            token: DEAD,
+            executor: ExecutorId::new(id),
+            app: AppId::new(1),
+            last_seen_at: Timestamp::from_secs(100),
+            ended_at: None,
+            has_left,
+        };
+        for (lives, expected) in [(true, "not yet"), (false, "executor_lost")] {
+            let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+            let sessions = [session(1, !lives), session(2, true)];
+            let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+            rollcall.call(vec![run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+            assert_eq!(resolve(&mut rollcall, &executors), expected);
+        }
     }
 
     /// What an executor says of runs, and of whom it succeeds, is its word alone.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use rondel_core::outcome::Outcome;
+use rondel_core::time::format_duration;
 use rondel_core::{AppId, ExecutorId, Reason, RunStatus, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
@@ -26,17 +27,11 @@ impl DispatchLoop {
         for (ready, message) in self.limits.take_expired(now) {
             self.end_unsent(&ready, Outcome::Skipped(Reason::Expired), Some(message), now);
         }
-        for mut ready in self.parked.take_expired(now) {
-            let online = self.executors.staying(ready.run.app, &ready.definition.job).len();
-            let (reason, message) = if let Some(message) = self.switched_off(&ready) {
-                (Reason::Stopped, message)
-            } else if online == 0 {
-                (Reason::NoExecutor, format!("no executor of app {} was online", ready.definition.job.app))
-            } else {
-                (Reason::Expired, format!("{online} executor(s) of app {} had no room", ready.definition.job.app))
-            };
-            ready.run.trace = Some(self.trace_of_none(&ready, now));
-            self.end_unsent(&ready, Outcome::Skipped(reason), Some(message), now);
+        for ready in self.parked.take_expired(now) {
+            self.expire(ready, now);
+        }
+        for ready in self.gates.take_expired(now) {
+            self.expire_behind(ready, now);
         }
         self.tell_fences(now);
         self.look_for_lost(now);
@@ -47,6 +42,37 @@ impl DispatchLoop {
             self.unpark(app, now);
         }
         self.seek_elsewhere(now);
+    }
+
+    /// A run that has been queued for too long ends: nobody was there to take it, or nobody had room.
+    pub(super) fn expire(&mut self, mut ready: Ready, now: Timestamp) {
+        let online = self.executors.staying(ready.run.app, &ready.definition.job).len();
+        let (reason, message) = if let Some(message) = self.switched_off(&ready) {
+            (Reason::Stopped, message)
+        } else if online == 0 {
+            (Reason::NoExecutor, format!("no executor of app {} was online", ready.definition.job.app))
+        } else {
+            (Reason::Expired, format!("{online} executor(s) of app {} had no room", ready.definition.job.app))
+        };
+        ready.run.trace = Some(self.trace_of_none(&ready, now));
+        self.end_unsent(&ready, Outcome::Skipped(reason), Some(message), now);
+    }
+
+    /// The same of one that still waits for the job's earlier runs: those are what it waited for, where an executor is there.
+    pub(super) fn expire_behind(&mut self, ready: Ready, now: Timestamp) {
+        let is_served = !self.executors.staying(ready.run.app, &ready.definition.job).is_empty();
+        if !is_served || self.switched_off(&ready).is_some() {
+            self.expire(ready, now);
+        } else if ready.is_made_up() {
+            // Earlier ones that are made up for are at work: it has its queue time when its turn comes.
+            let entry = self.gates.enter(Ready { queued_at: Some(now), ..ready });
+            let entered = self.entered(entry, now);
+            entered.into_iter().for_each(|ready| self.place_or_park(ready, now));
+        } else {
+            let waited = format_duration(ready.definition.job.queue_timeout);
+            let message = format!("waited {waited} for earlier runs of the job to end");
+            self.end_unsent(&ready, Outcome::Skipped(Reason::Overlap), Some(message), now);
+        }
     }
 
     /// Tells operators how many runs are in executors' hands, and how many are due and wait.

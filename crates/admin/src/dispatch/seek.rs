@@ -137,6 +137,7 @@ mod tests {
             app: AppId::new(1),
             last_seen_at: NOW,
             ended_at: None,
+            has_left: false,
         }
     }
 

@@ -33,6 +33,8 @@ pub(crate) enum Step {
     Mark(Vec<InHand>),
     /// Take the mark off runs that were not received.
     Unmark(Vec<(RunId, i32)>),
+    /// Note that an executor has ended in order.
+    NoteLeft(ExecutorId),
     /// Note runs that live longer than about a second.
     NoteRunning(Vec<InHand>),
     /// Results of runs that this node does not have in memory.
@@ -128,6 +130,7 @@ impl StepLoop {
                 self.tell(Event::Marked(asked, won.as_ref().cloned().unwrap_or_default())).await;
                 won.map(drop)
             }
+            Step::NoteLeft(executor) => store.leave_sessions(executor).await,
             Step::Unmark(runs) => {
                 let unmarked = store.unmark(token, &runs).await;
                 self.tell(Event::Unmarked).await;

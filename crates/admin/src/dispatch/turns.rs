@@ -6,7 +6,7 @@ use rondel_store::ledger::LimitName;
 
 use super::Ready;
 use super::gates::{Entry, Passed};
-use super::limits::LimitKey;
+use super::limits::{self, LimitKey};
 use super::parked::Waiting;
 use super::run_loop::DispatchLoop;
 use super::steps::Step;
@@ -32,7 +32,7 @@ impl DispatchLoop {
     }
 
     /// Does what a gate says, and gives back whom it let pass.
-    fn entered(&mut self, entry: Entry, now: Timestamp) -> Option<Ready> {
+    pub(super) fn entered(&mut self, entry: Entry, now: Timestamp) -> Option<Ready> {
         match entry {
             Entry::Passed(ready) => Some(ready),
             Entry::Queued => None,
@@ -104,6 +104,7 @@ impl DispatchLoop {
             return;
         }
         while let Some((ready, executor)) = self.passed.pop_front() {
+            let Some(ready) = self.unless_too_late(ready, now) else { continue };
             let online = executor.and_then(|id| self.executors.get(id)).filter(|online| !online.draining);
             if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
                 self.assign(ready, id, name, now);
@@ -114,6 +115,19 @@ impl DispatchLoop {
             }
         }
         self.is_going_on = false;
+    }
+
+    /// Gives a run back whose turn has come, unless it has been queued for too long by then.
+    fn unless_too_late(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
+        if !ready.is_expired(now) {
+            return Some(ready);
+        }
+        let is_served = !self.executors.staying(ready.run.app, &ready.definition.job).is_empty();
+        if is_served && ready.is_made_up() {
+            return Some(Ready { queued_at: Some(now), ..ready });
+        }
+        self.expire_behind(ready, now);
+        None
     }
 
     /// Gives the run back unless one of its limits holds it back: then it waits there.
@@ -185,6 +199,11 @@ impl DispatchLoop {
     fn offer_limit(&mut self, key: &LimitKey, now: Timestamp) {
         while let Some(Waiting { ready, since }) = self.limits.next(key, now) {
             let run = ready.run.id;
+            if ready.is_expired(now) {
+                let waited_for = limits::message(key, &ready);
+                self.end_unsent(&ready, Outcome::Skipped(Reason::Expired), Some(waited_for), now);
+                continue;
+            }
             if let Some(ready) = self.place(ready, now) {
                 self.parked.push(Waiting { ready, since });
             }

@@ -96,6 +96,7 @@ impl Session {
     ) {
         // Counted one by one: a server that was stopped itself has slept through one of them, and reads what came meanwhile.
         let mut silent_heartbeats = 0;
+        let (mut is_draining, mut said_goodbye) = (false, false);
         let mut recheck =
             interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -120,6 +121,7 @@ impl Session {
                     let is_idle =
                         matches!(&message.body, Some(Body::Heartbeat(v1::Heartbeat { running: 0, queued: 0, .. })));
                     if let Some(body) = message.body {
+                        is_draining |= matches!(body, Body::Draining(_));
                         self.take(body).await;
                     }
                     if is_idle && self.shared.membership.switch() == rondel_core::homes::Switch::Stopped {
@@ -127,7 +129,11 @@ impl Session {
                         break;
                     }
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    // It closes its side when nothing is in its hands any more and every result is acknowledged.
+                    said_goodbye = is_draining;
+                    break;
+                }
                 Ok(Some(Err(status))) => {
                     tracing::debug!(executor_id = %self.handle.executor, %status, "an executor's stream broke");
                     break;
@@ -139,7 +145,7 @@ impl Session {
                 }
             }
         }
-        self.close().await;
+        self.close(said_goodbye).await;
     }
 
     /// Whether its token would let it in again. A database that does not answer is no reason to send it away.
@@ -152,13 +158,16 @@ impl Session {
         }
     }
 
-    async fn close(self) {
+    async fn close(self, said_goodbye: bool) {
         let id = self.handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         self.shared.declared.leave(id, self.handle.number);
         drop(self.inner.events.send(Event::Left(id, self.handle.number)).await);
         if let Err(error) = self.shared.store.close_session(self.shared.membership.token(), id).await {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");
+        }
+        if said_goodbye {
+            drop(self.inner.events.send(Event::Gone(id)).await);
         }
     }
 

@@ -59,7 +59,9 @@ impl Desk {
             let key = RunKey::new(trigger.run_id, trigger.attempt);
             match self.judge(key, &trigger, origin) {
                 Answer::Accept => {
-                    self.runs.accept(RunContext::new(&self.setup, trigger, link.id));
+                    let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0);
+                    let begin_until = begin_within.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
+                    self.runs.accept(RunContext::new(&self.setup, trigger, link.id), begin_until);
                     replies.push(Item::Reply(reply(key, Kind::Accepted)));
                 }
                 Answer::Held => replies.push(Item::Reply(reply(key, Kind::Accepted))),
@@ -100,8 +102,21 @@ impl Desk {
         Answer::Accept
     }
 
+    /// Hands back what has been queued here for too long to begin: the server says why it did not run.
+    pub(crate) fn hand_back_expired(&mut self, now: Instant) {
+        // What nobody is told of would be taken for lost on the way.
+        if self.outbox.links().next().is_none() {
+            return;
+        }
+        for run in self.runs.take_expired(now) {
+            let refusal = Reply { fence_n: run.fencing_token().n, ..refusal(run.key(), RefusedWhy::Full) };
+            self.outbox.reply(run.link(), refusal);
+        }
+    }
+
     /// A run is over: its result is on its way, and its slot is free for the next.
     pub(crate) fn finish(&mut self, key: RunKey, result: v1::Result, now: Instant) -> Vec<RunContext> {
+        self.hand_back_expired(now);
         match self.runs.remove(key) {
             Some(run) => self.conclude(&run, result, now),
             None => self.runs.unstick(key),

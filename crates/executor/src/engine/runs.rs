@@ -12,6 +12,8 @@ pub(crate) struct Held {
     pub(crate) run: RunContext,
     /// Its place in the queue; `None` once it runs.
     place: Option<u64>,
+    /// When it has been queued for too long to begin.
+    begin_until: Option<Instant>,
     /// Since when it should end.
     overdue_since: Option<Instant>,
 }
@@ -78,13 +80,13 @@ impl Runs {
         self.running_count() < self.slots && self.queue.is_empty()
     }
 
-    /// Takes a run in, behind those that wait.
-    pub(crate) fn accept(&mut self, run: RunContext) {
+    /// Takes a run in, behind those that wait. It begins before the instant, if there is one, or not at all.
+    pub(crate) fn accept(&mut self, run: RunContext, begin_until: Option<Instant>) {
         let place = self.arrivals;
         self.arrivals += 1;
         *self.per_job.entry(run.job_id().get()).or_default() += 1;
         self.queue.insert(place, run.key());
-        self.held.insert(run.key(), Held { run, place: Some(place), overdue_since: None });
+        self.held.insert(run.key(), Held { run, place: Some(place), begin_until, overdue_since: None });
     }
 
     /// The runs that have a slot now and are to be started.
@@ -135,6 +137,16 @@ impl Runs {
         Some(held.run)
     }
 
+    /// Removes the runs that have been queued for too long to begin.
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<RunContext> {
+        let is_over = |key: &&RunKey| {
+            let held = self.held.get(key);
+            held.and_then(|held| held.begin_until).is_some_and(|until| until <= now)
+        };
+        let keys: Vec<RunKey> = self.queue.values().filter(is_over).copied().collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
     /// Removes the runs that have not started and of which `which` holds.
     pub(crate) fn remove_queued(&mut self, which: impl Fn(&RunContext) -> bool) -> Vec<RunContext> {
         let chosen = |key: &&RunKey| self.held.get(key).is_some_and(|held| which(&held.run));
@@ -179,7 +191,7 @@ mod tests {
     async fn queued_runs_start_in_the_order_of_their_arrival() {
         let mut runs = Runs::new(1);
         for (run_id, due) in [(1, 50), (2, 90), (3, 70), (4, 70)] {
-            runs.accept(run(run_id, due));
+            runs.accept(run(run_id, due), None);
         }
         let mut order = Vec::new();
         while !runs.is_empty() {
@@ -196,7 +208,7 @@ mod tests {
         let mut runs = Runs::new(2);
         for run_id in 0..6 {
             assert!(!runs.is_full());
-            runs.accept(run(run_id, 0));
+            runs.accept(run(run_id, 0), None);
             runs.take_startable(Instant::now());
         }
         assert!(runs.is_full());
@@ -209,8 +221,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_lasting_runs_are_announced_and_once() {
         let mut runs = Runs::new(9);
-        runs.accept(run(1, 0));
-        runs.accept(run(2, 0));
+        runs.accept(run(1, 0), None);
+        runs.accept(run(2, 0), None);
         runs.take_startable(Instant::now());
         runs.remove(RunKey::new(1, 1));
         let after = Duration::from_millis(500);
@@ -218,5 +230,18 @@ mod tests {
         tokio::time::advance(after).await;
         assert_eq!(ids(&runs.take_unannounced(Instant::now(), after)), [2]);
         assert!(runs.take_unannounced(Instant::now(), after).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_queued_for_too_long_does_not_begin() {
+        let mut runs = Runs::new(1);
+        let now = Instant::now();
+        let soon = Some(now + Duration::from_secs(1));
+        [(1, soon), (2, soon), (3, None)].into_iter().for_each(|(id, until)| runs.accept(run(id, 0), until));
+        assert_eq!(ids(&runs.take_startable(now)), [1]);
+        assert!(runs.take_expired(now).is_empty());
+        assert_eq!(ids(&runs.take_expired(now + Duration::from_secs(1))), [2], "what runs goes on");
+        runs.remove(RunKey::new(1, 1));
+        assert_eq!(ids(&runs.take_startable(now)), [3]);
     }
 }

@@ -47,6 +47,7 @@ impl SweepLoop {
     fn tick(&mut self, now: Instant) {
         self.ship_logs();
         let mut desk = self.engine.desk();
+        desk.hand_back_expired(now);
         desk.announce_started(now);
         desk.outbox.resend_due(now);
         desk.outbox.forget_logs(now);

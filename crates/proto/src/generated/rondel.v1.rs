@@ -225,6 +225,10 @@ pub struct Trigger {
     /// The span of the server's that sends it, as W3C Trace Context writes it; empty for none.
     #[prost(string, tag = "18")]
     pub traceparent: ::prost::alloc::string::String,
+    /// What is left of its queue time, counted from receipt: a run that has not begun by then is handed back as one for which
+    /// there was no room. 0 for no limit.
+    #[prost(int64, tag = "19")]
+    pub begin_within_ms: i64,
 }
 /// What became of triggers, in the order in which it happened.
 #[derive(Clone, PartialEq, ::prost::Message)]

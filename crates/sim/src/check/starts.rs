@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::run::BROADCAST;
 use rondel_core::spec::{OverlapPolicy, OverlapScope};
-use rondel_core::{JobId, RunId, RunStatus};
+use rondel_core::{JobId, RunId, RunStatus, Timestamp, Trigger};
 use rondel_proto::v1::result::Status;
 
 use super::Facts;
@@ -18,6 +18,9 @@ const CLOCK_SLACK: Duration = Duration::from_millis(5);
 const LONG_STOP_MS: u64 = 2_000;
 /// How long after the acknowledgement of an edit the old definition may still be at work.
 const EDIT_SLACK: Duration = Duration::from_millis(1_100);
+
+/// How long after its queue time a run may begin: a second until somebody looks, and the mark of an at-most-once run.
+const QUEUE_SLACK: Duration = Duration::from_millis(2_500);
 
 fn place(start: &Start) -> String {
     format!("run {} attempt {} on x{} at {} ms", start.run, start.attempt, start.executor, start.began_ms)
@@ -170,4 +173,33 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
         }
     }
     found
+}
+
+/// I12: no run begins later than its queue time after it was due. What a scan makes up for counts from then, and so does what was
+/// due while no server was there.
+pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
+    if !facts.has_steady_servers {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for start in &truth.starts {
+        let (Some(job), Some(run)) = (facts.jobs.get(&start.job), facts.runs.get(&start.run)) else { continue };
+        let is_made_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
+        // It came to an executor that stood still.
+        let was_asleep = truth
+            .stops
+            .iter()
+            .any(|(incarnation, from, _)| *incarnation == start.incarnation && *from <= start.began_ms);
+        let until = server_came(truth, start) + job.spec.queue_timeout + QUEUE_SLACK;
+        if start.at > until && !is_made_up && !was_asleep {
+            found.push(format!("I12 queue time: {}, due {}, could wait until {until}", place(start), start.due_at));
+        }
+    }
+    found
+}
+
+/// When a server was there for the run: at its instant, or when one came back since.
+fn server_came(truth: &Truth, start: &Start) -> Timestamp {
+    let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
+    truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at)
 }

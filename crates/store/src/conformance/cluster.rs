@@ -216,3 +216,24 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     let heard = of(store.sessions(end).await.unwrap());
     assert_eq!(heard.iter().map(|session| (session.token, session.is_open())).collect::<Vec<_>>(), [(next, true)]);
 }
+
+/// One that has ended in order has left every node, until it comes again.
+pub async fn who_has_ended_in_order_has_left(store: &dyn Store) {
+    let (a, b) = (join(store).await, join(store).await);
+    let start = store.now().await.unwrap();
+    let record = super::executor(app(store).await, start);
+    let left = async || -> Vec<bool> {
+        let sessions = store.witnesses(start).await.unwrap().into_iter();
+        sessions.filter(|session| session.executor == record.id).map(|session| session.has_left).collect()
+    };
+    assert!(store.open_session(a, &record).await.unwrap());
+    assert!(store.open_session(b, &record).await.unwrap());
+    assert_eq!(left().await, [false, false]);
+    store.close_session(a, record.id).await.unwrap();
+    store.leave_sessions(record.id).await.unwrap();
+    assert_eq!(left().await, [true, true]);
+    store.beat_sessions(b, &[record.id]).await.unwrap();
+    assert_eq!(left().await, [true, true], "a stream that is just closing");
+    assert!(store.open_session(a, &record).await.unwrap());
+    assert_eq!(left().await, [false, true]);
+}

@@ -249,3 +249,34 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     let requested = store.request_run(token, Run { cause: asked.id.get(), ..asked }).await.unwrap();
     assert_eq!(requested.node, other.node, "the job has another home");
 }
+
+/// A lease that is given back leaves what it did not send as never sent, marked or not.
+pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
+    let (token, other) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let before = at - Duration::from_secs(60);
+    let rows: Vec<Run> = (0..5).map(|offset| run(&job, token, before + Duration::from_secs(offset))).collect();
+    claim(store, token, &job, rows.clone()).await;
+    store.note_running(token, &[in_hand(&rows[0], "one")]).await.unwrap();
+    store.mark(token, &[in_hand(&rows[1], "one"), in_hand(&rows[2], "one")]).await.unwrap();
+    assert_eq!(store.shelve(other, &[]).await.unwrap(), 0, "they are not its own");
+    assert_eq!(store.shelve(token, &[rows[2].id, rows[3].id]).await.unwrap(), 2);
+    let state = async |run: &Run| {
+        let run = read(store, run.id).await;
+        (run.status, run.marked_at.is_some(), run.executor)
+    };
+    let one = Some("one".to_owned());
+    assert_eq!(state(&rows[0]).await, (RunStatus::Running, false, one.clone()));
+    assert_eq!(state(&rows[1]).await, (RunStatus::Waiting, false, None));
+    assert_eq!(state(&rows[2]).await, (RunStatus::Pending, true, one));
+    assert_eq!(state(&rows[3]).await, (RunStatus::Pending, false, None));
+    assert_eq!(state(&rows[4]).await, (RunStatus::Waiting, false, None));
+    store.release(token, Timestamp::EPOCH).await.unwrap();
+    let adopted = store.adopt(other, &[token.node], 10).await.unwrap().runs;
+    let of_it = |run: &Run| adopted.iter().find(|adopted| adopted.run.id == run.id).map(|adopted| adopted.run.status);
+    assert_eq!(of_it(&rows[1]), Some(RunStatus::Waiting), "nobody has to be asked about it");
+    assert_eq!(of_it(&rows[3]), Some(RunStatus::Running), "it may have been sent");
+    let woken: Vec<RunId> = store.take_waiting(other, at, 10).await.unwrap().into_iter().map(|run| run.id).collect();
+    assert_eq!(woken, [rows[1].id, rows[4].id]);
+}

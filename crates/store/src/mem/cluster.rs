@@ -138,7 +138,14 @@ impl Cluster for MemStore {
             record.first_seen_at = known.first_seen_at;
         }
         state.executors.insert(executor.id, record);
-        let session = Session { token, executor: executor.id, app: executor.app, last_seen_at: now, ended_at: None };
+        let session = Session {
+            token,
+            executor: executor.id,
+            app: executor.app,
+            last_seen_at: now,
+            ended_at: None,
+            has_left: false,
+        };
         state.sessions.insert((token.node, executor.id), session);
         Ok(true)
     }
@@ -164,6 +171,13 @@ impl Cluster for MemStore {
         if let Some(session) = session.filter(|session| session.token == token) {
             session.ended_at = session.ended_at.or(Some(now));
         }
+        Ok(())
+    }
+
+    async fn leave_sessions(&self, executor: ExecutorId) -> Result<()> {
+        let mut state = self.state();
+        let of_it = state.sessions.values_mut().filter(|session| session.executor == executor);
+        of_it.for_each(|session| session.has_left = true);
         Ok(())
     }
 

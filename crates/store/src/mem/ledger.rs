@@ -166,6 +166,25 @@ impl Ledger for MemStore {
         Ok(())
     }
 
+    async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
+        let mut state = self.state();
+        let is_unsent = |run: &Run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status == RunStatus::Pending
+                && !in_hand.contains(&run.id)
+        };
+        let unsent = state.open_of(is_unsent);
+        let count = unsent.len();
+        for mut run in unsent {
+            if run.marked_at.take().is_some() {
+                (run.executor, run.executor_id) = (None, None);
+            }
+            run.status = RunStatus::Waiting;
+            state.runs.insert(run.id, run);
+        }
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
     async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
         let mut state = self.state();
         for hand in runs {

@@ -66,8 +66,8 @@ const INSERT_SESSION: Statement = Statement {
 };
 const REOPEN_SESSION: Statement = Statement {
     name: "reopen_session",
-    text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL \
-           WHERE node_id = ? AND executor_id = ?",
+    text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL, \
+           has_left = 0 WHERE node_id = ? AND executor_id = ?",
 };
 /// A stream that outlived its lease is open again. (MySQL assigns in the order of the text: the epoch comes last.)
 const BEAT_SESSIONS: Statement = Statement {
@@ -80,24 +80,26 @@ const CLOSE_SESSION: Statement = Statement {
     text: "UPDATE executor_session SET ended_at_ms = {now} WHERE node_id = ? AND node_epoch = ? AND executor_id = ? \
            AND ended_at_ms IS NULL",
 };
+const LEAVE_SESSIONS: Statement =
+    Statement { name: "leave_sessions", text: "UPDATE executor_session SET has_left = 1 WHERE executor_id = ?" };
 const END_SESSIONS: Statement = Statement {
     name: "end_sessions",
     text: "UPDATE executor_session SET ended_at_ms = ? WHERE node_id = ? AND node_epoch = ? AND ended_at_ms IS NULL",
 };
 pub(super) const READ_SESSIONS: Statement = Statement {
     name: "read_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms FROM executor_session \
+    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms, has_left FROM executor_session \
            WHERE last_seen_at_ms >= ?",
 };
 pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     name: "read_ended_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms FROM executor_session \
+    text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
 /// To SQLite the cross join says that the few nodes come first.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
-    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms \
+    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left \
            FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.ended_at_ms IS NULL \
            AND heard.node_epoch = node.epoch AND node.lease_until_ms >= ?",
 };
@@ -219,6 +221,11 @@ impl Cluster for SqlStore {
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
         let query = Query::new(&CLOSE_SESSION).int(token.node.get()).int(token.epoch).int(executor.get());
         self.execute(query).await?;
+        Ok(())
+    }
+
+    async fn leave_sessions(&self, executor: ExecutorId) -> Result<()> {
+        self.execute(Query::new(&LEAVE_SESSIONS).int(executor.get())).await?;
         Ok(())
     }
 
@@ -382,6 +389,7 @@ fn session(row: &AnyRow) -> Result<Session> {
         app: AppId::new(columns.int("app_id")?),
         last_seen_at: columns.at("last_seen_at_ms")?,
         ended_at: columns.opt_at("ended_at_ms")?,
+        has_left: columns.int("has_left")? != 0,
     })
 }
 

@@ -58,6 +58,10 @@ impl Ledger for SqlStore {
         self.unmark_runs(token, runs).await
     }
 
+    async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
+        self.shelve_runs(token, in_hand).await
+    }
+
     async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
         self.write_running(token, runs).await
     }

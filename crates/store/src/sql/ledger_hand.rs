@@ -1,6 +1,6 @@
 //! Open runs on their way into an executor's hands: woken, marked, running, expanded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
@@ -47,6 +47,18 @@ const UNMARK_RUNS: Statement = Statement {
     name: "unmark_runs",
     text: "UPDATE run SET status = 'pending', started_at_ms = NULL, marked_at_ms = NULL, executor = NULL, executor_id = NULL \
            WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
+};
+const READ_OWN_PENDING: Statement = Statement {
+    name: "read_own_pending",
+    text: "SELECT id FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
+           AND status = 'pending' AND id > ? ORDER BY id LIMIT ?",
+};
+/// The executor of a shard, or of the attempt before, stays. (MySQL assigns in the order of the text: the mark comes last.)
+const SHELVE_RUNS: Statement = Statement {
+    name: "shelve_runs",
+    text: "UPDATE run SET status = 'waiting', executor = CASE WHEN marked_at_ms IS NULL THEN executor ELSE NULL END, \
+           executor_id = CASE WHEN marked_at_ms IS NULL THEN executor_id ELSE NULL END, marked_at_ms = NULL \
+           WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending'{end}",
 };
 const NOTE_RUNNING: Statement = Statement {
     name: "note_running",
@@ -107,6 +119,26 @@ impl SqlStore {
             }
             Ok(())
         })
+    }
+
+    pub(super) async fn shelve_runs(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
+        let in_hand: HashSet<i64> = in_hand.iter().map(|run| run.get()).collect();
+        let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
+        let (mut after, mut count) = (0, 0);
+        loop {
+            let query = Query::new(&READ_OWN_PENDING).int(token.node.get()).int(token.epoch).int(after).int(page);
+            let mut ids = Vec::with_capacity(CHUNK_MAX);
+            for row in self.rows(query).await? {
+                ids.push(Reader::new(&row, "run").int("id")?);
+            }
+            let Some(last) = ids.last().copied() else { return Ok(count) };
+            after = last;
+            ids.retain(|id| !in_hand.contains(id));
+            if !ids.is_empty() {
+                let query = Query::new(&SHELVE_RUNS).list(ids.iter().copied());
+                count += self.execute(query.int(token.node.get()).int(token.epoch)).await?;
+            }
+        }
     }
 
     pub(super) async fn write_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {

@@ -369,3 +369,26 @@ fn who_awaits_its_children_leaves_twice() {
     assert_eq!(leave(&mut gates, 11), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 1), [2]);
 }
+
+#[test]
+fn what_waits_for_its_turn_expires_by_its_own_instant() {
+    let serial = definition(&json!({"queue_timeout": "10s"}));
+    let mut gates = Gates::default();
+    let expired = |gates: &mut Gates, second| {
+        let taken = gates.take_expired(Timestamp::from_secs(second)).into_iter();
+        taken.map(|ready| ready.run.due_at.second()).collect::<Vec<_>>()
+    };
+    assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
+    for second in [8, 15, 22, 29] {
+        assert_eq!(enter(&mut gates, ready(second, &serial)), "queued");
+    }
+    assert_eq!(expired(&mut gates, 17), [] as [i64; 0]);
+    assert_eq!(expired(&mut gates, 18), [8]);
+    assert_eq!(leave(&mut gates, 1), [15], "its turn came before its time was over");
+    assert_eq!(expired(&mut gates, 60), [22, 29]);
+    assert!(gates.ends.is_empty() && gates.queued_count() == 0);
+    // What the server came to late counts from then on.
+    let late = ready(40, &serial).taken_up(Timestamp::from_secs(300));
+    assert_eq!(enter(&mut gates, late), "queued");
+    assert_eq!((expired(&mut gates, 309), expired(&mut gates, 310)), (vec![], vec![40]));
+}

@@ -1,0 +1,257 @@
+//! Ten minutes without executors, or without a server: what the ledger says of each fire afterwards, by overlap policy and
+//! misfire policy. The times are the real ones, on the simulated clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{JobSpec, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::check::{self, Facts};
+use crate::executor::ExecutorHost;
+use crate::faults::Hosts;
+use crate::node::NodeHost;
+use crate::profile::Profile;
+use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
+use crate::truth::Truth;
+use crate::world::World;
+
+/// Jobs of each overlap and misfire policy.
+const JOB_COUNT: usize = 20;
+const PERIOD: Duration = Duration::from_secs(15);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(40);
+const LENGTH: Duration = Duration::from_secs(600);
+/// How long all goes well, before and after.
+const BEFORE: Duration = Duration::from_secs(40);
+const AFTER: Duration = Duration::from_secs(50);
+/// Fires so close to the beginning or the end of the outage may be on either side of it.
+const EDGE: Duration = Duration::from_secs(8);
+/// How often a server is told to stop.
+const STOP_COUNT: u32 = 5;
+const STOP_PERIOD: Duration = Duration::from_secs(10);
+const OVERLAPS: [&str; 4] = ["serial", "discard", "cover", "allow"];
+const MISFIRES: [&str; 3] = ["skip", "once", "all"];
+
+/// Who is away for ten minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Away {
+    /// All executors.
+    Executors,
+    /// All executors, and in the midst of it the server starts again.
+    ExecutorsWithRestart,
+    /// The server.
+    Server,
+    /// The server, for some seconds: it was told to stop while runs were busy.
+    StoppedServer,
+}
+
+/// What the ledger says afterwards.
+#[derive(Clone, Debug, Default)]
+pub struct OutageReport {
+    /// What is wrong: rules of the checker that are broken, and what differs from the documents' table.
+    pub violations: Vec<String>,
+    /// How many fires of the outage have which verdict, by overlap policy, misfire policy and verdict. A row that stands for
+    /// several counts as many.
+    pub verdicts: BTreeMap<(String, String, String), i64>,
+    /// Rows of the ledger.
+    pub run_count: usize,
+}
+
+/// Lives such an outage, and compares the ledger with the documents' table.
+#[must_use]
+pub fn outage(away: Away, options: Options) -> OutageReport {
+    on_a_clock_of_its_own(options, live(away, options))
+}
+
+async fn live(away: Away, options: Options) -> OutageReport {
+    let world = World::new(1, Profile::steady(2, 300), options.is_told);
+    let nodes = vec![NodeHost::new(&world, 0)];
+    let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
+    let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
+    hosts.nodes.iter().for_each(NodeHost::start);
+    // A stop is looked at while runs wait for earlier ones of their jobs.
+    let (length, period, count) = match away {
+        Away::StoppedServer => (STOP_PERIOD * STOP_COUNT, Duration::from_secs(1), JOB_COUNT / 4),
+        Away::Executors | Away::ExecutorsWithRestart | Away::Server => (LENGTH, PERIOD, JOB_COUNT),
+    };
+    let ends_at = world.now() + BEFORE + length + AFTER;
+    create(&hosts, jobs(ends_at, period, count)).await;
+    hosts.executors.iter().for_each(ExecutorHost::start);
+    sleep(BEFORE).await;
+    let from = world.now();
+    match away {
+        Away::Executors | Away::ExecutorsWithRestart => {
+            hosts.executors.iter().for_each(|executor| executor.kill());
+            sleep(LENGTH / 2).await;
+            if away == Away::ExecutorsWithRestart {
+                let stopped_at = world.now();
+                hosts.nodes[0].kill();
+                sleep(Duration::from_secs(3)).await;
+                hosts.nodes[0].start();
+                world.truth().servers_away.push((stopped_at, world.now() + EDGE));
+            }
+            sleep(LENGTH / 2).await;
+            hosts.executors.iter().for_each(ExecutorHost::start);
+        }
+        Away::StoppedServer => {
+            for _ in 0..STOP_COUNT {
+                sleep(STOP_PERIOD / 2).await;
+                let stopped_at = world.now();
+                hosts.nodes[0].drain(Duration::from_secs(1));
+                sleep(STOP_PERIOD / 2).await;
+                hosts.nodes[0].start();
+                world.truth().servers_away.push((stopped_at, world.now() + EDGE));
+            }
+        }
+        Away::Server => {
+            hosts.nodes[0].kill();
+            sleep(LENGTH).await;
+            hosts.nodes[0].start();
+            world.truth().servers_away.push((from, world.now() + EDGE));
+        }
+    }
+    let until = world.now();
+    settle(&hosts, ends_at).await;
+    let facts = Facts::read(&world, ends_at).await;
+    let truth = world.truth();
+    let mut report = OutageReport { run_count: facts.runs.len(), ..OutageReport::default() };
+    report.violations = check::check(&facts, &truth);
+    match away {
+        Away::StoppedServer => report.violations.extend(lost_for_nothing(&facts, &truth)),
+        Away::Executors | Away::ExecutorsWithRestart | Away::Server => report.compare(&facts, away, (from, until)),
+    }
+    report
+}
+
+fn jobs(ends_at: Timestamp, period: Duration, count: usize) -> Vec<JobSpec> {
+    let mut specs = Vec::new();
+    for (overlap, misfire) in OVERLAPS.iter().flat_map(|overlap| MISFIRES.map(|misfire| (*overlap, misfire))) {
+        for index in 0..count {
+            let mut job = json!({
+                "name": format!("{overlap}-{misfire}-{index}"), "app": "app0", "handler": "h",
+                "schedule": {"every": format!("{}s", period.as_secs()), "end_at": ends_at.to_string()},
+                "overlap": {"policy": overlap}, "misfire": {"policy": misfire, "max": 100},
+                "queue_timeout": format!("{}s", QUEUE_TIMEOUT.as_secs()),
+            });
+            match index % 5 {
+                1 => job["delivery"] = json!("at_most_once"),
+                2 => job["route"] = json!("broadcast"),
+                3 => job["shards"] = json!(3),
+                4 => job["retry"] = json!({"max": 1, "backoff": "1s"}),
+                _ => {}
+            }
+            let spec = serde_json::from_value(job);
+            specs.push(spec.unwrap_or_else(|error| unreachable!("a bad job: {error}")));
+        }
+    }
+    specs
+}
+
+impl OutageReport {
+    fn compare(&mut self, facts: &Facts, away: Away, (from, until): (Timestamp, Timestamp)) {
+        for job in facts.jobs.values() {
+            let mut words = job.spec.name.split('-').map(str::to_owned);
+            let (Some(overlap), Some(misfire)) = (words.next(), words.next()) else { continue };
+            let is_fire = |run: &&Run| run.job == job.id && run.parent.is_none();
+            let mut fires: Vec<&Run> = facts.runs.values().filter(is_fire).collect();
+            fires.sort_by_key(|run| run.fire_at);
+            // What was open when the outage began ends in its own way.
+            let begins = from + QUEUE_TIMEOUT + EDGE;
+            let is_inside = |run: &&&Run| run.fire_at >= begins && run.fire_at < until - QUEUE_TIMEOUT - EDGE;
+            let expected = |run: &Run| match away {
+                Away::Server => is_as_missed(&misfire, run),
+                Away::Executors | Away::ExecutorsWithRestart | Away::StoppedServer => is_as_queued(&overlap, run, away),
+            };
+            for run in fires.iter().filter(is_inside) {
+                let verdict = verdict(run);
+                let key = (overlap.clone(), misfire.clone(), verdict.clone());
+                *self.verdicts.entry(key).or_default() += run.span_count;
+                if !expected(run) {
+                    self.violations.push(format!("table: {} of {} is {verdict}", job.spec.name, run.fire_at));
+                }
+            }
+            if away == Away::Server {
+                self.compare_missed(&job.spec.name, (&overlap, &misfire), &fires, (from, until));
+            } else if !fires
+                .iter()
+                .any(|run| run.fire_at + QUEUE_TIMEOUT > until && run.fire_at < until && has_run(run))
+            {
+                self.violations.push(format!("table: nothing of {} that could wait still has run", job.spec.name));
+            }
+        }
+    }
+
+    /// How many of the missed fires a server makes up for, and in how many rows it tells of the others.
+    fn compare_missed(
+        &mut self,
+        name: &str,
+        (overlap, misfire): (&str, &str),
+        fires: &[&Run],
+        (from, until): (Timestamp, Timestamp),
+    ) {
+        let made_up: Vec<&&Run> = fires.iter().filter(|run| run.trigger == Trigger::Misfire).collect();
+        let spans = fires.iter().filter(|run| run.span_count > 1).count();
+        let missed = usize::try_from((until - EDGE * 2).since(from).as_secs() / PERIOD.as_secs()).unwrap_or(0);
+        let is_right = match misfire {
+            "skip" => made_up.is_empty() && spans == 1,
+            "once" => made_up.len() == 1 && spans == 1,
+            _ => made_up.len() >= missed && spans == 0,
+        };
+        let ran = made_up.iter().filter(|run| has_run(run)).count();
+        let has_run = match (misfire, overlap) {
+            ("skip", _) => true,
+            // One after the other, however long that takes, or side by side.
+            (_, "serial" | "allow") => ran == made_up.len(),
+            _ => ran >= 1,
+        };
+        if !is_right || !has_run {
+            let what = format!("{} made up for, {ran} of them ran, {spans} spans, {missed} missed", made_up.len());
+            self.violations.push(format!("table: {name}: {what}"));
+        }
+    }
+}
+
+/// Runs that count as lost, or as perhaps begun, although no executor ever had them.
+fn lost_for_nothing(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let first = truth.starts.iter().filter(|start| start.attempt == 1);
+    let begun: BTreeSet<RunId> = first.map(|start| start.run).collect();
+    let is_lost = |run: &&Run| run.attempt > 1 || run.status == RunStatus::Unknown;
+    let lost = facts.runs.values().filter(is_lost).filter(|run| !run.is_root() && !begun.contains(&run.id));
+    lost.map(|run| format!("lost: run {} was never sent, and is {} with attempt {}", run.id, run.status, run.attempt))
+        .collect()
+}
+
+/// Whether it ran; or had its turn until a later one of its job took its place.
+fn has_run(run: &Run) -> bool {
+    let is_covered = run.reason == Some(Reason::Covered);
+    is_covered || matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut)
+}
+
+fn verdict(run: &Run) -> String {
+    match run.reason {
+        Some(reason) => format!("{}: {reason}", run.status),
+        None => run.status.to_string(),
+    }
+}
+
+/// What becomes of a fire that is older than its queue time when an executor comes.
+fn is_as_queued(overlap: &str, run: &Run, away: Away) -> bool {
+    let is_restart = run.reason == Some(Reason::Misfire) && away == Away::ExecutorsWithRestart;
+    let is_expected = match overlap {
+        "discard" => matches!(run.reason, Some(Reason::NoExecutor | Reason::Overlap)),
+        "cover" => run.reason == Some(Reason::Covered),
+        _ => run.reason == Some(Reason::NoExecutor),
+    };
+    run.status == RunStatus::Skipped && (is_expected || is_restart)
+}
+
+/// What becomes of a fire that no server saw.
+fn is_as_missed(misfire: &str, run: &Run) -> bool {
+    let is_skipped = run.status == RunStatus::Skipped;
+    match misfire {
+        "skip" | "once" => is_skipped && run.reason == Some(Reason::Misfire),
+        _ => run.trigger == Trigger::Misfire && (!is_skipped || run.reason != Some(Reason::Misfire)),
+    }
+}
