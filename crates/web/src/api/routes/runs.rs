@@ -49,11 +49,15 @@ pub(super) fn routes() -> Routes {
             "/api/v1/runs/{id}/retry",
             Operate,
             runs::retry,
-            Doc::new("Run it again", "A new run with the parameters of this one, which is its `parent`.")
+            Doc::new(
+                "Run it again",
+                "A new run with the parameters of this one, which is its `parent`. Refused with `invalid_body` where a caller replaced parameters \
+                 that the job's `overrides` do not allow any more.",
+            )
                 .json::<run_json::RunJson>(201, "The new run.")
                 .with("Location")
                 .reads(runs::CLIENT)
-                .refuses(&[Code::RunNotFinished, Code::ShardOfBroadcast, Code::JobDeleted]),
+                .refuses(&[Code::RunNotFinished, Code::ShardOfBroadcast, Code::JobDeleted, Code::InvalidBody]),
         )
         .get(
             "/api/v1/runs/{id}/logs",
