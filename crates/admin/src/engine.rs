@@ -33,7 +33,7 @@ use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::metrics::{self, Metrics};
 use crate::progress::{Progress, ProgressBoard};
-use crate::registry::{OnlineExecutor, Registry};
+use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::scheduler::heal::HealLoop;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::scan::ScanLoop;
@@ -304,6 +304,18 @@ impl Engine {
     #[must_use]
     pub fn online_executors(&self) -> Vec<OnlineExecutor> {
         self.shared.registry.all()
+    }
+
+    /// The names of the executors with a stream to this node.
+    #[must_use]
+    pub fn online_names(&self) -> Vec<OnlineName> {
+        self.shared.registry.names()
+    }
+
+    /// One of them, with all that it said of itself.
+    #[must_use]
+    pub fn online_executor(&self, id: rondel_core::ExecutorId) -> Option<OnlineExecutor> {
+        self.shared.registry.get(id)
     }
 
     /// What is wrong with the jobs that an app's code declares, as far as executors of it are connected to this node.

@@ -49,4 +49,4 @@ pub use engine::{Engine, Readiness, StartError};
 pub use lifecycle::{Lifecycle, Until};
 pub use metrics::METRICS_MEDIA_TYPE;
 pub use progress::Progress;
-pub use registry::{Handler, OnlineExecutor, ParamsSchema};
+pub use registry::{Handler, OnlineExecutor, OnlineName, ParamsSchema};

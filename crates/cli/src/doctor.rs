@@ -16,7 +16,7 @@ use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::paint::{Ink, Paint};
 use crate::terminal::harmless;
-use crate::{clock, output, run};
+use crate::{clock, list, output, run};
 
 /// A clock further off than this makes times on the screen misleading.
 const SKEW_MAX: Duration = Duration::from_secs(2);
@@ -171,7 +171,8 @@ fn versions(nodes: &Value) -> Check {
 }
 
 async fn executors(client: &Client) -> Check {
-    let found = match client.get(&["executors"], &[]).await.and_then(|body| body.value()) {
+    let all = list::read(client, "executors", &[], &list::BoundArgs::everything()).await;
+    let found = match all.and_then(|body| body.value()) {
         Ok(found) => found,
         Err(failure) => return wrong("executors", failure.message(), "see above"),
     };

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::client::{ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
+use crate::list;
 use crate::view::View;
 
 /// Executors.
@@ -23,7 +24,7 @@ pub(crate) struct ExecutorArgs {
 #[derive(Debug, Subcommand)]
 enum ExecutorCommand {
     /// List the executors
-    List,
+    List(list::BoundArgs),
 }
 
 const VIEW: View =
@@ -32,8 +33,8 @@ const VIEW: View =
 impl ExecutorArgs {
     /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
-        let ExecutorCommand::List = self.command;
-        VIEW.list(&self.client.client()?.get(&["executors"], &[]).await?, self.format)
+        let ExecutorCommand::List(bounds) = self.command;
+        VIEW.list(&list::read(&self.client.client()?, "executors", &[], &bounds).await?, self.format)
     }
 }
 

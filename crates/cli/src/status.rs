@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Body, Client, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::paint::{Ink, Paint};
 use crate::table::Table;
 use crate::terminal::harmless;
-use crate::{clock, output};
+use crate::{clock, list, output};
 
 /// How many runs of each kind are looked at.
 const LOOKED_AT: &str = "200";
@@ -46,7 +46,7 @@ impl StatusArgs {
         let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", LOOKED_AT)]).await;
         let seen = Seen {
             nodes: items(&client, &["nodes"], &[]).await?,
-            executors: items(&client, &["executors"], &[]).await?,
+            executors: items_of(&list::read(&client, "executors", &[], &list::BoundArgs::everything()).await?)?,
             running: runs("running").await?,
             waiting: runs("waiting").await?,
             failed: runs("failed,timed_out,unknown").await?,
@@ -70,8 +70,11 @@ impl StatusArgs {
 }
 
 async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<Value>, Failure> {
-    let body = client.get(path, query).await?.value()?;
-    Ok(body["items"].as_array().cloned().unwrap_or_default())
+    items_of(&client.get(path, query).await?)
+}
+
+fn items_of(body: &Body) -> Result<Vec<Value>, Failure> {
+    Ok(body.value()?["items"].as_array().cloned().unwrap_or_default())
 }
 
 impl Seen {

@@ -16,6 +16,8 @@ use crate::timetable::{Applied, Timetable};
 
 /// The longest parameters of a job, as JSON text.
 pub const PARAMS_LEN_MAX: usize = 64 * 1024;
+/// How many arrays and objects of parameters may lie inside of each other.
+pub const PARAMS_DEPTH_MAX: usize = 50;
 /// The most schedules that one job can have.
 pub const SCHEDULE_COUNT_MAX: usize = 20;
 const DESCRIPTION_LEN_MAX: usize = 1000;
@@ -76,9 +78,9 @@ impl Job {
         let mut errors = Vec::new();
         check_names(spec, &mut errors);
         let params = spec.params.to_string();
+        // What was kept before there was a bound for the depth stays a definition.
         if params.len() > PARAMS_LEN_MAX {
-            let message = format!("{} bytes of JSON; at most {PARAMS_LEN_MAX} are kept", params.len());
-            errors.push(FieldError::new("/params", message));
+            errors.push(FieldError::new("/params", params_too_long(params.len())));
         }
         if let Some(overrides) = &spec.overrides {
             overrides.check(&mut errors);
@@ -149,6 +151,35 @@ impl Job {
 /// The same question for a definition as it is written and as it is checked.
 pub(crate) const fn is_sharded(route: Route, shards: Option<u32>) -> bool {
     matches!(route, Route::Broadcast) || shards.is_some()
+}
+
+/// Whether parameters are small and flat enough to be kept, sent and checked.
+///
+/// # Errors
+/// A sentence with the size and the bound.
+pub fn check_params_size(params: &serde_json::Value) -> Result<(), String> {
+    let len = params.to_string().len();
+    if len > PARAMS_LEN_MAX {
+        return Err(params_too_long(len));
+    }
+    let depth = depth(params);
+    if depth > PARAMS_DEPTH_MAX {
+        return Err(format!("{depth} levels of arrays and objects; at most {PARAMS_DEPTH_MAX} are kept"));
+    }
+    Ok(())
+}
+
+fn params_too_long(len: usize) -> String {
+    format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept")
+}
+
+fn depth(value: &serde_json::Value) -> usize {
+    let deepest = match value {
+        serde_json::Value::Array(items) => items.iter().map(depth).max(),
+        serde_json::Value::Object(fields) => fields.values().map(depth).max(),
+        _ => return 0,
+    };
+    1 + deepest.unwrap_or_default()
 }
 
 fn check_names(spec: &JobSpec, errors: &mut Vec<FieldError>) {

@@ -224,6 +224,19 @@ pub struct ExecutorRecord {
     pub last_seen_at: Timestamp,
 }
 
+/// Which executor was seen when, without what it said of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenExecutor {
+    /// The incarnation.
+    pub id: ExecutorId,
+    /// Its app.
+    pub app: AppId,
+    /// Its stable name.
+    pub name: String,
+    /// When any node last heard of it.
+    pub last_seen_at: Timestamp,
+}
+
 /// A stream between a node and an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
@@ -332,6 +345,12 @@ pub trait Cluster {
 
     /// The executors of a namespace seen since `since`, by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;
+
+    /// The same by name alone: what lists page through.
+    async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>>;
+
+    /// Those of these incarnations that were seen since `since`, by app and name.
+    async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>>;
 }
 
 #[cfg(test)]

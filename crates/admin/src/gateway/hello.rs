@@ -5,23 +5,20 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
-use rondel_core::{AppId, ExecutorId, NamespaceId, RunId, name};
+use rondel_core::{AppId, ExecutorId, NamespaceId, RunId};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::{PROTOCOL, v1};
 use rondel_store::cluster::ExecutorRecord;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use super::Pass;
+use super::{Pass, bounds};
 use crate::declared::Said;
 use crate::dispatch::Report;
 use crate::engine::Shared;
 use crate::registry::OnlineExecutor;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-const SLOTS_MAX: u32 = 100_000;
-const HANDLER_COUNT_MAX: usize = 10_000;
-const LABEL_COUNT_MAX: usize = 100;
 
 /// An executor that may come in.
 #[derive(Debug)]
@@ -47,7 +44,8 @@ pub(super) async fn receive(
 }
 
 pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Result<Greeted, Status> {
-    check_form(&hello)?;
+    check_protocol(hello.protocol)?;
+    bounds::check(&hello)?;
     if shared.membership.switch() == Switch::Stopped {
         return Err(Status::unavailable(
             "this server is stopped by its switch; another one of the cluster takes executors",
@@ -103,9 +101,11 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     let id = ExecutorId::new(hello.incarnation);
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();
+    shared.registry.rows.admit((app.id, id), &hello, now, |id| shared.registry.is_online(id))?;
     let said = Said::new(&hello.declared);
-    let infos = hello.handler_infos.into_iter().map(|info| (info.name, info.params_schema));
-    let params_schemas = shared.registry.schemas.of_executor(&hello.name, infos);
+    let has_handler = |info: &v1::HandlerInfo| hello.handlers.contains(&info.name);
+    let infos = hello.handler_infos.into_iter().filter(has_handler).map(|info| (info.name, info.params_schema));
+    let params_schemas = shared.registry.schemas.of_executor(app.id, &hello.name, infos);
     let labels: BTreeMap<String, String> = hello.labels.into_iter().collect();
     let record = ExecutorRecord {
         id,
@@ -142,29 +142,6 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     let report =
         Report { held: refs(hello.held), finished: refs(hello.finished), predecessor: predecessor(hello.predecessor) };
     Ok(Greeted { online, record, report, said })
-}
-
-fn check_form(hello: &v1::Hello) -> Result<(), Status> {
-    check_protocol(hello.protocol)?;
-    let refuse = |field: &str, message: String| Err(Status::invalid_argument(format!("{field}: {message}")));
-    for (field, value) in [("namespace", &hello.namespace), ("app", &hello.app), ("name", &hello.name)] {
-        if let Err(message) = name::check(value) {
-            return refuse(field, message);
-        }
-    }
-    if hello.incarnation <= 0 {
-        return refuse("incarnation", format!("{} is not a positive number", hello.incarnation));
-    }
-    if !(1..=SLOTS_MAX).contains(&hello.slots) {
-        return refuse("slots", format!("{} is outside 1 to {SLOTS_MAX}", hello.slots));
-    }
-    if hello.handlers.len() > HANDLER_COUNT_MAX || hello.labels.len() > LABEL_COUNT_MAX {
-        return refuse("handlers", format!("at most {HANDLER_COUNT_MAX} handlers and {LABEL_COUNT_MAX} labels"));
-    }
-    match hello.handlers.iter().find_map(|handler| name::check_handler(handler).err()) {
-        Some(message) => refuse("handlers", message),
-        None => Ok(()),
-    }
 }
 
 /// An executor that does not answer fences would be waited for until it is lost.

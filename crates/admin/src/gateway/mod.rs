@@ -1,6 +1,7 @@
 //! The executors' door: one bidirectional gRPC stream per executor and node. It authenticates, introduces, translates,
 //! and decides nothing else.
 
+mod bounds;
 mod hello;
 mod log_readers;
 mod logs;
@@ -25,6 +26,7 @@ use crate::dispatch::Event;
 use crate::engine::Shared;
 use crate::lifecycle::{Lifecycle, Until};
 
+pub(crate) use bounds::AppRows;
 pub use log_readers::LogReader;
 pub(crate) use log_readers::LogReaders;
 pub(crate) use logs::{LogItem, LogLoop, LogWriter};
@@ -145,7 +147,7 @@ impl GatewayService {
         // each through the store is.
         let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await?;
-        let who = format!("{}/{}/{} at {peer}", hello.namespace, hello.app, hello.name);
+        let who = bounds::who(&hello, peer);
         let greeted = hello::check(&inner.shared, hello, pass).await.map_err(|status| inner.refuse(&who, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
         let session = session::Session::open(inner, greeted, sender, (number, pass)).await?;

@@ -1,6 +1,6 @@
 //! Parameters of one run: held against what the job lets callers replace, and against its handler's schema.
 
-use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_core::job::check_params_size;
 use rondel_core::overrides::Overrides;
 use rondel_core::{FieldError, JobSpec, NamespaceId, Run};
 use rondel_store::StoreError;
@@ -33,9 +33,7 @@ impl Engine {
     /// # Errors
     /// [`JobError::Invalid`] with a complaint for each parameter that may not be replaced or that the handler would refuse.
     pub fn run_params(&self, record: &JobRecord, given: &Value) -> Result<Option<RunParams>, JobError> {
-        let len = given.to_string().len();
-        if len > PARAMS_LEN_MAX {
-            let message = format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept");
+        if let Err(message) = check_params_size(given) {
             return Err(JobError::Invalid(vec![FieldError::new("/params", message)]));
         }
         let spec = &record.spec;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rondel_core::job::PARAMS_LEN_MAX;
+use rondel_core::job::{PARAMS_LEN_MAX, check_params_size};
 use rondel_core::overrides::Overrides;
 use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, agent_handlers};
 use serde_json::Value;
@@ -73,8 +73,12 @@ impl Engine {
         // A job without a schedule may get its parameters when it is triggered, unless no caller may give any.
         let takes_params = *spec.effective_overrides() != Overrides::None;
         let is_told_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
+        // What is too long was refused with the rest of the definition.
         if !is_judged || is_told_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
             return Vec::new();
+        }
+        if let Err(message) = check_params_size(&spec.params) {
+            return vec![FieldError::new("/params", message)];
         }
         if self.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none() {
             return agent_handlers::missing(&spec.handler, &spec.params).into_iter().collect();

@@ -1,12 +1,15 @@
 //! Who is online: a stream is a fact, so the registry is in memory, one per node. The store's session rows tell the
 //! other nodes.
 
+mod schema_cost;
 mod schemas;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
+
+use crate::gateway::AppRows;
 
 pub use schemas::ParamsSchema;
 pub(crate) use schemas::{SchemaPool, Schemas, agreed};
@@ -46,6 +49,21 @@ pub struct OnlineExecutor {
     pub draining: bool,
 }
 
+/// Which executor is online, in no order.
+#[derive(Clone, Debug)]
+pub struct OnlineName {
+    /// Its incarnation.
+    pub id: ExecutorId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// Its app.
+    pub app: AppId,
+    /// The app's name.
+    pub app_name: String,
+    /// Its stable name.
+    pub name: String,
+}
+
 impl OnlineExecutor {
     /// Whether runs of this handler may go to it.
     pub(crate) fn takes(&self, handler: &str) -> bool {
@@ -68,6 +86,7 @@ pub struct Handler {
 pub(crate) struct Registry {
     online: RwLock<HashMap<ExecutorId, OnlineExecutor>>,
     pub(crate) schemas: SchemaPool,
+    pub(crate) rows: AppRows,
 }
 
 impl Registry {
@@ -81,6 +100,10 @@ impl Registry {
 
     pub(crate) fn get(&self, id: ExecutorId) -> Option<OnlineExecutor> {
         self.online.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    pub(crate) fn is_online(&self, id: ExecutorId) -> bool {
+        self.online.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
     }
 
     pub(crate) fn heard(&self, id: ExecutorId, now: Timestamp, running: Option<u32>) {
@@ -133,6 +156,19 @@ impl Registry {
             }
         };
         names.into_iter().map(handler).collect()
+    }
+
+    /// The names of everyone online, without what they said of themselves.
+    pub(crate) fn names(&self) -> Vec<OnlineName> {
+        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let name = |one: &OnlineExecutor| OnlineName {
+            id: one.id,
+            namespace: one.namespace,
+            app: one.app,
+            app_name: one.app_name.clone(),
+            name: one.name.clone(),
+        };
+        online.values().map(name).collect()
     }
 
     /// Everyone online, by app and name.

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::{JsonType, PatternOptions, ValidationError, Validator};
-use rondel_core::FieldError;
+use rondel_core::{AppId, FieldError};
 use serde_json::{Map, Value};
+
+use super::schema_cost::{Affordable, affordable, unsupported};
 
 /// The longest schema that is kept.
 const SCHEMA_LEN_MAX: usize = 64 * 1024;
@@ -16,8 +18,14 @@ const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
 const COMPLAINT_COUNT_MAX: usize = 50;
 /// How much of a value a complaint shows, in characters.
 const SHOWN_LEN_MAX: usize = 100;
-/// How much memory one pattern of a schema may take.
-const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+/// How much is kept of the executors of one app that are connected to this server; what several say alike counts once.
+const APP_LEN_MAX: usize = 2 * 1024 * 1024;
+/// How much memory the patterns of a schema may take together.
+const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The longest complaint, in characters: one about a choice repeats those about its branches.
+const MESSAGE_LEN_MAX: usize = 1_000;
+/// What is wrong is collected by one check at a time: each may take [`super::schema_cost`]'s memory.
+static COLLECTING: Mutex<()> = Mutex::new(());
 /// What the executor fills in: nobody else knows what will stand there.
 const SECRET: &str = "{{secret.";
 /// What the server adds to the parameters of a run that follows from others.
@@ -30,13 +38,16 @@ pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 #[derive(Debug)]
 pub struct ParamsSchema {
     document: Value,
-    /// Compiled at the first use; `None` for one that cannot be.
+    pattern_count: usize,
+    /// Compiled at the first use; `None` for one that cannot be. Patterns take much memory: a schema with patterns is
+    /// compiled for each check.
     validator: OnceLock<Option<Validator>>,
 }
 
 impl ParamsSchema {
     fn new(document: Value) -> Self {
-        Self { document, validator: OnceLock::new() }
+        let pattern_count = pattern_count(&document);
+        Self { document, pattern_count, validator: OnceLock::new() }
     }
 
     /// The schema as it was declared.
@@ -48,7 +59,14 @@ impl ParamsSchema {
     /// What is wrong with `params`; nothing for a schema that is itself wrong. `is_follower` for a job that follows from
     /// others: what it is told of them under `parents` is not in its definition.
     pub(crate) fn complaints(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
-        let Some(validator) = self.validator.get_or_init(|| self.compile()) else { return Vec::new() };
+        let made;
+        let validator = if self.pattern_count == 0 {
+            self.validator.get_or_init(|| self.compile())
+        } else {
+            made = self.compile();
+            &made
+        };
+        let Some(validator) = validator else { return Vec::new() };
         // What is no object is wrapped in one for a run that follows.
         if is_follower && !(params.is_object() || params.is_null()) {
             return Vec::new();
@@ -57,18 +75,46 @@ impl ParamsSchema {
         if let Some(fields) = params.as_object_mut().filter(|_| is_follower) {
             fields.remove(PARENTS);
         }
+        let mut allowed = affordable(&self.document, &params);
         // The SDK reads no parameters as an empty object where the handler wants fields.
-        if params.is_null() && !validator.is_valid(&params) {
+        if params.is_null() && allowed != Affordable::Nothing && !validator.is_valid(&params) {
             params = Value::Object(Map::new());
+            allowed = affordable(&self.document, &params);
         }
+        match allowed {
+            Affordable::Details => self.details(validator, &params, is_follower),
+            // Whether the verdict hangs on what is filled in later cannot be told without the details.
+            Affordable::Verdict if is_follower || has_secret(&params) || validator.is_valid(&params) => Vec::new(),
+            Affordable::Verdict => vec![FieldError::new(
+                "/params",
+                "do not fit the handler's schema; they are too large or too deep for it to say where",
+            )],
+            Affordable::Nothing => vec![FieldError::new(
+                "/params",
+                "are too large or too deep for the handler's schema: checking them takes too many steps. Use smaller \
+                 parameters, or a schema without choices that contain themselves",
+            )],
+        }
+    }
+
+    fn details(&self, validator: &Validator, params: &Value, is_follower: bool) -> Vec<FieldError> {
+        if validator.is_valid(params) {
+            return Vec::new();
+        }
+        let _turn = COLLECTING.lock().unwrap_or_else(PoisonError::into_inner);
         let is_excused = |error: &ValidationError<'_>| is_of_secrets(error) || (is_follower && is_of_parents(error));
-        let errors = validator.iter_errors(&params).filter(|error| !is_excused(error)).take(COMPLAINT_COUNT_MAX);
+        let errors = validator.iter_errors(params).filter(|error| !is_excused(error)).take(COMPLAINT_COUNT_MAX);
         errors.flat_map(|error| self.complaint(&error)).take(COMPLAINT_COUNT_MAX).collect()
     }
 
     fn compile(&self) -> Option<Validator> {
+        if let Some(reason) = unsupported(&self.document) {
+            tracing::warn!(reason, "a handler's params schema cannot be used; its params are not checked");
+            return None;
+        }
         // A pattern is matched in linear time, and nothing is fetched from elsewhere.
-        let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX);
+        let bytes_max = PATTERN_BYTES_MAX / self.pattern_count.max(1);
+        let patterns = PatternOptions::regex().size_limit(bytes_max).dfa_size_limit(bytes_max);
         let made = jsonschema::options().with_pattern_options(patterns).build(&self.document);
         made.inspect_err(|error| {
             tracing::warn!(%error, "a handler's params schema cannot be used; its params are not checked");
@@ -113,9 +159,9 @@ impl ParamsSchema {
             let deeper = one.pointer.strip_prefix(place).unwrap_or_default();
             if deeper.is_empty() { one.message } else { format!("{deeper} {}", one.message) }
         };
-        let choices: Vec<_> = branches.map(relative).collect();
+        let choices: Vec<_> = branches.take(COMPLAINT_COUNT_MAX).map(relative).collect();
         let message = format!("{} fits none of its choices: {}", shown(error.instance()), choices.join("; "));
-        vec![FieldError::new(place, message)]
+        vec![FieldError::new(place, cut(&message, MESSAGE_LEN_MAX))]
     }
 
     /// The fields that there are beside an unknown one.
@@ -132,27 +178,37 @@ impl ParamsSchema {
     }
 }
 
-/// The schemas in use, each once, whoever declares it.
+/// The schemas in use, each once per app, whichever executor declares it.
 #[derive(Debug, Default)]
-pub(crate) struct SchemaPool(Mutex<HashMap<String, Weak<ParamsSchema>>>);
+pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
+
+/// Of one app, by text.
+type Pool = HashMap<String, Weak<ParamsSchema>>;
 
 impl SchemaPool {
     /// The schemas of an executor, by handler and text. What is too long or no schema is left out, with a line in the log.
-    pub(crate) fn of_executor(&self, executor: &str, infos: impl IntoIterator<Item = (String, String)>) -> Schemas {
+    pub(crate) fn of_executor(
+        &self,
+        app: AppId,
+        executor: &str,
+        infos: impl IntoIterator<Item = (String, String)>,
+    ) -> Schemas {
         let mut left = SCHEMAS_LEN_MAX;
         let mut kept = BTreeMap::new();
-        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.retain(|_, schema| schema.strong_count() > 0);
-        for (handler, text) in infos {
-            if text.is_empty() {
-                continue;
-            }
-            if text.len() > SCHEMA_LEN_MAX.min(left) {
-                let len = text.len();
-                tracing::warn!(executor, handler, len, "a handler's params schema is too long and ignored");
-                continue;
-            }
+        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
+        pools.retain(|_, pool| !pool.is_empty());
+        let pool = pools.entry(app).or_default();
+        let mut app_left = APP_LEN_MAX.saturating_sub(pool.keys().map(String::len).sum());
+        for (handler, text) in infos.into_iter().filter(|(_, text)| !text.is_empty()) {
             let known = pool.get(&text).and_then(Weak::upgrade);
+            let len_max = SCHEMA_LEN_MAX.min(left).min(if known.is_some() { usize::MAX } else { app_left });
+            if text.len() > len_max {
+                let len = text.len();
+                tracing::warn!(executor, handler, len, len_max, "a handler's params schema is too long and ignored");
+                continue;
+            }
+            let is_new = known.is_none();
             let schema = match known.map_or_else(|| read(&text), Ok) {
                 Ok(schema) => schema,
                 Err(reason) => {
@@ -166,10 +222,23 @@ impl SchemaPool {
                 }
             };
             left -= text.len();
+            app_left -= if is_new { text.len() } else { 0 };
             pool.insert(text, Arc::downgrade(&schema));
             kept.insert(handler, schema);
         }
         Arc::new(kept)
+    }
+}
+
+fn pattern_count(document: &Value) -> usize {
+    match document {
+        Value::Array(items) => items.iter().map(pattern_count).sum(),
+        Value::Object(fields) => {
+            let own = usize::from(fields.get("pattern").is_some_and(Value::is_string));
+            let named = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+            own + named + fields.values().map(pattern_count).sum::<usize>()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
@@ -234,7 +303,7 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
 
 /// The library's sentence, with the value cut: what would be right stands behind it.
 fn sentence(error: &ValidationError<'_>) -> String {
-    error.masked_with(shown(error.instance())).to_string()
+    cut(&error.masked_with(shown(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }
 
 fn shown(value: &Value) -> String {
@@ -254,4 +323,4 @@ fn below(pointer: &str, field: &str) -> String {
 
 #[cfg(test)]
 #[path = "schemas_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -2,6 +2,10 @@ use serde_json::json;
 
 use super::*;
 
+pub(in super::super) fn schema_of(document: Value) -> ParamsSchema {
+    ParamsSchema::new(document)
+}
+
 fn schema() -> ParamsSchema {
     ParamsSchema::new(json!({
         "type": "object",
@@ -119,21 +123,38 @@ fn a_schema_that_is_wrong_refuses_nothing() {
 
 #[test]
 fn schemas_are_bounded_and_shared() {
+    const APP: AppId = AppId::new(1);
     let pool = SchemaPool::default();
     let text = r#"{"type":"string"}"#;
     let padded = |len: usize| format!("{{\"description\":\"{}\"}}", "x".repeat(len));
     let infos =
         [("a", text.to_owned()), ("long", padded(SCHEMA_LEN_MAX)), ("bad", "{".to_owned()), ("none", String::new())];
-    let one = pool.of_executor("one", infos.map(|(name, text)| (name.to_owned(), text)));
+    let one = pool.of_executor(APP, "one", infos.map(|(name, text)| (name.to_owned(), text)));
     assert_eq!(one.keys().collect::<Vec<_>>(), ["a"]);
-    let two = pool.of_executor("two", [("b".to_owned(), text.to_owned())]);
+    let two = pool.of_executor(APP, "two", [("b".to_owned(), text.to_owned())]);
     assert!(Arc::ptr_eq(&one["a"], &two["b"]));
-    let many = (0..100).map(|n| (format!("h{n}"), padded(SCHEMA_LEN_MAX - 1024 - n)));
-    let many = pool.of_executor("many", many);
-    assert!((10..=17).contains(&many.len()), "{}", many.len());
-    drop((one, two, many));
-    pool.of_executor("three", []);
-    assert!(pool.0.lock().unwrap().is_empty(), "what nobody has is forgotten");
+    let many = |from: usize| (from..from + 100).map(move |n| (format!("h{n}"), padded(SCHEMA_LEN_MAX - 1024 - n)));
+    let first = pool.of_executor(APP, "many", many(0));
+    assert!((10..=17).contains(&first.len()), "{}", first.len());
+    // What another executor says alike costs nothing; what is new counts for the whole app.
+    assert_eq!(pool.of_executor(APP, "alike", many(0)).len(), first.len());
+    let (second, third) = (pool.of_executor(APP, "more", many(100)), pool.of_executor(APP, "more", many(200)));
+    assert!(first.len() + second.len() <= 2 * 17 && third.is_empty(), "{} {}", second.len(), third.len());
+    assert_eq!(pool.of_executor(AppId::new(2), "other", many(200)).len(), first.len());
+    drop((one, two, first, second, third));
+    pool.of_executor(APP, "four", []);
+    assert_eq!(pool.0.lock().unwrap().values().map(HashMap::len).sum::<usize>(), 0, "what nobody has is forgotten");
+}
+
+#[test]
+fn patterns_share_one_bound() {
+    let patterns = |count: usize| {
+        let all = (0..count).map(|n| json!({"pattern": format!("^[a-z]{{{}}}$", 1_000 + n)})).collect::<Vec<_>>();
+        schema_of(json!({"allOf": all}))
+    };
+    assert_eq!((patterns(3).pattern_count, patterns(500).pattern_count), (3, 500));
+    assert!(!patterns(3).complaints(&json!("x"), false).is_empty());
+    assert!(patterns(500).complaints(&json!("x"), false).is_empty(), "it cannot be compiled, and refuses nothing");
 }
 
 #[test]

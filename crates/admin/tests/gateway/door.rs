@@ -206,3 +206,41 @@ async fn a_run_that_goes_on_past_its_deadline_is_given_up() {
     assert_ne!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
+
+/// Everything in a hello is stored, kept in memory and listed.
+#[tokio::test]
+async fn what_an_executor_says_of_itself_is_bounded_and_the_refusal_names_field_value_and_bound() {
+    let world = World::start().await;
+    let token = Some(&world.token);
+    let labels = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into_iter().collect();
+    let names = |count: usize| (0..count).map(|n| format!("{n:099}")).collect::<Vec<String>>();
+    let long = "x".repeat(1_000_000);
+    for (bad, field, value, bound) in [
+        (v1::Hello { labels: labels(&long, "v"), ..hello("a", 1) }, "labels:", "xxx…", "at most 100"),
+        (v1::Hello { labels: labels("zone", &long), ..hello("a", 1) }, "labels: zone:", "xxx…", "at most 200"),
+        (
+            v1::Hello { labels: (0..101).map(|n| (n.to_string(), String::new())).collect(), ..hello("a", 1) },
+            "labels:",
+            "there are 101",
+            "at most 100",
+        ),
+        (v1::Hello { sdk_version: long.clone(), ..hello("a", 1) }, "sdk_version:", "1000000 bytes", "at most 100"),
+        (v1::Hello { handlers: vec![long.clone()], ..hello("a", 1) }, "handlers:", "xxx…", ""),
+        (v1::Hello { handlers: names(1_001), ..hello("a", 1) }, "handlers:", "there are 1001", "at most 1000"),
+        (v1::Hello { handlers: names(900), ..hello("a", 1) }, "handlers:", "91800 bytes", "at most 65536"),
+        (hello(&long, 1), "name:", "xxx…", ""),
+    ] {
+        let (code, message) = refusal(&world, token, bad).await;
+        assert_eq!(code, Code::InvalidArgument, "{message}");
+        assert!(message.starts_with(field) && message.contains(value) && message.contains(bound), "{message}");
+        assert!(message.len() < 500, "{}", message.len());
+    }
+    let full = v1::Hello {
+        handlers: names(600),
+        labels: labels(&"k".repeat(100), &"v".repeat(200)),
+        sdk_version: "v".repeat(100),
+        ..hello("a", 1)
+    };
+    assert_eq!(refusal(&world, token, full).await.0, Code::Ok);
+    world.end().await;
+}

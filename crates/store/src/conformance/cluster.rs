@@ -205,7 +205,15 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     let found = executors.iter().find(|executor| executor.id == record.id).unwrap();
     assert!(found.last_seen_at >= middle);
     assert_eq!(*found, ExecutorRecord { slots: 9, last_seen_at: found.last_seen_at, ..record.clone() });
+    let seen = store.seen_executors(DEFAULT, middle).await.unwrap();
+    let names = |all: &[ExecutorRecord]| all.iter().map(|one| (one.id, one.app, one.name.clone())).collect::<Vec<_>>();
+    assert_eq!(seen.iter().map(|one| (one.id, one.app, one.name.clone())).collect::<Vec<_>>(), names(&executors));
+    let by_id = store.executors_by_id(&[record.id, ExecutorId::new(1)], middle).await.unwrap();
+    assert_eq!((by_id.len(), by_id.first()), (1, Some(found)));
+    assert!(store.executors_by_id(&[], middle).await.unwrap().is_empty());
     let later = store.now().await.unwrap() + Duration::from_secs(1);
+    assert!(store.seen_executors(DEFAULT, later).await.unwrap().is_empty());
+    assert!(store.executors_by_id(&[record.id], later).await.unwrap().is_empty());
     assert!(store.executors(DEFAULT, later).await.unwrap().is_empty());
 
     // The node took its next lease, and the stream is still open.

@@ -8,7 +8,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 
 use super::{MemStore, StoredNode, size};
 use crate::cluster::{
-    ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, may_renew, next_ordinal,
+    ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count, may_renew, next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
@@ -198,15 +198,33 @@ impl Cluster for MemStore {
     }
 
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
+        Ok(self.executors_seen(since, |executor| executor.namespace == namespace))
+    }
+
+    async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
+        let seen = |one: ExecutorRecord| {
+            let ExecutorRecord { id, app, name, last_seen_at, .. } = one;
+            SeenExecutor { id, app, name, last_seen_at }
+        };
+        Ok(self.executors(namespace, since).await?.into_iter().map(seen).collect())
+    }
+
+    async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>> {
+        Ok(self.executors_seen(since, |executor| ids.contains(&executor.id)))
+    }
+}
+
+impl MemStore {
+    fn executors_seen(&self, since: Timestamp, is_wanted: impl Fn(&ExecutorRecord) -> bool) -> Vec<ExecutorRecord> {
         let state = self.state();
         let seen = |executor: &ExecutorRecord| {
             let sessions = state.sessions.values().filter(|session| session.executor == executor.id);
             let last_seen_at = sessions.map(|session| session.last_seen_at).max().filter(|at| *at >= since)?;
             Some(ExecutorRecord { last_seen_at, ..executor.clone() })
         };
-        let all = state.executors.values().filter(|executor| executor.namespace == namespace);
+        let all = state.executors.values().filter(|executor| is_wanted(executor));
         let mut executors: Vec<ExecutorRecord> = all.filter_map(seen).collect();
         executors.sort_by(|a, b| (a.app, &a.name, a.id).cmp(&(b.app, &b.name, b.id)));
-        Ok(executors)
+        executors
     }
 }

@@ -11,8 +11,8 @@ use super::dialect::Dialect;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
 use crate::cluster::{
-    Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, Session, lease_count, newest_of_each,
-    next_ordinal,
+    Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count,
+    newest_of_each, next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
@@ -110,6 +110,22 @@ pub(super) const READ_EXECUTORS: Statement = Statement {
            executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
            FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
            JOIN executor ON executor.id = seen.executor_id WHERE executor.namespace_id = ? \
+           ORDER BY executor.app_id, executor.name, executor.id",
+};
+const READ_SEEN_EXECUTORS: Statement = Statement {
+    name: "read_seen_executors",
+    text: "SELECT executor.id, executor.app_id, executor.name, seen.at_ms FROM (SELECT executor_id, \
+           MAX(last_seen_at_ms) AS at_ms FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
+           JOIN executor ON executor.id = seen.executor_id WHERE executor.namespace_id = ? \
+           ORDER BY executor.app_id, executor.name, executor.id",
+};
+const READ_EXECUTORS_BY_ID: Statement = Statement {
+    name: "read_executors_by_id",
+    text: "SELECT executor.id, executor.namespace_id, executor.app_id, executor.name, executor.predecessor_id, \
+           executor.sdk_version, executor.labels, executor.weight, executor.slots, executor.handlers, \
+           executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
+           FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
+           JOIN executor ON executor.id = seen.executor_id WHERE executor.id {in_list} \
            ORDER BY executor.app_id, executor.name, executor.id",
 };
 
@@ -246,6 +262,29 @@ impl Cluster for SqlStore {
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
         let query = Query::new(&READ_EXECUTORS).at(since).int(namespace.get());
         self.rows(query).await?.iter().map(executor).collect()
+    }
+
+    async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
+        let query = Query::new(&READ_SEEN_EXECUTORS).at(since).int(namespace.get());
+        let seen = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "executor");
+            Ok(SeenExecutor {
+                id: ExecutorId::new(columns.int("id")?),
+                app: AppId::new(columns.int("app_id")?),
+                name: columns.text("name")?,
+                last_seen_at: columns.at("last_seen_at_ms")?,
+            })
+        };
+        self.rows(query).await?.iter().map(seen).collect()
+    }
+
+    async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>> {
+        let mut found = Vec::new();
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_EXECUTORS_BY_ID).at(since).list(chunk.iter().map(|id| id.get()));
+            found.extend(self.rows(query).await?.iter().map(executor).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(found)
     }
 }
 

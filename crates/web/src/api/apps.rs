@@ -90,7 +90,7 @@ impl FromRequestParts<Web> for AppName {
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
     apps.retain(|app| call.sees(app.id));
-    let online = call.engine().online_executors();
+    let online = call.engine().online_names();
     let count = |app: AppId| online.iter().filter(|executor| executor.app == app).count();
     let switches: BTreeMap<AppId, Switch> = call.engine().store().app_switches().await?.into_iter().collect();
     let state = |app: AppId| switches.get(&app).copied().unwrap_or(Switch::Active);
@@ -137,7 +137,7 @@ async fn state_of(call: &Call, app: AppId) -> Result<Switch, Problem> {
 }
 
 fn executor_count(call: &Call, app: AppId) -> usize {
-    call.engine().online_executors().iter().filter(|executor| executor.app == app).count()
+    call.engine().online_names().iter().filter(|executor| executor.app == app).count()
 }
 
 /// The handlers that executors online have in an app.

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use super::{Page, PageQuery};
 use crate::app::Web;
 use crate::body::{JsonBody, TextBody, read, read_value, refuse_value};
 use crate::call::{Call, forbidden, quoted};
@@ -44,19 +44,6 @@ impl FromRequestParts<Web> for CalendarName {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
         path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::CalendarNotFound, "the path has no readable name"))
-    }
-}
-
-/// The query of a list.
-#[derive(Debug)]
-pub(super) struct PageQuery {
-    limit: u32,
-    cursor: Option<String>,
-}
-
-impl FromQuery for PageQuery {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
     }
 }
 

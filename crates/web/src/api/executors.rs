@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::OnlineExecutor;
+use rondel_admin::{OnlineExecutor, OnlineName};
 use rondel_core::{AppId, ExecutorId, Timestamp};
 use rondel_store::cluster::ExecutorRecord;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Page;
+use super::{Page, PageQuery};
 use crate::call::Call;
+use crate::cursor::Listing;
 use crate::frame::json;
 use crate::problem::Problem;
 
@@ -42,41 +43,84 @@ pub(crate) struct ExecutorJson {
     pub(crate) last_seen_at: Timestamp,
 }
 
-pub(super) async fn list(call: Call) -> Result<Response, Problem> {
-    json(StatusCode::OK, &Page { items: all(&call).await?, next_cursor: None })
+/// Where a list of executors stands: app, name and incarnation.
+pub(crate) type Position = (String, String, ExecutorId);
+
+pub(super) async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
+    let listing = Listing::new("executors", call.namespace.id);
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
+    let (items, next) = page(&call, after, call.query.limit).await?;
+    json(StatusCode::OK, &Page { items, next_cursor: next.map(|last| listing.cursor(last)) })
 }
 
-/// Those that are online, and those that were until not long ago.
-pub(crate) async fn all<Q>(call: &Call<Q>) -> Result<Vec<ExecutorJson>, Problem> {
+/// Those that are online, and those that were until not long ago, by app and name; and where the next page begins.
+pub(crate) async fn page<Q>(
+    call: &Call<Q>,
+    after: Option<Position>,
+    limit: u32,
+) -> Result<(Vec<ExecutorJson>, Option<Position>), Problem> {
     let store = call.engine().store();
-    let now = call.engine().now();
-    let online = call.engine().online_executors();
-    let mut items: Vec<ExecutorJson> = online
+    let since = call.engine().now() - SHOWN_FOR;
+    let mut all = shown(call, since).await?;
+    all.sort_by(|a, b| a.position.cmp(&b.position));
+    let mut chosen: Vec<Shown> = all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = chosen.len() > limit;
+    chosen.truncate(limit);
+    let next = chosen.last().filter(|_| has_more).map(|last| last.position.clone());
+    let ids: Vec<ExecutorId> = chosen.iter().filter(|one| !one.is_here).map(|one| one.position.2).collect();
+    let records = store.executors_by_id(&ids, since).await?;
+    let mut records: HashMap<ExecutorId, ExecutorRecord> =
+        records.into_iter().map(|record| (record.id, record)).collect();
+    let item = |one: Shown| {
+        let (app, _, id) = one.position;
+        // One that has gone since is on no page.
+        match one.is_here {
+            true => call.engine().online_executor(id).map(ExecutorJson::from),
+            false => records.remove(&id).map(|record| from_record(record, app, one.is_elsewhere)),
+        }
+    };
+    Ok((chosen.into_iter().filter_map(item).collect(), next))
+}
+
+/// An executor that a list shows.
+struct Shown {
+    position: Position,
+    /// Whether it has a stream to this node, or to another one.
+    is_here: bool,
+    is_elsewhere: bool,
+}
+
+async fn shown<Q>(call: &Call<Q>, since: Timestamp) -> Result<Vec<Shown>, Problem> {
+    let store = call.engine().store();
+    let online = call.engine().online_names();
+    let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.sees(one.app);
+    let mut all: Vec<Shown> = online
         .into_iter()
-        .filter(|one| one.namespace == call.namespace.id && call.sees(one.app))
-        .map(ExecutorJson::from)
+        .filter(is_seen)
+        .map(|one| Shown { position: (one.app_name, one.name, one.id), is_here: true, is_elsewhere: false })
         .collect();
     let apps = store.apps(call.namespace.id).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
-    let elsewhere = store.sessions(now - FRESH_FOR).await?;
+    let elsewhere = store.sessions(call.engine().now() - FRESH_FOR).await?;
     let elsewhere: HashSet<ExecutorId> =
         elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
-    let mut records = store.executors(call.namespace.id, now - SHOWN_FOR).await?;
-    records.retain(|record| call.sees(record.app));
+    let mut seen = store.seen_executors(call.namespace.id, since).await?;
+    seen.retain(|one| call.sees(one.app));
     // The newest start of a name comes first: the ones before it are history, unless they live.
-    records.sort_by_key(|record| std::cmp::Reverse(record.last_seen_at));
-    let ids: HashSet<ExecutorId> = items.iter().map(|item| item.id).collect();
-    let mut names: HashSet<(String, String)> = items.iter().map(|item| (item.app.clone(), item.name.clone())).collect();
-    for record in records {
-        let app = apps.get(&record.app).cloned().unwrap_or_else(|| record.app.to_string());
-        let is_online = elsewhere.contains(&record.id);
-        let is_new_name = names.insert((app.clone(), record.name.clone()));
-        if !ids.contains(&record.id) && (is_online || is_new_name) {
-            items.push(from_record(record, app, is_online));
+    seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
+    let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
+    let mut names: HashSet<(String, String)> =
+        all.iter().map(|Shown { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
+    for one in seen {
+        let app = apps.get(&one.app).cloned().unwrap_or_else(|| one.app.to_string());
+        let is_elsewhere = elsewhere.contains(&one.id);
+        let is_new_name = names.insert((app.clone(), one.name.clone()));
+        if !ids.contains(&one.id) && (is_elsewhere || is_new_name) {
+            all.push(Shown { position: (app, one.name, one.id), is_here: false, is_elsewhere });
         }
     }
-    items.sort_by(|a, b| (&a.app, &a.name, a.id).cmp(&(&b.app, &b.name, b.id)));
-    Ok(items)
+    Ok(all)
 }
 
 impl From<OnlineExecutor> for ExecutorJson {

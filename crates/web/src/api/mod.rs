@@ -36,11 +36,26 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub(crate) use self::routes::routes;
+use crate::parameter::Parameter;
+use crate::query::{FromQuery, Reader};
 
 /// How many items a page has if the caller does not say.
 const LIMIT_DEFAULT: u32 = 50;
 /// How many it can have.
 const LIMIT_MAX: u32 = 200;
+
+/// The query of a list.
+#[derive(Debug)]
+struct PageQuery {
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for PageQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
+    }
+}
 
 /// One page of a list.
 #[derive(Serialize, JsonSchema)]

@@ -51,6 +51,11 @@ struct NewJobPage {
     is_new: bool,
 }
 
+/// From how many executors proposals are taken.
+const EXECUTOR_COUNT: u32 = 200;
+/// How many proposals a field has.
+const OFFER_COUNT: usize = 500;
+
 /// What fields propose.
 pub(super) struct Offers {
     /// What the executors of the last hour offer.
@@ -62,10 +67,11 @@ pub(super) struct Offers {
 
 impl Offers {
     pub(super) async fn read(page: &Page) -> Result<Self, Problem> {
-        let executors = executors::all(&page.call).await?;
+        let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
         let sorted = |mut words: Vec<String>| {
             words.sort();
             words.dedup();
+            words.truncate(OFFER_COUNT);
             words
         };
         let apps = sorted(executors.iter().map(|one| one.app.clone()).collect());

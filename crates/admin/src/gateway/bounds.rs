@@ -1,0 +1,157 @@
+//! How much an executor may say of itself: everything in a hello is stored, kept in memory and listed.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rondel_core::{AppId, ExecutorId, Timestamp, name};
+use rondel_proto::v1;
+use tonic::Status;
+
+const SLOTS_MAX: u32 = 100_000;
+const HANDLER_COUNT_MAX: usize = 1_000;
+const LABEL_COUNT_MAX: usize = 100;
+const LABEL_NAME_LEN_MAX: usize = 100;
+const LABEL_VALUE_LEN_MAX: usize = 200;
+const VERSION_LEN_MAX: usize = 100;
+/// Handlers and labels of one executor together, in bytes.
+const ROW_BYTES_MAX: usize = 64 * 1024;
+/// What the rows of one app's executors may take together, in bytes.
+const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What a row takes beside its handlers and labels.
+const ROW_OVERHEAD: usize = 256;
+/// How long the row of an executor that has gone counts.
+const COUNTS_FOR: Duration = Duration::from_secs(3600);
+/// How much of a refused value is shown, in characters.
+const SHOWN_LEN_MAX: usize = 60;
+
+/// Refuses a hello with a field that is malformed or too large.
+pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
+    for (field, value) in [("namespace", &hello.namespace), ("app", &hello.app), ("name", &hello.name)] {
+        name::check(value).map_err(|message| refusal(field, &cut(&message, 4 * SHOWN_LEN_MAX)))?;
+    }
+    if hello.incarnation <= 0 {
+        return Err(refusal("incarnation", &format!("{} is not a positive number", hello.incarnation)));
+    }
+    if !(1..=SLOTS_MAX).contains(&hello.slots) {
+        return Err(refusal("slots", &format!("{} is outside 1 to {SLOTS_MAX}", hello.slots)));
+    }
+    at_most("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
+    let counts = [("handlers", hello.handlers.len(), HANDLER_COUNT_MAX), ("labels", hello.labels.len(), LABEL_COUNT_MAX)];
+    for (field, count, max) in counts {
+        if count > max {
+            return Err(refusal(field, &format!("there are {count}; at most {max} are taken")));
+        }
+    }
+    for handler in &hello.handlers {
+        name::check_handler(handler).map_err(|message| refusal("handlers", &cut(&message, 4 * SHOWN_LEN_MAX)))?;
+    }
+    for (name, value) in &hello.labels {
+        at_most("labels", name, LABEL_NAME_LEN_MAX)?;
+        at_most(&format!("labels: {name}"), value, LABEL_VALUE_LEN_MAX)?;
+    }
+    let bytes = row_bytes(hello);
+    if bytes > ROW_BYTES_MAX {
+        let message = format!("together with the labels they take {bytes} bytes; at most {ROW_BYTES_MAX} are taken");
+        return Err(refusal("handlers", &message));
+    }
+    Ok(())
+}
+
+fn at_most(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
+    if value.len() <= len_max {
+        return Ok(());
+    }
+    let shown = cut(value, SHOWN_LEN_MAX);
+    Err(refusal(field, &format!("{shown:?} has {} bytes; at most {len_max} are taken", value.len())))
+}
+
+fn refusal(field: &str, message: &str) -> Status {
+    Status::invalid_argument(format!("{field}: {message}"))
+}
+
+fn cut(text: &str, len_max: usize) -> String {
+    match text.char_indices().nth(len_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// An executor for log lines, before its hello was checked.
+pub(super) fn who(hello: &v1::Hello, peer: &str) -> String {
+    let [namespace, app, name] = [&hello.namespace, &hello.app, &hello.name].map(|text| cut(text, SHOWN_LEN_MAX));
+    format!("{namespace}/{app}/{name} at {peer}")
+}
+
+/// What the row of this executor takes, about.
+fn row_bytes(hello: &v1::Hello) -> usize {
+    let handlers: usize = hello.handlers.iter().map(|handler| handler.len() + 3).sum();
+    let labels: usize = hello.labels.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
+    handlers + labels
+}
+
+/// What the rows of each app's executors take, as far as they came to this server.
+#[derive(Debug, Default)]
+pub(crate) struct AppRows(Mutex<HashMap<AppId, HashMap<ExecutorId, Row>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    bytes: usize,
+    noted_at: Timestamp,
+}
+
+impl AppRows {
+    /// Counts the row of an executor, or refuses it where the app's rows would take too much. Each start of an executor
+    /// is a row of its own.
+    pub(super) fn admit(
+        &self,
+        (app, executor): (AppId, ExecutorId),
+        hello: &v1::Hello,
+        now: Timestamp,
+        is_online: impl Fn(ExecutorId) -> bool,
+    ) -> Result<(), Status> {
+        let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = apps.entry(app).or_default();
+        let row = Row { bytes: row_bytes(hello) + ROW_OVERHEAD, noted_at: now };
+        let is_too_much = |rows: &HashMap<ExecutorId, Row>| {
+            let others = rows.iter().filter(|(id, _)| **id != executor).map(|(_, row)| row.bytes);
+            others.sum::<usize>() + row.bytes > APP_BYTES_MAX
+        };
+        if is_too_much(rows) {
+            rows.retain(|id, row| row.noted_at + COUNTS_FOR > now || is_online(*id));
+        }
+        if is_too_much(rows) {
+            let (count, kib) = (rows.len(), APP_BYTES_MAX / 1024);
+            let message = format!(
+                "handlers: the {count} executors of app {:?} that were started within the last hour fill the {kib} KiB that \
+                 one app may take; try again later, or name fewer handlers and labels",
+                hello.app
+            );
+            return Err(Status::resource_exhausted(message));
+        }
+        rows.insert(executor, row);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_of_an_app_are_bounded_and_free_after_an_hour() {
+        let rows = AppRows::default();
+        let start = Timestamp::from_secs(1_800_000_000);
+        let large = v1::Hello { handlers: vec!["h".repeat(97); 600], ..v1::Hello::default() };
+        let admit = |app, id, now, online: bool| rows.admit((AppId::new(app), ExecutorId::new(id)), &large, now, |_| online);
+        let count = (1..).take_while(|id| admit(1, *id, start, false).is_ok()).count();
+        assert!((250..300).contains(&count), "{count}");
+        let refused = admit(1, 9_999, start, false).unwrap_err();
+        assert!(refused.message().contains("one app may take"), "{refused}");
+        assert!(admit(1, 1, start, false).is_ok(), "one that is there already comes back");
+        assert!(admit(2, 9_999, start, false).is_ok(), "another app has room");
+        let later = start + COUNTS_FOR;
+        assert!(admit(1, 9_999, later, true).is_err(), "those that are online count on");
+        assert!(admit(1, 9_999, later, false).is_ok());
+    }
+}

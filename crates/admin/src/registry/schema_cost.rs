@@ -1,0 +1,245 @@
+//! What a check of parameters against a schema costs at most: counted before the check, along every path that it may take.
+//!
+//! The crate `jsonschema` has no budget of its own. Choices (`anyOf`, `oneOf`) may visit one value once per branch, and a
+//! choice that leads back to itself multiplies that per level of the parameters.
+
+use serde_json::{Map, Value};
+
+/// How many steps the verdict on some parameters may take: about a tenth of a second.
+const STEP_COUNT_MAX: usize = 1_000_000;
+/// How many values and errors may be copied to say what is wrong: about 30 MB.
+const COPY_COUNT_MAX: usize = 100_000;
+/// How deep schemas and parameters together may nest: each level takes stack.
+const DEPTH_MAX: usize = 160;
+/// How much text counts as one step or copy.
+const TEXT_PER_STEP: usize = 64;
+/// How deep a schema itself may nest.
+const SCHEMA_DEPTH_MAX: usize = 64;
+
+/// What may be done within the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Affordable {
+    /// A verdict, and everything that is wrong.
+    Details,
+    /// A verdict alone.
+    Verdict,
+    /// Nothing.
+    Nothing,
+}
+
+/// What a check of `params` may do.
+pub(super) fn affordable(schema: &Value, params: &Value) -> Affordable {
+    let mut walk = Walk { root: schema, step_count: 0, copy_count: 0 };
+    match walk.visit(schema, params, Place { is_in_choice: false, depth: 0 }) {
+        Err(Exceeded) => Affordable::Nothing,
+        Ok(()) if walk.copy_count > COPY_COUNT_MAX => Affordable::Verdict,
+        Ok(()) => Affordable::Details,
+    }
+}
+
+/// Why a schema cannot be used although it may be a correct one: its cost could not be counted.
+pub(super) fn unsupported(schema: &Value) -> Option<String> {
+    let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
+    let mut left = vec![(schema, 0)];
+    while let Some((value, depth)) = left.pop() {
+        if depth > SCHEMA_DEPTH_MAX {
+            return Some(format!("it nests more than {SCHEMA_DEPTH_MAX} levels deep"));
+        }
+        if let Value::Object(fields) = value {
+            for (keyword, text) in fields.iter().filter_map(|(keyword, value)| Some((keyword, value.as_str()?))) {
+                let is_refused = match keyword.as_str() {
+                    "$ref" => !(text == "#" || text.starts_with("#/")) || text.contains('%'),
+                    "$dynamicRef" | "$recursiveRef" | "$anchor" | "$dynamicAnchor" => true,
+                    "$id" => depth > 0,
+                    "id" => depth > 0 && is_draft_4,
+                    _ => false,
+                };
+                if is_refused {
+                    return Some(format!("{keyword} {text:?} is not supported: only \"$ref\": \"#/…\" is followed"));
+                }
+            }
+        }
+        left.extend(children(value).map(|child| (child, depth + 1)));
+    }
+    None
+}
+
+/// The budget is used up.
+struct Exceeded;
+
+#[derive(Clone, Copy)]
+struct Place {
+    /// Whether what is wrong here is copied into the error of a choice.
+    is_in_choice: bool,
+    depth: usize,
+}
+
+impl Place {
+    const fn in_choice(self) -> Self {
+        Self { is_in_choice: true, ..self }
+    }
+}
+
+struct Walk<'a> {
+    root: &'a Value,
+    step_count: usize,
+    copy_count: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn visit(&mut self, schema: &'a Value, instance: &Value, place: Place) -> Result<(), Exceeded> {
+        let place = Place { depth: place.depth + 1, ..place };
+        if place.depth > DEPTH_MAX {
+            return Err(Exceeded);
+        }
+        let Value::Object(keywords) = schema else { return self.charge(1, instance, place) };
+        self.charge(weight(keywords), instance, place)?;
+        self.in_place(keywords, instance, place)?;
+        if keywords.contains_key("unevaluatedProperties") || keywords.contains_key("unevaluatedItems") {
+            self.marks(keywords, instance, place)?;
+        }
+        match instance {
+            Value::Object(fields) => self.fields(keywords, fields, place),
+            Value::Array(items) => self.items(keywords, items, place),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+        }
+    }
+
+    fn charge(&mut self, weight: usize, instance: &Value, place: Place) -> Result<(), Exceeded> {
+        let text = instance.as_str().map_or(0, |text| text.len() / TEXT_PER_STEP);
+        self.step_count = self.step_count.saturating_add(weight.saturating_add(text));
+        if self.copy_count <= COPY_COUNT_MAX {
+            let size = if place.is_in_choice { size(instance) } else { 1 };
+            self.step_count = self.step_count.saturating_add(size);
+            self.copy_count = self.copy_count.saturating_add(weight.saturating_mul(size));
+        }
+        if self.step_count > STEP_COUNT_MAX { Err(Exceeded) } else { Ok(()) }
+    }
+
+    /// The schemas that the same value is held against.
+    fn in_place(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
+        for (schema, is_choice) in self.applied(keywords, instance)? {
+            self.visit(schema, instance, if is_choice { place.in_choice() } else { place })?;
+        }
+        Ok(())
+    }
+
+    /// `unevaluated…` holds the value against these once more, to see which of them count; level by level.
+    fn marks(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
+        let place = Place { depth: place.depth + 1, ..place };
+        if place.depth > DEPTH_MAX {
+            return Err(Exceeded);
+        }
+        for (schema, _) in self.applied(keywords, instance)? {
+            self.visit(schema, instance, place)?;
+            if let Value::Object(keywords) = schema {
+                self.marks(keywords, instance, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The schemas that apply to the value itself, and whether each is a branch of a choice.
+    fn applied(
+        &self,
+        keywords: &'a Map<String, Value>,
+        instance: &Value,
+    ) -> Result<Vec<(&'a Value, bool)>, Exceeded> {
+        let mut found = Vec::new();
+        for (keyword, value) in keywords {
+            match keyword.as_str() {
+                "$ref" => found.push((self.resolve(value).ok_or(Exceeded)?, false)),
+                "anyOf" | "oneOf" => found.extend(children(value).map(|schema| (schema, true))),
+                "allOf" => found.extend(children(value).map(|schema| (schema, false))),
+                "not" | "if" | "then" | "else" => found.push((value, false)),
+                "dependentSchemas" | "dependencies" => {
+                    let is_there = |field: &&String| instance.get(field.as_str()).is_some();
+                    let schemas = value.as_object().into_iter().flatten();
+                    found.extend(schemas.filter(|(field, _)| is_there(field)).map(|(_, schema)| (schema, false)));
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    fn fields(
+        &mut self,
+        keywords: &'a Map<String, Value>,
+        fields: &Map<String, Value>,
+        place: Place,
+    ) -> Result<(), Exceeded> {
+        let named = keywords.get("properties").and_then(Value::as_object);
+        for (name, child) in fields {
+            if let Some(schema) = named.and_then(|named| named.get(name)) {
+                self.visit(schema, child, place)?;
+            } else if let Some(schema) = keywords.get("additionalProperties") {
+                self.visit(schema, child, place)?;
+            }
+            if let Some(schema) = keywords.get("unevaluatedProperties") {
+                self.visit(schema, child, place)?;
+            }
+            for (pattern, schema) in keywords.get("patternProperties").and_then(Value::as_object).into_iter().flatten() {
+                self.charge(1 + (pattern.len() + name.len()) / TEXT_PER_STEP, &Value::Null, place)?;
+                self.visit(schema, child, place)?;
+            }
+            if let Some(schema) = keywords.get("propertyNames") {
+                self.visit(schema, &Value::String(name.clone()), place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn items(&mut self, keywords: &'a Map<String, Value>, items: &[Value], place: Place) -> Result<(), Exceeded> {
+        if keywords.contains_key("uniqueItems") {
+            self.charge(items.iter().map(size).sum(), &Value::Null, place)?;
+        }
+        let list = |keyword| keywords.get(keyword).and_then(Value::as_array).into_iter().flatten();
+        for (schema, item) in list("prefixItems").zip(items).chain(list("items").zip(items)) {
+            self.visit(schema, item, place)?;
+        }
+        let each = ["items", "additionalItems", "contains", "unevaluatedItems"];
+        for schema in each.into_iter().filter_map(|keyword| keywords.get(keyword)).filter(|schema| !schema.is_array()) {
+            for item in items {
+                self.visit(schema, item, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, reference: &Value) -> Option<&'a Value> {
+        let pointer = reference.as_str()?.strip_prefix('#')?;
+        self.root.pointer(pointer)
+    }
+}
+
+/// How many comparisons a schema makes by itself, without those that it leads to.
+fn weight(keywords: &Map<String, Value>) -> usize {
+    let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
+        ("$defs" | "definitions", _) => 0,
+        ("enum" | "const", value) => size(value),
+        (_, Value::Array(items)) => 1 + items.len(),
+        (_, Value::Object(fields)) => 1 + fields.len(),
+        _ => 1,
+    };
+    1 + keywords.iter().map(of_keyword).sum::<usize>()
+}
+
+/// How many values and texts a value is made of.
+fn size(value: &Value) -> usize {
+    let text = match value {
+        Value::String(text) => text.len(),
+        Value::Object(fields) => fields.keys().map(String::len).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => 0,
+    };
+    1 + text / TEXT_PER_STEP + children(value).map(size).sum::<usize>()
+}
+
+fn children(value: &Value) -> impl Iterator<Item = &Value> {
+    let items = value.as_array().into_iter().flatten();
+    items.chain(value.as_object().into_iter().flat_map(Map::values))
+}
+
+#[cfg(test)]
+#[path = "schema_cost_tests.rs"]
+mod tests;
