@@ -45,6 +45,7 @@ mod progress;
 mod run;
 mod run_as;
 mod runtime;
+mod secret_key;
 mod server;
 mod sign_in;
 mod status;

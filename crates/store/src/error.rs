@@ -144,6 +144,12 @@ pub enum OpenError {
         /// This server.
         this: String,
     },
+    /// What is stored was sealed with a key that this server does not have.
+    #[error("{message}")]
+    SecretKey {
+        /// Which, and what to do.
+        message: String,
+    },
     /// A migration failed.
     #[error("migrating the database failed")]
     Migrate(#[source] sqlx::Error),

@@ -13,6 +13,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("database", "\"sqlite:///var/lib/rondel/rondel.db\""),
     ("node_name", "\"rondel-1\""),
     ("advertise", "\"http://rondel-1.example.com:8080\""),
+    ("secret_key_file", "\"/etc/rondel/secret.key\""),
     ("tls_cert", "\"/etc/rondel/tls/cert.pem\""),
     ("tls_key", "\"/etc/rondel/tls/key.pem\""),
     ("tls_client_ca", "\"/etc/rondel/tls/executors-ca.pem\""),

@@ -71,6 +71,11 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_ADMIN_TOKEN_FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) admin_token_file: Option<PathBuf>,
+    /// The file with the key that stored secrets are encrypted with, the same for every server of a cluster: 64 hexadecimal
+    /// digits. With SQLite else secret.key in the data folder, made where it is missing
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_SECRET_KEY_FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) secret_key_file: Option<PathBuf>,
     /// The file with the certificate for TLS, in PEM; read again when it changes
     #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CERT")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +88,7 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CLIENT_CA")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tls_client_ca: Option<PathBuf>,
-    /// What executors need beside a token: any certificate that is signed so, or one made out to their app
+    /// What executors need beside a token: any certificate that is signed so, or one made out to their app and name
     #[arg(long, global = true, value_name = "WHICH", env = "RONDEL_SERVER_EXECUTOR_CERTIFICATES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) executor_certificates: Option<ExecutorCertificates>,
@@ -215,6 +220,7 @@ impl ServerSettings {
             node_name: self.node_name.or(lower.node_name),
             advertise: self.advertise.or(lower.advertise),
             admin_token_file: self.admin_token_file.or(lower.admin_token_file),
+            secret_key_file: self.secret_key_file.or(lower.secret_key_file),
             tls_cert: self.tls_cert.or(lower.tls_cert),
             tls_key: self.tls_key.or(lower.tls_key),
             tls_client_ca: self.tls_client_ca.or(lower.tls_client_ca),
@@ -251,6 +257,7 @@ pub(crate) struct ServerConfig {
     pub(crate) node_name: Option<String>,
     pub(crate) advertise: Option<String>,
     pub(crate) admin_token_file: PathBuf,
+    pub(crate) secret_key_file: Option<PathBuf>,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) executor_certificates: Certificates,
     insecure_http: bool,
@@ -302,6 +309,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             node_name: settings.node_name,
             advertise: settings.advertise,
             admin_token_file: settings.admin_token_file.unwrap_or_else(|| data_dir.join("admin.token")),
+            secret_key_file: settings.secret_key_file,
             data_dir,
             tls,
             executor_certificates: settings.executor_certificates.map_or(Certificates::Ignored, Certificates::from),
@@ -450,51 +458,5 @@ impl ServerConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(text: &str) -> Result<ServerConfig, String> {
-        let settings: ServerSettings = toml::from_str(text).map_err(|error| error.to_string())?;
-        ServerConfig::try_from(settings).map_err(|failure| format!("{failure:?}"))
-    }
-
-    #[test]
-    fn bad_settings_are_named() {
-        const DB: &str = "database = \"sqlite:///x.db\"\n";
-        for (text, key) in [
-            ("", "database"),
-            ("database = \"x\"", "database"),
-            (&format!("{DB}listen = \"nowhere\""), "listen"),
-            (&format!("{DB}listen = \"0.0.0.0:8080\""), "insecure_http"),
-            (&format!("{DB}tls_cert = \"x.pem\""), "tls_key"),
-            (&format!("{DB}executor_certificates = \"named\""), "tls_client_ca"),
-            (&format!("{DB}lease = \"3s\""), "lease"),
-            (&format!("{DB}beat = \"10ms\""), "beat"),
-            (&format!("{DB}beat = \"199ms\""), "the shortest is 200ms"),
-            (&format!("{DB}lease = \"61s\""), "the longest is 1m"),
-            (&format!("{DB}lease = \"3999ms\""), "at least 4 beats of 1s"),
-            (&format!("{DB}claim_strategy = \"luck\""), "claim_strategy"),
-            (&format!("{DB}node_weight = -1"), "node_weight"),
-            (&format!("{DB}node_weight = 1000001"), "node_weight"),
-            (&format!("{DB}heartbeat = \"10ms\""), "heartbeat"),
-            (&format!("{DB}silence = \"5s\""), "three heartbeats of 2s"),
-            (&format!("{DB}lost_after = \"24s\""), "at least 25s"),
-            (&format!("{DB}node_name = \"Not A Name\""), "node_name"),
-            (&format!("{DB}advertise = \"host:1\""), "advertise"),
-            (&format!("{DB}log_level = \"a=b=c\""), "log_level"),
-            (&format!("{DB}drain_grace = 5"), "drain_grace"),
-            (&format!("{DB}retention = \"10ms\""), "retention"),
-            (&format!("{DB}log_retention = \"10ms\""), "log_retention"),
-            (&format!("{DB}log_size_max = \"10 apples\""), "log_size_max"),
-            (&format!("{DB}outgoing_allow = [\"10.1.2.3/16\"]"), "the network is 10.1.0.0/16"),
-            (&format!("{DB}metrics_job_max = 5001"), "metrics_job_max"),
-            (&format!("{DB}otlp_endpoint = \"collector:4317\""), "otlp_endpoint"),
-            (&format!("{DB}trace_ratio = 1.5"), "trace_ratio"),
-        ] {
-            let refused = check(text).unwrap_err();
-            assert!(refused.contains(key), "{text}: {refused}");
-        }
-        let good = check(&format!("{DB}lease = \"4s\"")).unwrap();
-        assert_eq!(good.admin_token_file, PathBuf::from("./rondel-data/admin.token"));
-    }
-}
+#[path = "server_tests.rs"]
+mod tests;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::births::Births;
 use crate::config::ServerConfig;
 use crate::exit::Failure;
-use crate::{node_name, output, token_file};
+use crate::{node_name, output, secret_key, token_file};
 
 /// How long connections may take to end once everything else has.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -224,6 +224,7 @@ async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<SqlStore
     let store_config = StoreConfig {
         url: config.database.0.clone(),
         // Locks of a server that was stopped in the middle of a transaction end before another one stands in for it.
+        secret_keys: secret_key::read_or_make(config, births)?,
         idle_in_transaction: (config.lease * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };

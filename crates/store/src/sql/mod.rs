@@ -64,6 +64,7 @@ pub use self::url::DatabaseUrl;
 use self::dialect::Texts;
 use self::failure::{Failure, store_error};
 use self::query::Query;
+use crate::sealed::Sealer;
 use crate::{Result, StoreError};
 
 /// The store on a database.
@@ -77,6 +78,7 @@ pub struct SqlStore {
     followed_to: AtomicI64,
     /// For a connection past the pools.
     options: AnyConnectOptions,
+    sealer: Sealer,
     /// SQLite: held as long as the store lives.
     _file_lock: Option<File>,
 }

@@ -12,6 +12,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions, Connection, Executor};
 use super::dialect::{Dialect, Texts};
 use super::url::DatabaseUrl;
 use super::{SqlStore, failure, migrate};
+use crate::sealed::{Sealer, SecretKeys};
 use crate::{OpenError, StoreError, Trouble};
 
 /// How a database is opened.
@@ -31,6 +32,8 @@ pub struct StoreConfig {
     pub idle_in_transaction: Duration,
     /// How long opening waits for the database, and a call for a free connection.
     pub connect_timeout: Duration,
+    /// What stored secrets are sealed with; without it they are kept as they are.
+    pub secret_keys: Option<SecretKeys>,
 }
 
 impl Default for StoreConfig {
@@ -43,6 +46,7 @@ impl Default for StoreConfig {
             statement_timeout: Duration::from_secs(3),
             idle_in_transaction: Duration::from_secs(4),
             connect_timeout: Duration::from_secs(5),
+            secret_keys: None,
         }
     }
 }
@@ -80,14 +84,17 @@ impl SqlStore {
             0 => write.clone(),
             size => pool(size, settings, config).connect_lazy_with(options),
         };
-        Ok(Self {
+        let store = Self {
             write,
             read,
             texts: Texts::new(dialect),
             followed_to: AtomicI64::new(0),
             options: probe_options,
+            sealer: Sealer::new(config.secret_keys.clone()),
             _file_lock: file_lock,
-        })
+        };
+        store.seal_webhooks().await?;
+        Ok(store)
     }
 }
 
@@ -253,18 +260,48 @@ fn absolute(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
 /// Takes the lock that says that this server has the file; it is held as long as the answer lives.
 fn lock_file(path: &Path) -> Result<File, OpenError> {
     let failed = |path: &Path, source| OpenError::File { path: shown(path), source };
-    let open = |path: &Path| {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        file.map_err(|source| failed(path, source))
+    let open = |path: &Path| owner_only().open(path).map_err(|source| failed(path, source));
+    let beside = |ending: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
     };
+    // SQLite makes the files beside it with the mode of the database.
     open(path)?;
-    let mut lock_path = path.as_os_str().to_owned();
-    lock_path.push(".lock");
-    let lock_path = PathBuf::from(lock_path);
+    let lock_path = beside(".lock");
     let lock = open(&lock_path)?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: shown(path) }),
-        Err(TryLockError::Error(source)) => Err(failed(&lock_path, source)),
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: shown(path) }),
+        Err(TryLockError::Error(source)) => return Err(failed(&lock_path, source)),
+    }
+    for ending in ["", ".lock", "-journal", "-wal", "-shm"] {
+        close_to_others(&beside(ending));
+    }
+    Ok(lock)
+}
+
+/// Opens for reading and writing, and makes what is missing for this user alone.
+fn owner_only() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// A file that an older server made for everybody to read is this user's alone from now on.
+#[cfg(unix)]
+fn close_to_others(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Ok(found) = std::fs::metadata(path) else { return };
+    if found.permissions().mode() & 0o077 == 0 {
+        return;
+    }
+    if let Err(error) = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {
+        tracing::warn!(path = %path.display(), %error, "other users of this machine may read a file of the database");
     }
 }
+
+#[cfg(not(unix))]
+fn close_to_others(_path: &Path) {}

@@ -7,14 +7,21 @@ use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx, transact};
+use super::{SqlStore, Tx, failure, transact};
 use crate::outbox::{FailedRun, FailureWebhook, OutboxItem, RUN_FAILED};
 use crate::settle::clean_name;
-use crate::{Outbox, Result};
+use crate::{OpenError, Outbox, Result, StoreError};
 
 const READ_WEBHOOK: Statement = Statement {
     name: "read_webhook",
     text: "SELECT url, secret, created_at_ms, updated_at_ms FROM failure_webhook WHERE namespace_id = ?",
+};
+const READ_WEBHOOKS: Statement =
+    Statement { name: "read_webhooks", text: "SELECT namespace_id, secret FROM failure_webhook ORDER BY namespace_id" };
+/// Where nobody else has sealed it meanwhile.
+const SEAL_WEBHOOK: Statement = Statement {
+    name: "seal_webhook",
+    text: "UPDATE failure_webhook SET secret = ? WHERE namespace_id = ? AND secret = ?",
 };
 const INSERT_WEBHOOK: Statement = Statement {
     name: "insert_webhook",
@@ -65,15 +72,16 @@ const POSTPONE_OUTBOX: Statement = Statement {
 impl Outbox for SqlStore {
     async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>> {
         let row = self.row(Query::new(&READ_WEBHOOK).int(namespace.get())).await?;
-        row.as_ref().map(webhook).transpose()
+        row.as_ref().map(|row| self.webhook(namespace, row)).transpose()
     }
 
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool> {
+        let secret = self.seal_webhook(namespace, &clean_name(&webhook.secret))?;
         transact!(self, "put_failure_webhook", |tx| {
             let insert = Query::new(&INSERT_WEBHOOK)
                 .int(namespace.get())
                 .text(&webhook.url)
-                .text(&clean_name(&webhook.secret))
+                .text(&secret)
                 .at(webhook.created_at)
                 .at(webhook.updated_at);
             if tx.execute(insert).await? == 1 {
@@ -170,14 +178,52 @@ impl Tx<'_> {
     }
 }
 
-fn webhook(row: &AnyRow) -> Result<FailureWebhook> {
-    let mut columns = Reader::new(row, "failure_webhook");
-    Ok(FailureWebhook {
-        url: columns.text("url")?,
-        secret: columns.text("secret")?,
-        created_at: columns.at("created_at_ms")?,
-        updated_at: columns.at("updated_at_ms")?,
-    })
+/// Where the secret of a namespace's webhook stands: no sealed text of another place is good there.
+fn place(namespace: NamespaceId) -> String {
+    format!("failure_webhook.secret {namespace}")
+}
+
+impl SqlStore {
+    fn seal_webhook(&self, namespace: NamespaceId, secret: &str) -> Result<String> {
+        let failed = |message: String| failure::refused("seal_webhook", &message);
+        self.sealer.seal(&place(namespace), secret).map_err(failed)
+    }
+
+    fn webhook(&self, namespace: NamespaceId, row: &AnyRow) -> Result<FailureWebhook> {
+        let mut columns = Reader::new(row, "failure_webhook");
+        let (url, kept) = (columns.text("url")?, columns.text("secret")?);
+        let corrupt =
+            |message| StoreError::Corrupt { table: "failure_webhook", column: "secret", id: namespace.get(), message };
+        Ok(FailureWebhook {
+            url,
+            secret: self.sealer.open(&place(namespace), &kept).map_err(corrupt)?,
+            created_at: columns.at("created_at_ms")?,
+            updated_at: columns.at("updated_at_ms")?,
+        })
+    }
+
+    /// Seals what an older server, or an older key, has left; fails where there is something that no key opens.
+    pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
+        let unreadable = |error: StoreError| match error {
+            StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
+            StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),
+        };
+        for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(unreadable)? {
+            let mut columns = Reader::new(&row, "failure_webhook");
+            let namespace = NamespaceId::new(columns.int("namespace_id").map_err(unreadable)?);
+            let kept = columns.text("secret").map_err(unreadable)?;
+            let opened = self.sealer.open(&place(namespace), &kept);
+            let secret = opened.map_err(|reason| OpenError::SecretKey {
+                message: format!("the secret of the failure webhook of namespace {namespace} cannot be read: {reason}"),
+            })?;
+            if self.sealer.is_stale(&kept) {
+                let sealed = self.seal_webhook(namespace, &secret).map_err(unreadable)?;
+                let update = Query::new(&SEAL_WEBHOOK).text(&sealed).int(namespace.get()).text(&kept);
+                self.execute(update).await.map_err(unreadable)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// With the present.
@@ -200,3 +246,7 @@ fn failed_run(row: &AnyRow) -> Result<(FailedRun, Timestamp)> {
     };
     Ok((failed, columns.at("now")?))
 }
+
+#[cfg(test)]
+#[path = "secrets_tests.rs"]
+mod tests;

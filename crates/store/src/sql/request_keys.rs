@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use rondel_core::Timestamp;
 
-use super::SqlStore;
 use super::query::{Query, Reader, Statement};
+use super::{SqlStore, failure};
 use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
 use crate::{RequestKeys, Result};
 
@@ -39,6 +39,11 @@ pub(super) const FIND_OLD_CALL: Statement = Statement {
 const DELETE_CALLS: Statement =
     Statement { name: "delete_calls", text: "DELETE FROM request_key WHERE began_at_ms < ?" };
 
+/// Where the answer of a call stands: no sealed text of another place is good there.
+fn place(call: KeyedCall<'_>) -> String {
+    format!("request_key.body {} {}", call.scope, call.key)
+}
+
 #[async_trait]
 impl RequestKeys for SqlStore {
     async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<Begun> {
@@ -57,7 +62,9 @@ impl RequestKeys for SqlStore {
         }
         if let Some(status) = columns.opt_small("status")? {
             let headers = columns.opt_text("headers")?.unwrap_or_default();
-            let body = columns.opt_text("body")?.unwrap_or_default();
+            let kept = columns.opt_text("body")?.unwrap_or_default();
+            let unreadable = |message: String| columns.corrupt("body", message);
+            let body = self.sealer.open(&place(call), &kept).map_err(unreadable)?;
             let status = u16::try_from(status).map_err(|error| columns.corrupt("status", error))?;
             return Ok(Begun::Answered(KeptAnswer { status, headers, body }));
         }
@@ -69,8 +76,11 @@ impl RequestKeys for SqlStore {
     }
 
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
-        let query = match answer {
-            Some(answer) => Query::new(&ANSWER_CALL).int(answer.status.into()).text(&answer.headers).text(&answer.body),
+        // It may hold a token that is shown once.
+        let seal = |answer: &KeptAnswer| self.sealer.seal(&place(call), &answer.body);
+        let body = answer.map(seal).transpose().map_err(|message| failure::refused("end_call", &message))?;
+        let query = match answer.zip(body.as_ref()) {
+            Some((answer, body)) => Query::new(&ANSWER_CALL).int(answer.status.into()).text(&answer.headers).text(body),
             None => Query::new(&DELETE_CALL),
         };
         self.execute(query.text(call.scope).text(call.key).text(call.fingerprint)).await.map(drop)

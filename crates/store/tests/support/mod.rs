@@ -68,7 +68,7 @@ impl Scratch {
     }
 
     pub(crate) fn config(&self) -> StoreConfig {
-        StoreConfig { url: self.url.parse().unwrap(), ..StoreConfig::default() }
+        StoreConfig { url: self.url.parse().unwrap(), secret_keys: Some(secret_keys()), ..StoreConfig::default() }
     }
 
     pub(crate) async fn drop(self) {
@@ -77,7 +77,12 @@ impl Scratch {
     }
 }
 
+/// So that everything runs with sealed secrets, too.
+fn secret_keys() -> rondel_store::SecretKeys {
+    "5e".repeat(32).parse().unwrap()
+}
+
 pub(crate) fn sqlite_config(folder: &std::path::Path) -> StoreConfig {
     let url = rondel_store::DatabaseUrl::sqlite_file(folder.join("ron del%.db"));
-    StoreConfig { url, ..StoreConfig::default() }
+    StoreConfig { url, secret_keys: Some(secret_keys()), ..StoreConfig::default() }
 }

@@ -1,0 +1,46 @@
+use super::*;
+
+fn check(text: &str) -> Result<ServerConfig, String> {
+    let settings: ServerSettings = toml::from_str(text).map_err(|error| error.to_string())?;
+    ServerConfig::try_from(settings).map_err(|failure| format!("{failure:?}"))
+}
+
+#[test]
+fn bad_settings_are_named() {
+    const DB: &str = "database = \"sqlite:///x.db\"\n";
+    for (text, key) in [
+        ("", "database"),
+        ("database = \"x\"", "database"),
+        (&format!("{DB}listen = \"nowhere\""), "listen"),
+        (&format!("{DB}listen = \"0.0.0.0:8080\""), "insecure_http"),
+        (&format!("{DB}tls_cert = \"x.pem\""), "tls_key"),
+        (&format!("{DB}executor_certificates = \"named\""), "tls_client_ca"),
+        (&format!("{DB}lease = \"3s\""), "lease"),
+        (&format!("{DB}beat = \"10ms\""), "beat"),
+        (&format!("{DB}beat = \"199ms\""), "the shortest is 200ms"),
+        (&format!("{DB}lease = \"61s\""), "the longest is 1m"),
+        (&format!("{DB}lease = \"3999ms\""), "at least 4 beats of 1s"),
+        (&format!("{DB}claim_strategy = \"luck\""), "claim_strategy"),
+        (&format!("{DB}node_weight = -1"), "node_weight"),
+        (&format!("{DB}node_weight = 1000001"), "node_weight"),
+        (&format!("{DB}heartbeat = \"10ms\""), "heartbeat"),
+        (&format!("{DB}silence = \"5s\""), "three heartbeats of 2s"),
+        (&format!("{DB}lost_after = \"24s\""), "at least 25s"),
+        (&format!("{DB}node_name = \"Not A Name\""), "node_name"),
+        (&format!("{DB}advertise = \"host:1\""), "advertise"),
+        (&format!("{DB}log_level = \"a=b=c\""), "log_level"),
+        (&format!("{DB}drain_grace = 5"), "drain_grace"),
+        (&format!("{DB}retention = \"10ms\""), "retention"),
+        (&format!("{DB}log_retention = \"10ms\""), "log_retention"),
+        (&format!("{DB}log_size_max = \"10 apples\""), "log_size_max"),
+        (&format!("{DB}outgoing_allow = [\"10.1.2.3/16\"]"), "the network is 10.1.0.0/16"),
+        (&format!("{DB}metrics_job_max = 5001"), "metrics_job_max"),
+        (&format!("{DB}otlp_endpoint = \"collector:4317\""), "otlp_endpoint"),
+        (&format!("{DB}trace_ratio = 1.5"), "trace_ratio"),
+    ] {
+        let refused = check(text).unwrap_err();
+        assert!(refused.contains(key), "{text}: {refused}");
+    }
+    let good = check(&format!("{DB}lease = \"4s\"")).unwrap();
+    assert_eq!(good.admin_token_file, PathBuf::from("./rondel-data/admin.token"));
+}

@@ -1,0 +1,179 @@
+//! Secrets that have to be read again, such as those that webhooks are signed with, are kept encrypted: who has a copy of
+//! the database does not have them.
+//!
+//! ChaCha20-Poly1305 with a random nonce; the place of the row is authenticated with it, so that no sealed text is good in
+//! another row. A sealed text names its key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use sha2::{Digest, Sha256};
+
+const KEY_LEN: usize = 32;
+/// What sealed texts begin with.
+const PREFIX: &str = "sealed:1:";
+/// How many digits name a key.
+const KEY_ID_LEN: usize = 8;
+
+/// The keys that secrets are sealed with: new ones with the first, and each is read that one of them has sealed.
+#[derive(Clone)]
+pub struct SecretKeys {
+    keys: Vec<(String, LessSafeKey)>,
+}
+
+impl SecretKeys {
+    /// A new key, as [`FromStr`] reads it; `None` where the system has no random numbers.
+    #[must_use]
+    pub fn generate() -> Option<String> {
+        let mut key = [0; KEY_LEN];
+        SystemRandom::new().fill(&mut key).ok()?;
+        Some(hex(&key))
+    }
+}
+
+impl FromStr for SecretKeys {
+    type Err = String;
+
+    /// One key a line, of 64 hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let keys: Vec<_> =
+            lines.enumerate().map(|(index, line)| read_key(index + 1, line)).collect::<Result<_, _>>()?;
+        if keys.is_empty() {
+            return Err("holds no key: write one of 64 hexadecimal digits, as openssl rand -hex 32 makes it".to_owned());
+        }
+        Ok(Self { keys })
+    }
+}
+
+fn read_key(number: usize, line: &str) -> Result<(String, LessSafeKey), String> {
+    let wrong =
+        || format!("key {number} is not {} hexadecimal digits, as openssl rand -hex 32 makes them", KEY_LEN * 2);
+    let digits: Vec<u8> = line
+        .chars()
+        .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect::<Option<_>>()
+        .ok_or_else(wrong)?;
+    let key: Vec<u8> =
+        digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| (byte << 4) | digit)).collect();
+    if digits.len() != KEY_LEN * 2 {
+        return Err(wrong());
+    }
+    let unbound = UnboundKey::new(&CHACHA20_POLY1305, &key).map_err(|_| wrong())?;
+    let mut id = hex(&Sha256::digest([b"rondel key id".as_slice(), &key].concat()));
+    id.truncate(KEY_ID_LEN);
+    Ok((id, LessSafeKey::new(unbound)))
+}
+
+impl fmt::Debug for SecretKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.keys.iter().map(|(id, _)| id)).finish()
+    }
+}
+
+/// Seals and opens texts, where there are keys; without one texts are kept as they are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sealer(Option<SecretKeys>);
+
+impl Sealer {
+    pub(crate) const fn new(keys: Option<SecretKeys>) -> Self {
+        Self(keys)
+    }
+
+    /// The text as it is kept at a place, such as a table and the key of a row.
+    pub(crate) fn seal(&self, place: &str, text: &str) -> Result<String, String> {
+        let Some((id, key)) = self.0.as_ref().and_then(|keys| keys.keys.first()) else { return Ok(text.to_owned()) };
+        let failed = |_| "the system has no random numbers".to_owned();
+        let mut nonce = [0; NONCE_LEN];
+        SystemRandom::new().fill(&mut nonce).map_err(failed)?;
+        let mut sealed = text.as_bytes().to_vec();
+        let place = Aad::from(place.as_bytes());
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), place, &mut sealed).map_err(failed)?;
+        let bytes = [nonce.as_slice(), &sealed].concat();
+        Ok(format!("{PREFIX}{id}:{}", BASE64_STANDARD_NO_PAD.encode(bytes)))
+    }
+
+    /// The text that is kept at a place.
+    pub(crate) fn open(&self, place: &str, kept: &str) -> Result<String, String> {
+        let Some(sealed) = kept.strip_prefix(PREFIX) else { return Ok(kept.to_owned()) };
+        let (id, bytes) = sealed.split_once(':').unwrap_or_default();
+        let Some(keys) = &self.0 else {
+            return Err(format!("it is sealed with key {id}, and this server has no key: give secret_key_file"));
+        };
+        let Some((_, key)) = keys.keys.iter().find(|(known, _)| known == id) else {
+            return Err(format!(
+                "it is sealed with key {id}, and this server has {keys:?}: give the file with that key"
+            ));
+        };
+        let damaged = || format!("it is sealed with key {id} and was changed or moved");
+        let mut bytes = BASE64_STANDARD_NO_PAD.decode(bytes).map_err(|_| damaged())?;
+        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN).ok_or_else(damaged)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| damaged())?;
+        let text = key.open_in_place(nonce, Aad::from(place.as_bytes()), sealed).map_err(|_| damaged())?;
+        String::from_utf8(text.to_vec()).map_err(|_| damaged())
+    }
+
+    /// Whether a kept text is to be sealed anew: it is plain, or of a key that is not the first.
+    pub(crate) fn is_stale(&self, kept: &str) -> bool {
+        let first = self.0.as_ref().and_then(|keys| keys.keys.first());
+        first.is_some_and(|(id, _)| !kept.starts_with(&format!("{PREFIX}{id}:")))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealer(text: &str) -> Sealer {
+        Sealer::new(Some(text.parse().unwrap()))
+    }
+
+    #[test]
+    fn what_is_sealed_is_read_by_its_key_and_in_its_place_alone() {
+        let (one, two) = (SecretKeys::generate().unwrap(), SecretKeys::generate().unwrap());
+        let (first, both, other) = (sealer(&one), sealer(&format!("{two}\n{one}\n")), sealer(&two));
+        let kept = first.seal("webhook 1", "whsec_ä").unwrap();
+        assert!(kept.starts_with(PREFIX) && !kept.contains("whsec"), "{kept}");
+        assert_ne!(first.seal("webhook 1", "whsec_ä").unwrap(), kept, "a nonce of its own");
+        assert_eq!(first.open("webhook 1", &kept).unwrap(), "whsec_ä");
+        assert_eq!(both.open("webhook 1", &kept).unwrap(), "whsec_ä");
+        assert!(first.open("webhook 2", &kept).unwrap_err().contains("moved"));
+        assert!(other.open("webhook 1", &kept).unwrap_err().contains("give the file with that key"));
+        assert!(Sealer::default().open("webhook 1", &kept).unwrap_err().contains("secret_key_file"));
+        for broken in [&kept[..kept.len() - 2], &kept[..PREFIX.len() + KEY_ID_LEN + 3], &format!("{kept}!")] {
+            assert!(first.open("webhook 1", broken).is_err(), "{broken}");
+        }
+        // What was kept before there was a key.
+        assert_eq!(first.open("webhook 1", "plain").unwrap(), "plain");
+        assert!(first.is_stale("plain") && !first.is_stale(&kept) && both.is_stale(&kept));
+        assert!(!Sealer::default().is_stale("plain"));
+        assert_eq!(Sealer::default().seal("webhook 1", "plain").unwrap(), "plain");
+        // It stays as short as its column.
+        assert!(first.seal("webhook 1", &"x".repeat(100)).unwrap().len() <= 255);
+    }
+
+    #[test]
+    fn a_key_is_64_digits_and_is_not_shown() {
+        let key = SecretKeys::generate().unwrap();
+        let shown = format!("{:?}", key.parse::<SecretKeys>().unwrap());
+        assert!(!shown.contains(&key) && shown.len() < 20, "{shown}");
+        for (text, wanted) in [
+            ("", "no key"),
+            ("\n \n", "no key"),
+            ("abc", "key 1"),
+            (&key[1..], "key 1"),
+            (&format!("{key}\nx{}", &key[1..]), "key 2"),
+        ] {
+            let refused = text.parse::<SecretKeys>().unwrap_err();
+            assert!(refused.contains(wanted) && !refused.contains(&key[1..]), "{refused}");
+        }
+    }
+}

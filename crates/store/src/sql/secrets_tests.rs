@@ -1,0 +1,121 @@
+//! What other users of the machine, and who has a copy of the database, can read.
+
+use std::path::Path;
+
+use rondel_core::{NamespaceId, Timestamp};
+
+use super::super::SqlStore;
+use crate::outbox::FailureWebhook;
+use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, StoreConfig};
+
+const HERE: NamespaceId = NamespaceId::new(1);
+const SECRET: &str = "whsec_to-be-kept";
+
+fn config(folder: &Path, keys: Option<&str>) -> StoreConfig {
+    let secret_keys = keys.map(|text| text.parse().unwrap());
+    StoreConfig { url: DatabaseUrl::sqlite_file(folder.join("rondel.db")), secret_keys, ..StoreConfig::default() }
+}
+
+async fn open(folder: &Path, keys: Option<&str>) -> SqlStore {
+    SqlStore::open(&config(folder, keys)).await.unwrap()
+}
+
+async fn put(store: &SqlStore) {
+    let now = Timestamp::from_secs(1);
+    let webhook = FailureWebhook {
+        url: "https://example.com".to_owned(),
+        secret: SECRET.to_owned(),
+        created_at: now,
+        updated_at: now,
+    };
+    assert!(store.put_failure_webhook(HERE, &webhook).await.unwrap());
+}
+
+async fn secret(store: &SqlStore) -> String {
+    store.failure_webhook(HERE).await.unwrap().unwrap().secret
+}
+
+/// Whether some file of the folder has these bytes.
+fn is_readable(folder: &Path, text: &str) -> bool {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+    files.into_iter().any(|bytes| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
+}
+
+#[tokio::test]
+async fn secrets_do_not_stand_in_the_files_of_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = SecretKeys::generate().unwrap();
+    let store = open(folder.path(), Some(&key)).await;
+    put(&store).await;
+    let call = KeyedCall { scope: "s", key: "k", fingerprint: "f" };
+    let now = Timestamp::from_secs(1);
+    assert_eq!(store.begin_call(call, now, now).await.unwrap(), Begun::New);
+    let answer = KeptAnswer { status: 201, headers: "{}".to_owned(), body: "{\"token\":\"rondel_once\"}".to_owned() };
+    store.end_call(call, Some(&answer)).await.unwrap();
+    assert_eq!(store.begin_call(call, now, now).await.unwrap(), Begun::Answered(answer));
+    assert_eq!(secret(&store).await, SECRET);
+    assert!(!is_readable(folder.path(), SECRET) && !is_readable(folder.path(), "rondel_once"));
+    assert!(is_readable(folder.path(), "https://example.com"), "the files that were looked at are the right ones");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), None).await;
+    put(&store).await;
+    assert!(is_readable(folder.path(), SECRET));
+    store.close().await;
+    drop(store);
+    let (old, new) = (SecretKeys::generate().unwrap(), SecretKeys::generate().unwrap());
+    let kept = async |keys: &str| {
+        let store = open(folder.path(), Some(keys)).await;
+        let row = store.row(super::Query::new(&super::READ_WEBHOOKS)).await.unwrap().unwrap();
+        let mut columns = super::Reader::new(&row, "failure_webhook");
+        columns.int("namespace_id").unwrap();
+        let kept = columns.text("secret").unwrap();
+        assert_eq!(secret(&store).await, SECRET);
+        store.close().await;
+        kept
+    };
+    let first = kept(&old).await;
+    assert!(first.starts_with("sealed:1:"), "{first}");
+    assert_eq!(kept(&old).await, first, "it is sealed once");
+    for (keys, wanted) in [(None, "this server has no key: give secret_key_file"), (Some(&new), "with that key")] {
+        let error = SqlStore::open(&config(folder.path(), keys.map(String::as_str))).await.unwrap_err();
+        assert!(matches!(error, OpenError::SecretKey { .. }), "{error}");
+        assert!(error.to_string().contains(wanted) && error.to_string().contains("namespace 1"), "{error}");
+    }
+    // Two keys: what the old one sealed is read and sealed anew with the new one.
+    let second = kept(&format!("{new}\n{old}")).await;
+    assert_ne!(second, first);
+    assert_eq!(kept(&new).await, second);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_files_of_the_database_are_the_owners_alone_also_those_of_an_older_server() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["rondel.db", "rondel.db-wal", "rondel.db-shm", "rondel.db.lock"];
+    let modes = || names.map(|name| folder.path().join(name).metadata().unwrap().permissions().mode() & 0o777);
+    let store = open(folder.path(), None).await;
+    put(&store).await;
+    assert_eq!(modes(), [0o600; 4]);
+    for name in names {
+        std::fs::set_permissions(folder.path().join(name), std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    // As by kill -9: the files beside the database stay.
+    let saved: Vec<_> = names.iter().map(|name| (name, std::fs::read(folder.path().join(name)).unwrap())).collect();
+    store.close().await;
+    drop(store);
+    for (name, bytes) in saved {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        std::fs::set_permissions(folder.path().join(name), std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let store = open(folder.path(), None).await;
+    assert_eq!(secret(&store).await, SECRET);
+    assert_eq!(modes(), [0o600; 4]);
+    store.close().await;
+}
