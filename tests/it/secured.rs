@@ -15,12 +15,17 @@ fn openssl(folder: &Path, arguments: &str) {
     assert!(done.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A signer, a certificate for this machine, one for the app `billing`, and one for another app.
+/// A signer, a certificate for this machine, one for executors of the app `billing`, one that names the app alone, and one
+/// for another app.
 fn certificates(folder: &Path) {
     let curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     openssl(folder, &format!("req -x509 {curve} -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"));
-    for (name, names) in [("server", "DNS:localhost,IP:127.0.0.1"), ("billing", "DNS:billing"), ("other", "DNS:other")]
-    {
+    for (name, names) in [
+        ("server", "DNS:localhost,IP:127.0.0.1"),
+        ("billing", "DNS:*.billing.default"),
+        ("nameless", "DNS:billing,DNS:billing.default"),
+        ("other", "DNS:*.other.default"),
+    ] {
         openssl(folder, &format!("req {curve} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
         std::fs::write(folder.join("names"), format!("subjectAltName={names}\n")).expect("a file");
         openssl(
@@ -143,7 +148,7 @@ async fn executors_come_in_by_token_and_certificate_over_tls() {
         command.current_dir(at);
         Process::start("the agent", command)
     };
-    let refused = [(None, "need a client certificate"), (Some("other"), "is made out to")];
+    let refused = [(None, "need a client certificate"), (Some("other"), "is made out to"), (Some("nameless"), "not to executor")];
     for (certificate, why) in refused {
         let mut agent = agent("billing", certificate);
         agent.wait_for_line(LIMIT, why).await;

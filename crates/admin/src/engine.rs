@@ -28,7 +28,7 @@ use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::{self, DispatchLoop, Event};
-use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Pass, Service};
+use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Pass, SentRuns, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::metrics::{self, Metrics};
@@ -72,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) progress: ProgressBoard,
     pub(crate) log_readers: LogReaders,
+    pub(crate) sent_runs: SentRuns,
     pub(crate) counters: Counters,
     pub(crate) metrics: Metrics,
     pub(crate) declared: Board,
@@ -215,6 +216,7 @@ impl Engine {
             registry: Registry::default(),
             progress: ProgressBoard::default(),
             log_readers: LogReaders::default(),
+            sent_runs: SentRuns::default(),
             counters: Counters::default(),
             metrics: Metrics::default(),
             declared: Board::default(),

@@ -316,6 +316,8 @@ pub struct Attempt {
     pub reason: Option<Reason>,
     /// Who had it.
     pub executor: Option<String>,
+    /// Incarnation of that executor.
+    pub executor_id: Option<ExecutorId>,
     /// When its handler began.
     pub started_at: Option<Timestamp>,
     /// When it ended.

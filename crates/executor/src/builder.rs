@@ -15,7 +15,7 @@ use crate::error::ExecutorError;
 use crate::executor::Executor;
 use crate::handler::{BlockingHandler, Handler, JobHandler};
 use crate::identity;
-use crate::journal::Journal;
+use crate::journal::{Journal, Predecessor};
 use crate::log::{LogLimit, Shipping};
 use crate::secrets::Secrets;
 use crate::session::{ServerUrl, Servers, TokenSource};
@@ -279,13 +279,14 @@ impl Builder {
         setup.shipping = Some(Arc::new(Shipping::default()));
         setup.blocking = Arc::new(Semaphore::new(self.blocking_threads));
         let incarnation = identity::new_incarnation();
-        let (name, predecessor, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
+        let (found, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
         let identity = Identity {
             namespace: self.namespace,
             app: self.app,
-            name,
+            name: found.name,
             incarnation,
-            predecessor,
+            secret: found.secret,
+            predecessor: found.predecessor,
             labels: self.labels,
             weight: self.weight,
             slots: self.slots,
@@ -363,14 +364,26 @@ fn open_servers(
 
 type Journaled = (Journal, Vec<v1::Result>);
 
+/// Who this process is, by its data directory.
+struct Found {
+    name: String,
+    secret: identity::Secret,
+    predecessor: Predecessor,
+}
+
 fn open_data_dir(
     dir: Option<PathBuf>,
     name: Option<String>,
     incarnation: i64,
-) -> Result<(String, i64, Option<Journaled>), ExecutorError> {
-    let Some(dir) = dir else { return Ok((name.unwrap_or_else(identity::default_name), 0, None)) };
+) -> Result<(Found, Option<Journaled>), ExecutorError> {
+    let Some(dir) = dir else {
+        let name = name.unwrap_or_else(identity::default_name);
+        let found = Found { name, secret: identity::Secret::new(), predecessor: Predecessor::default() };
+        return Ok((found, None));
+    };
     let opened = Journal::open(&dir, name.as_deref(), incarnation)?;
-    Ok((opened.name, opened.predecessor, Some((opened.journal, opened.results))))
+    let found = Found { name: opened.name, secret: opened.secret, predecessor: opened.predecessor };
+    Ok((found, Some((opened.journal, opened.results))))
 }
 
 impl std::fmt::Debug for Builder {

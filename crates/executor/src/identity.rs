@@ -1,10 +1,34 @@
 //! Who this process is: an incarnation number of its own, and a name that people and routers know it by.
 
 use rondel_core::name;
+use serde::{Deserialize, Serialize};
 
 /// A new incarnation: positive, and different from every other with all the certainty that 63 random bits give.
 pub(crate) fn new_incarnation() -> i64 {
     (rand::random::<i64>() & i64::MAX).max(1)
+}
+
+/// What proves that hellos come from this process, and to servers that the next one on its data directory succeeds it.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Secret(Vec<u8>);
+
+impl Secret {
+    /// A new one.
+    pub(crate) fn new() -> Self {
+        Self(rand::random::<[u8; 32]>().to_vec())
+    }
+
+    /// As it is sent.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.clone()
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
 }
 
 /// Host name and a few random letters, so that two executors on one host differ.

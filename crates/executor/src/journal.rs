@@ -14,6 +14,7 @@ use rondel_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ExecutorError;
+use crate::identity::Secret;
 use crate::lifecycle::lock;
 
 /// A journal beyond this size, of which most lines are not needed, is rewritten.
@@ -40,9 +41,19 @@ pub(crate) struct Journal {
 pub(crate) struct Opened {
     pub(crate) journal: Journal,
     pub(crate) name: String,
-    /// 0 for none.
-    pub(crate) predecessor: i64,
+    /// What this incarnation proves itself with.
+    pub(crate) secret: Secret,
+    pub(crate) predecessor: Predecessor,
     pub(crate) results: Vec<v1::Result>,
+}
+
+/// The incarnation before, whose data directory this one has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Predecessor {
+    /// 0 for none.
+    pub(crate) incarnation: i64,
+    /// Empty where it had none.
+    pub(crate) secret: Secret,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -52,6 +63,10 @@ struct State {
     /// The one before it, as long as no server has heard of this one.
     predecessor: i64,
     welcomed: bool,
+    #[serde(default)]
+    secret: Secret,
+    #[serde(default)]
+    predecessor_secret: Secret,
 }
 
 impl Journal {
@@ -66,10 +81,21 @@ impl Journal {
         let state_path = dir.join("state.json");
         let before = read_state(&state_path).map_err(failed("read", &state_path))?;
         // A process that no server ever heard of proves nothing: the one before it still counts.
-        let predecessor = if before.welcomed { before.incarnation } else { before.predecessor };
-        let name = name.map(str::to_owned).or_else(|| (!before.name.is_empty()).then(|| before.name.clone()));
+        let predecessor = match before.welcomed {
+            true => Predecessor { incarnation: before.incarnation, secret: before.secret },
+            false => Predecessor { incarnation: before.predecessor, secret: before.predecessor_secret },
+        };
+        let name = name.map(str::to_owned).or_else(|| (!before.name.is_empty()).then_some(before.name));
         let name = name.unwrap_or_else(crate::identity::default_name);
-        let state = State { name: name.clone(), incarnation, predecessor, welcomed: false };
+        let secret = Secret::new();
+        let state = State {
+            name: name.clone(),
+            incarnation,
+            predecessor: predecessor.incarnation,
+            welcomed: false,
+            secret: secret.clone(),
+            predecessor_secret: predecessor.secret.clone(),
+        };
         write_state(dir, &state).map_err(failed("write", &state_path))?;
         let results_path = dir.join("results.jsonl");
         let results = read_results(&results_path).map_err(failed("read", &results_path))?;
@@ -85,7 +111,7 @@ impl Journal {
         };
         // What a crash left behind a half-written line must not stand behind the next one.
         journal.rewrite(&results).map_err(failed("write", &results_path))?;
-        Ok(Opened { journal, name, predecessor, results })
+        Ok(Opened { journal, name, secret, predecessor, results })
     }
 
     /// Makes results durable.
@@ -140,7 +166,8 @@ impl Journal {
 
     /// Writes down that a server has heard of this incarnation.
     pub(crate) fn remember_welcome(&self) -> io::Result<()> {
-        let state = State { welcomed: true, predecessor: 0, ..lock(&self.state).clone() };
+        let known = lock(&self.state).clone();
+        let state = State { welcomed: true, predecessor: 0, predecessor_secret: Secret::default(), ..known };
         write_state(&self.dir, &state)?;
         *lock(&self.state) = state;
         self.welcome_pending.store(false, Ordering::Relaxed);
@@ -296,21 +323,32 @@ mod tests {
     fn results_outlive_the_process_until_they_are_not_needed() {
         let dir = tempfile::tempdir().unwrap();
         let first = open(dir.path(), 11);
-        assert_eq!((first.predecessor, first.results.len()), (0, 0));
+        assert_eq!((first.predecessor, first.results.len()), (Predecessor::default(), 0));
         first.journal.append(&[result(1), result(2)]).unwrap();
         first.journal.welcomed();
         first.journal.remember_welcome().unwrap();
         drop(first.journal);
         let second = open(dir.path(), 12);
-        assert_eq!((second.predecessor, &second.name), (11, &first.name));
+        let before = Predecessor { incarnation: 11, secret: first.secret };
+        assert_eq!((&second.predecessor, &second.name), (&before, &first.name));
+        assert!(second.secret != before.secret && before.secret.bytes().len() == 32);
         assert_eq!(second.results, [result(1), result(2)]);
         assert!(!second.journal.wants_shrinking(2) && second.journal.wants_shrinking(0));
         second.journal.rewrite(&[]).unwrap();
         second.journal.append(&[result(3)]).unwrap();
         drop(second.journal);
         let third = open(dir.path(), 13);
-        assert_eq!(third.predecessor, 11, "no server has heard of the second");
+        assert_eq!(third.predecessor, before, "no server has heard of the second");
         assert_eq!(third.results, [result(3)]);
+    }
+
+    #[test]
+    fn a_directory_of_a_version_without_secrets_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"name":"pod","incarnation":7,"predecessor":0,"welcomed":true}"#;
+        std::fs::write(dir.path().join("state.json"), text).unwrap();
+        let next = open(dir.path(), 8);
+        assert_eq!(next.predecessor, Predecessor { incarnation: 7, secret: Secret::default() });
     }
 
     #[cfg(unix)]

@@ -259,6 +259,8 @@ impl Executor {
             name: self.host.name.clone(),
             incarnation: self.incarnation,
             predecessor: self.predecessor,
+            secret: self.incarnation.to_be_bytes().to_vec(),
+            predecessor_secret: self.predecessor.to_be_bytes().to_vec(),
             weight: 1,
             slots: self.host.slots,
             handlers: vec!["h".to_owned()],

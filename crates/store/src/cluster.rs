@@ -218,10 +218,21 @@ pub struct ExecutorRecord {
     pub slots: u32,
     /// Names of its handlers, as a JSON array.
     pub handlers: String,
+    /// SHA-256 of its secret, in hex; `None` for one that has none.
+    pub secret_hash: Option<String>,
     /// When it was first seen.
     pub first_seen_at: Timestamp,
     /// When any node last heard of it.
     pub last_seen_at: Timestamp,
+}
+
+/// What an executor is known by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorProof {
+    /// Its app.
+    pub app: AppId,
+    /// SHA-256 of its secret, in hex; `None` for one that has none.
+    pub secret_hash: Option<String>,
 }
 
 /// Which executor was seen when, without what it said of itself.
@@ -322,7 +333,7 @@ pub trait Cluster {
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64>;
 
     /// Remembers an executor and that it has a stream to this node; both may exist already. `last_seen_at` is now. False, and
-    /// nothing, where the id is that of an executor of another app.
+    /// nothing, where the id is that of an executor of another app, or of one with another secret.
     async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool>;
 
     /// Says in one statement that the node hears these executors. Streams outlive a lease: those that were opened under an
@@ -346,7 +357,10 @@ pub trait Cluster {
     /// The executors of a namespace seen since `since`, by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;
 
-    /// The same by name alone: what lists page through.
+    /// What a hello of this incarnation, or of its successor, must prove; `None` for one that was never seen.
+    async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>>;
+
+    /// The executors of a namespace seen since `since`, by name alone: what lists page through.
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>>;
 
     /// Those of these incarnations that were seen since `since`, by app and name.

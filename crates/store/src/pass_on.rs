@@ -29,7 +29,9 @@ macro_rules! pass_on {
                 NamespaceDeleted, NewJob, VersionRecord,
             };
             use $crate::changes::{RunStand, SavedJob};
-            use $crate::cluster::{ExecutorRecord, HomeMove, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session};
+            use $crate::cluster::{
+                ExecutorProof, ExecutorRecord, HomeMove, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session,
+            };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
                 Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, InHand, LimitName, MovedJobs, RunQuery,
@@ -147,6 +149,7 @@ macro_rules! pass_on {
                 fn sessions(since: Timestamp) -> Vec<Session>;
                 fn witnesses(since: Timestamp) -> Vec<Session>;
                 fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;
+                fn executor_proof(id: ExecutorId) -> Option<ExecutorProof>;
                 fn seen_executors(namespace: NamespaceId, since: Timestamp) -> Vec<SeenExecutor>;
                 fn executors_by_id(ids: &[ExecutorId], since: Timestamp) -> Vec<ExecutorRecord>;
             } also {

@@ -181,6 +181,8 @@ impl DispatchLoop {
                     "a run goes to an executor"
                 );
                 active.number = ids.next(now);
+                // Before it can answer: its log may come at once.
+                self.shared.sent_runs.note(*run, active.ready.run.attempt, executor);
                 batch.push(trigger(&active.ready, active.number, parent, now));
                 sent.push(*run);
             } else {

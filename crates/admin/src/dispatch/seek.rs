@@ -153,6 +153,7 @@ mod tests {
             weight: 1,
             slots: 1,
             handlers: handlers.to_owned(),
+            secret_hash: None,
             first_seen_at: NOW,
             last_seen_at: NOW,
         }

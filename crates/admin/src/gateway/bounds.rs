@@ -13,6 +13,7 @@ const HANDLER_COUNT_MAX: usize = 1_000;
 const LABEL_COUNT_MAX: usize = 100;
 const LABEL_NAME_LEN_MAX: usize = 100;
 const LABEL_VALUE_LEN_MAX: usize = 200;
+const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
 /// Handlers and labels of one executor together, in bytes.
 const ROW_BYTES_MAX: usize = 64 * 1024;
@@ -36,8 +37,14 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     if !(1..=SLOTS_MAX).contains(&hello.slots) {
         return Err(refusal("slots", &format!("{} is outside 1 to {SLOTS_MAX}", hello.slots)));
     }
+    for (field, secret) in [("secret", &hello.secret), ("predecessor_secret", &hello.predecessor_secret)] {
+        if secret.len() > SECRET_LEN_MAX {
+            return Err(refusal(field, &format!("{} bytes; at most {SECRET_LEN_MAX} are taken", secret.len())));
+        }
+    }
     at_most("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
-    let counts = [("handlers", hello.handlers.len(), HANDLER_COUNT_MAX), ("labels", hello.labels.len(), LABEL_COUNT_MAX)];
+    let counts =
+        [("handlers", hello.handlers.len(), HANDLER_COUNT_MAX), ("labels", hello.labels.len(), LABEL_COUNT_MAX)];
     for (field, count, max) in counts {
         if count > max {
             return Err(refusal(field, &format!("there are {count}; at most {max} are taken")));
@@ -143,7 +150,8 @@ mod tests {
         let rows = AppRows::default();
         let start = Timestamp::from_secs(1_800_000_000);
         let large = v1::Hello { handlers: vec!["h".repeat(97); 600], ..v1::Hello::default() };
-        let admit = |app, id, now, online: bool| rows.admit((AppId::new(app), ExecutorId::new(id)), &large, now, |_| online);
+        let admit =
+            |app, id, now, online: bool| rows.admit((AppId::new(app), ExecutorId::new(id)), &large, now, |_| online);
         let count = (1..).take_while(|id| admit(1, *id, start, false).is_ok()).count();
         assert!((250..300).contains(&count), "{count}");
         let refused = admit(1, 9_999, start, false).unwrap_err();

@@ -12,7 +12,7 @@ use rondel_store::cluster::ExecutorRecord;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use super::{Pass, bounds};
+use super::{Pass, bounds, proof};
 use crate::declared::Said;
 use crate::dispatch::Report;
 use crate::engine::Shared;
@@ -52,14 +52,12 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
         ));
     }
     if !hello.declared.is_empty() && !pass.declares {
-        return Err(Status::permission_denied("this token does not let executors declare jobs"));
+        return Err(Status::permission_denied(
+            "this token does not let executors declare jobs: make one with rondel token create --declares",
+        ));
     }
     if let Some(names) = &pass.names {
-        let wanted = [hello.app.clone(), format!("{}.{}", hello.app, hello.namespace), hello.name.clone()];
-        if !names.iter().any(|name| wanted.contains(name)) {
-            let message = format!("the client certificate is made out to {names:?}, and not to {:?}", hello.app);
-            return Err(Status::permission_denied(message));
-        }
+        check_certificate(names, &hello)?;
     }
     let denied = || {
         let message =
@@ -102,6 +100,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();
     shared.registry.rows.admit((app.id, id), &hello, now, |id| shared.registry.is_online(id))?;
+    let predecessor = proof::predecessor(shared, app.id, &hello).await.map_err(unavailable)?;
     let said = Said::new(&hello.declared);
     let has_handler = |info: &v1::HandlerInfo| hello.handlers.contains(&info.name);
     let infos = hello.handler_infos.into_iter().filter(has_handler).map(|info| (info.name, info.params_schema));
@@ -112,12 +111,13 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
         namespace: namespace.id,
         app: app.id,
         name: hello.name.clone(),
-        predecessor: predecessor(hello.predecessor),
+        predecessor,
         sdk_version: hello.sdk_version.clone(),
         labels: json_object(&labels),
         weight: hello.weight,
         slots: hello.slots,
         handlers: json_array(&hello.handlers),
+        secret_hash: proof::hash(&hello.secret),
         first_seen_at: now,
         last_seen_at: now,
     };
@@ -139,9 +139,25 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
         draining: false,
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
-    let report =
-        Report { held: refs(hello.held), finished: refs(hello.finished), predecessor: predecessor(hello.predecessor) };
+    let report = Report { held: refs(hello.held), finished: refs(hello.finished), predecessor };
     Ok(Greeted { online, record, report, said })
+}
+
+/// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any
+/// executor of the app, or in two, `APP` or `APP.NAMESPACE` beside `NAME`.
+fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> {
+    let v1::Hello { namespace, app, name, .. } = hello;
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    let place = format!("{app}.{namespace}");
+    let has_app = has(&place) || (has(app) && app != name);
+    if has(&format!("{name}.{place}")) || has(&format!("*.{place}")) || (has_app && has(name)) {
+        return Ok(());
+    }
+    let shown: String = format!("{names:?}").chars().take(500).collect();
+    Err(Status::permission_denied(format!(
+        "the client certificate is made out to {shown}, and not to executor {name:?} of app {app:?}: it needs the DNS name \
+         {name}.{place} or *.{place}, or both {place} and {name}"
+    )))
 }
 
 /// An executor that does not answer fences would be waited for until it is lost.
@@ -168,14 +184,50 @@ fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Resu
     Err(Status::already_exists(message))
 }
 
-fn predecessor(id: i64) -> Option<ExecutorId> {
-    (id > 0).then(|| ExecutorId::new(id))
-}
-
 fn json_object(labels: &BTreeMap<String, String>) -> String {
     serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())
 }
 
 fn json_array(handlers: &[String]) -> String {
     serde_json::to_string(handlers).unwrap_or_else(|_| "[]".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_fits_the_app_and_the_name() {
+        let hello = |app: &str, name: &str| v1::Hello {
+            namespace: "default".to_owned(),
+            app: app.to_owned(),
+            name: name.to_owned(),
+            ..v1::Hello::default()
+        };
+        let billing = hello("billing", "b1");
+        for (names, hello, wanted) in [
+            (&["b1.billing.default"][..], &billing, true),
+            (&["*.billing.default"], &billing, true),
+            (&["billing.default", "b1"], &billing, true),
+            (&["b1", "billing"], &billing, true),
+            // The app alone, the name alone, another app's, another namespace's.
+            (&["billing"], &billing, false),
+            (&["billing.default"], &billing, false),
+            (&["b1"], &billing, false),
+            (&["b1", "files"], &billing, false),
+            (&["b2.billing.default"], &billing, false),
+            (&["*.billing.other"], &billing, false),
+            (&["*.files.default"], &billing, false),
+            (&["b1", "billing.other"], &billing, false),
+            (&[], &billing, false),
+            // One name is not both.
+            (&["files"], &hello("files", "files"), false),
+            (&["files", "files.default"], &hello("files", "files"), true),
+        ] {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let found = check_certificate(&names, hello);
+            assert_eq!(found.is_ok(), wanted, "{names:?}");
+            assert!(found.is_ok() || found.unwrap_err().message().contains("is made out to"));
+        }
+    }
 }

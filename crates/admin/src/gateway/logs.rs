@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rondel_core::{AppId, RunId};
+use rondel_core::{AppId, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message;
 use rondel_store::StoreError;
-use rondel_store::logs::LogChunk;
+use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::log_rights::{Hand, Known, LogRights, RUN_BYTES_MAX, Taken};
 use crate::dispatch::SessionHandle;
 use crate::engine::{Shared, chain};
 use crate::metrics::{add, size};
@@ -24,8 +25,8 @@ const KIB_MAX: u32 = 8 * 1024;
 /// What a line takes beside its text.
 const LINE_OVERHEAD: usize = 64;
 const BATCH: usize = 64;
-/// Runs whose app is remembered.
-const APP_COUNT_MAX: usize = 50_000;
+/// Runs of one batch whose earlier attempts are looked up.
+const EARLIER_COUNT_MAX: usize = 500;
 
 /// What one message brought.
 #[derive(Debug)]
@@ -111,12 +112,12 @@ impl LogWriter {
 pub(crate) struct LogLoop {
     shared: Arc<Shared>,
     items: mpsc::Receiver<Queued>,
-    apps: HashMap<RunId, AppId>,
+    rights: LogRights,
 }
 
 impl LogLoop {
     pub(crate) fn new(shared: Arc<Shared>, items: mpsc::Receiver<Queued>) -> Self {
-        Self { shared, items, apps: HashMap::new() }
+        Self { shared, items, rights: LogRights::default() }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -138,7 +139,7 @@ impl LogLoop {
     }
 
     async fn write(&mut self, batch: Vec<Queued>) -> Result<(), StoreError> {
-        self.learn_apps(&batch).await?;
+        self.learn_rights(&batch).await?;
         let mut chunks = Vec::new();
         let mut acks = Vec::new();
         let mut guards = Vec::new();
@@ -146,10 +147,16 @@ impl LogLoop {
         for Queued { item, memory } in batch {
             held.push(memory);
             for chunk in item.chunks {
+                // What is not taken is answered as well, so that it ends.
                 acks.push((item.session.clone(), log_ack(&chunk)));
-                // A run of another app is none of this executor's business; it is answered, so that it ends.
-                if self.apps.get(&chunk.run) == Some(&item.app) {
-                    chunks.push(chunk);
+                let bytes = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
+                match self.rights.take(&hand(&item.session, &chunk), bytes) {
+                    Taken::Whole => chunks.push(chunk),
+                    Taken::LastWord => chunks.push(full(chunk)),
+                    Taken::Nothing => {
+                        let count = u64::try_from(chunk.lines.len()).unwrap_or(u64::MAX);
+                        add(&self.shared.metrics.log_lines_dropped, count);
+                    }
                 }
             }
             guards.push(item.pending);
@@ -167,19 +174,49 @@ impl LogLoop {
         Ok(())
     }
 
-    async fn learn_apps(&mut self, batch: &[Queued]) -> Result<(), StoreError> {
-        if self.apps.len() > APP_COUNT_MAX {
-            self.apps.clear();
+    /// Asks the rows who has the runs of these lines.
+    async fn learn_rights(&mut self, batch: &[Queued]) -> Result<(), StoreError> {
+        let now = self.shared.clock.now();
+        let items = batch.iter().flat_map(|queued| {
+            let item = &queued.item;
+            item.chunks.iter().map(|chunk| (hand(&item.session, chunk), item.app))
+        });
+        let apps: HashMap<Hand, AppId> = items.collect();
+        let unknown = self.rights.unknown(apps.keys(), now);
+        let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
+        ids.dedup();
+        let mut runs = HashMap::new();
+        for part in ids.chunks(500) {
+            runs.extend(self.shared.store.runs(part).await?.into_iter().map(|run| (run.id, run)));
         }
-        let runs = batch.iter().flat_map(|queued| queued.item.chunks.iter().map(|chunk| chunk.run));
-        let mut unknown: Vec<RunId> = runs.filter(|run| !self.apps.contains_key(run)).collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        for ids in unknown.chunks(500) {
-            self.apps.extend(self.shared.store.runs(ids).await?.into_iter().map(|run| (run.id, run.app)));
+        let mut left = EARLIER_COUNT_MAX;
+        for hand in unknown {
+            let Some(app) = apps.get(&hand) else { continue };
+            let run = runs.get(&hand.0);
+            let attempts = match run.filter(|run| run.app == *app && hand.1 < run.attempt && left > 0) {
+                Some(run) => {
+                    left -= 1;
+                    self.shared.store.attempts(run.id).await?
+                }
+                None => Vec::new(),
+            };
+            let sent = self.shared.sent_runs.get(hand.0);
+            let known = run.map(|run| Known { run, attempts: &attempts, sent });
+            self.rights.learn(*app, hand, known.as_ref(), now);
         }
         Ok(())
     }
+}
+
+fn hand(session: &SessionHandle, chunk: &LogChunk) -> Hand {
+    (chunk.run, chunk.attempt, session.executor)
+}
+
+/// What stands in the place of the first lines that are too many.
+fn full(chunk: LogChunk) -> LogChunk {
+    let at = chunk.lines.first().map_or(Timestamp::EPOCH, |line| line.at);
+    let text = format!("… this log is full ({} MiB): what follows is dropped", RUN_BYTES_MAX / (1024 * 1024));
+    LogChunk { lines: vec![LogLine { at, level: "warn".to_owned(), text }], ..chunk }
 }
 
 fn log_ack(chunk: &LogChunk) -> v1::LogAck {

@@ -4,7 +4,9 @@
 mod bounds;
 mod hello;
 mod log_readers;
+mod log_rights;
 mod logs;
+mod proof;
 mod session;
 
 use std::collections::HashSet;
@@ -29,6 +31,7 @@ use crate::lifecycle::{Lifecycle, Until};
 pub(crate) use bounds::AppRows;
 pub use log_readers::LogReader;
 pub(crate) use log_readers::LogReaders;
+pub(crate) use log_rights::SentRuns;
 pub(crate) use logs::{LogItem, LogLoop, LogWriter};
 
 /// Messages on their way to one executor.
@@ -57,7 +60,7 @@ pub enum Certificates {
     Ignored,
     /// A certificate that is signed as it must be.
     Required,
-    /// One that is made out to the executor's app, to `app.namespace`, or to the executor's name.
+    /// One that is made out to the executor's app and to its name.
     Named,
 }
 

@@ -57,7 +57,7 @@ impl Session {
             Status::unavailable("the server cannot reach its database now")
         })?;
         if !is_own {
-            return Err(Status::already_exists("an executor of another app has this incarnation"));
+            return Err(Status::already_exists("another executor has this incarnation: its app or its secret differs"));
         }
         let handle = SessionHandle { executor: greeted.online.id, number, sender, replaced: CancellationToken::new() };
         handle.send(server_message::Body::Welcome(welcome(shared)));

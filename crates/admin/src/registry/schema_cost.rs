@@ -140,11 +140,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The schemas that apply to the value itself, and whether each is a branch of a choice.
-    fn applied(
-        &self,
-        keywords: &'a Map<String, Value>,
-        instance: &Value,
-    ) -> Result<Vec<(&'a Value, bool)>, Exceeded> {
+    fn applied(&self, keywords: &'a Map<String, Value>, instance: &Value) -> Result<Vec<(&'a Value, bool)>, Exceeded> {
         let mut found = Vec::new();
         for (keyword, value) in keywords {
             match keyword.as_str() {
@@ -179,7 +175,8 @@ impl<'a> Walk<'a> {
             if let Some(schema) = keywords.get("unevaluatedProperties") {
                 self.visit(schema, child, place)?;
             }
-            for (pattern, schema) in keywords.get("patternProperties").and_then(Value::as_object).into_iter().flatten() {
+            for (pattern, schema) in keywords.get("patternProperties").and_then(Value::as_object).into_iter().flatten()
+            {
                 self.charge(1 + (pattern.len() + name.len()) / TEXT_PER_STEP, &Value::Null, place)?;
                 self.visit(schema, child, place)?;
             }

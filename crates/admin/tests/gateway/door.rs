@@ -157,7 +157,7 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_dead() {
     let died = line.trigger().await;
     drop(line);
     let finished = vec![v1::RunRef { run_id: journaled.run_id, attempt: journaled.attempt }];
-    let successor = v1::Hello { predecessor: 1, finished, ..hello("a", 2) };
+    let successor = v1::Hello { finished, ..super::world::successor("a", 2, 1) };
     let mut line = world.dial(Some(&world.token), successor).await.unwrap();
     line.say(succeeded(&journaled)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);

@@ -6,6 +6,7 @@ mod cluster;
 mod door;
 mod pass;
 mod permissions;
+mod same_app;
 mod slow;
 mod tenants;
 mod world;

@@ -158,12 +158,23 @@ impl Line {
     }
 }
 
+/// What the data directory of this incarnation holds.
+pub(crate) fn secret(incarnation: i64) -> Vec<u8> {
+    format!("secret {incarnation}").into_bytes()
+}
+
+/// A hello of the process that was started after another one, on the same data directory.
+pub(crate) fn successor(name: &str, incarnation: i64, predecessor: i64) -> v1::Hello {
+    v1::Hello { predecessor, predecessor_secret: secret(predecessor), ..hello(name, incarnation) }
+}
+
 pub(crate) fn hello(name: &str, incarnation: i64) -> v1::Hello {
     v1::Hello {
         namespace: "default".to_owned(),
         app: "files".to_owned(),
         name: name.to_owned(),
         incarnation,
+        secret: secret(incarnation),
         slots: 4,
         handlers: vec!["h".to_owned()],
         protocol: rondel_proto::PROTOCOL,

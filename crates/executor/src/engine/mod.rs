@@ -23,7 +23,8 @@ use tracing::{Instrument as _, Span};
 
 use crate::attempt::{self, Ended};
 use crate::host;
-use crate::journal::Journal;
+use crate::identity::Secret;
+use crate::journal::{Journal, Predecessor};
 use crate::lifecycle::lock;
 use crate::run::{RunContext, RunKey, StopCause};
 use crate::session::Servers;
@@ -40,7 +41,8 @@ pub(crate) struct Identity {
     pub(crate) app: String,
     pub(crate) name: String,
     pub(crate) incarnation: i64,
-    pub(crate) predecessor: i64,
+    pub(crate) secret: Secret,
+    pub(crate) predecessor: Predecessor,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) weight: u32,
     pub(crate) slots: u32,
@@ -200,7 +202,9 @@ impl Engine {
             app: identity.app.clone(),
             name: identity.name.clone(),
             incarnation: identity.incarnation,
-            predecessor: identity.predecessor,
+            predecessor: identity.predecessor.incarnation,
+            secret: identity.secret.bytes(),
+            predecessor_secret: identity.predecessor.secret.bytes(),
             sdk_version: concat!("rondel-rust/", env!("CARGO_PKG_VERSION")).to_owned(),
             labels: identity.labels.clone().into_iter().collect(),
             weight: identity.weight,

@@ -102,6 +102,13 @@ pub struct Hello {
     /// Which version of this protocol the executor speaks: 1. A server refuses those that it does not know, with words.
     #[prost(uint32, tag = "15")]
     pub protocol: u32,
+    /// Random bytes, new at each start of the process, the same in each of its hellos: they prove that a hello with this
+    /// incarnation comes from the same process. Empty from executors that do not know this field.
+    #[prost(bytes = "vec", tag = "16")]
+    pub secret: ::prost::alloc::vec::Vec<u8>,
+    /// The secret of the predecessor, from the executor's data directory: without it nobody succeeds an executor that had one.
+    #[prost(bytes = "vec", tag = "17")]
+    pub predecessor_secret: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HandlerInfo {

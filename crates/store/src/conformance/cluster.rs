@@ -162,6 +162,27 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     assert_eq!(of(store.sessions(closing).await.unwrap()), [], "heard last when it was noted");
 }
 
+/// An incarnation belongs to the first one that shows a secret with it.
+pub async fn an_incarnation_with_a_secret_is_nobody_elses(store: &dyn Store) {
+    let (token, start) = (join(store).await, store.now().await.unwrap());
+    let record = super::executor(app(store).await, start);
+    let with = |secret: Option<&str>| ExecutorRecord { secret_hash: secret.map(str::to_owned), ..record.clone() };
+    assert_eq!(store.executor_proof(record.id).await.unwrap(), None);
+    for (secret, is_let_in, known) in [
+        (None, true, None),
+        (Some("a"), true, Some("a")),
+        (Some("a"), true, Some("a")),
+        (Some("b"), false, Some("a")),
+        (None, false, Some("a")),
+    ] {
+        assert_eq!(store.open_session(token, &with(secret)).await.unwrap(), is_let_in, "{secret:?}");
+        let proof = store.executor_proof(record.id).await.unwrap().unwrap();
+        assert_eq!((proof.app, proof.secret_hash.as_deref()), (record.app, known));
+    }
+    let other = ExecutorRecord { id: ExecutorId::new(next_id()), ..with(Some("a")) };
+    assert!(store.open_session(token, &other).await.unwrap());
+}
+
 /// Sessions are opened, heard, closed; executors are as they introduced themselves.
 pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);

@@ -123,6 +123,7 @@ macro_rules! for_each_conformance_check {
             a_lease_is_held_by_one,
             nodes_that_join_at_once_differ,
             sessions_say_who_hears_whom,
+            an_incarnation_with_a_secret_is_nobody_elses,
             a_lease_given_back_ends_where_the_clock_was,
             open_sessions_are_witnesses,
             who_has_ended_in_order_has_left,
@@ -302,6 +303,7 @@ fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
         weight: 1,
         slots: 1,
         handlers: "[]".to_owned(),
+        secret_hash: None,
         first_seen_at,
         last_seen_at: first_seen_at,
     }

@@ -8,7 +8,8 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 
 use super::{MemStore, StoredNode, size};
 use crate::cluster::{
-    ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count, may_renew, next_ordinal,
+    ExecutorProof, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count, may_renew,
+    next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
@@ -132,7 +133,8 @@ impl Cluster for MemStore {
         let mut record = executor.clone();
         record.name = clean_name(&executor.name).into_owned();
         if let Some(known) = state.executors.get(&executor.id) {
-            if known.app != executor.app {
+            let is_proven = known.secret_hash.is_none() || known.secret_hash == executor.secret_hash;
+            if known.app != executor.app || !is_proven {
                 return Ok(false);
             }
             record.first_seen_at = known.first_seen_at;
@@ -199,6 +201,11 @@ impl Cluster for MemStore {
 
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
         Ok(self.executors_seen(since, |executor| executor.namespace == namespace))
+    }
+
+    async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>> {
+        let proof = |one: &ExecutorRecord| ExecutorProof { app: one.app, secret_hash: one.secret_hash.clone() };
+        Ok(self.state().executors.get(&id).map(proof))
     }
 
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {

@@ -75,11 +75,13 @@ impl State {
     fn retry(&mut self, clean: &CleanFinish<'_>, due_at: Timestamp, reason: Reason, lost_count: i32) -> Option<Run> {
         let run = self.runs.get_mut(&clean.finish.run)?;
         let executor = clean.executor.clone().map(std::borrow::Cow::into_owned);
+        let executor_id = if executor.is_some() { clean.executor_id } else { run.executor_id };
         let ended = Attempt {
             attempt: run.attempt,
             status: settle::attempt_status(clean.finish.outcome),
             reason: Some(reason),
             executor: executor.or(run.executor.take()),
+            executor_id,
             started_at: clean.started_at.or(run.started_at),
             finished_at: Some(clean.finish.finished_at),
             message: clean.message.clone().map(std::borrow::Cow::into_owned),
@@ -100,6 +102,7 @@ impl State {
             status: settle::attempt_status(clean.finish.outcome),
             reason: None,
             executor: clean.executor.clone().map(std::borrow::Cow::into_owned),
+            executor_id: clean.executor_id,
             started_at: clean.started_at,
             finished_at: Some(clean.finish.finished_at),
             message: clean.message.clone().map(std::borrow::Cow::into_owned),

@@ -11,8 +11,8 @@ use super::dialect::Dialect;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
 use crate::cluster::{
-    Connections, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count,
-    newest_of_each, next_ordinal,
+    Connections, ExecutorProof, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session,
+    lease_count, newest_of_each, next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
@@ -52,12 +52,13 @@ const END_LEASE: Statement = Statement {
 const INSERT_EXECUTOR: Statement = Statement {
     name: "insert_executor",
     text: "INSERT {ignore} INTO executor (id, namespace_id, app_id, name, predecessor_id, sdk_version, labels, weight, \
-           slots, handlers, first_seen_at_ms, params_schemas) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+           slots, handlers, first_seen_at_ms, params_schemas, secret_hash) \
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const UPDATE_EXECUTOR: Statement = Statement {
     name: "update_executor",
     text: "UPDATE executor SET name = ?, predecessor_id = ?, sdk_version = ?, labels = ?, weight = ?, slots = ?, \
-           handlers = ? WHERE id = ? AND app_id = ?",
+           handlers = ?, secret_hash = ? WHERE id = ? AND app_id = ? AND (secret_hash IS NULL OR secret_hash = ?)",
 };
 const INSERT_SESSION: Statement = Statement {
     name: "insert_session",
@@ -107,7 +108,7 @@ pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
     text: "SELECT executor.id, executor.namespace_id, executor.app_id, executor.name, executor.predecessor_id, \
            executor.sdk_version, executor.labels, executor.weight, executor.slots, executor.handlers, \
-           executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
+           executor.secret_hash, executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
            FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
            JOIN executor ON executor.id = seen.executor_id WHERE executor.namespace_id = ? \
            ORDER BY executor.app_id, executor.name, executor.id",
@@ -123,11 +124,13 @@ const READ_EXECUTORS_BY_ID: Statement = Statement {
     name: "read_executors_by_id",
     text: "SELECT executor.id, executor.namespace_id, executor.app_id, executor.name, executor.predecessor_id, \
            executor.sdk_version, executor.labels, executor.weight, executor.slots, executor.handlers, \
-           executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
+           executor.secret_hash, executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
            FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
            JOIN executor ON executor.id = seen.executor_id WHERE executor.id {in_list} \
            ORDER BY executor.app_id, executor.name, executor.id",
 };
+const READ_EXECUTOR_PROOF: Statement =
+    Statement { name: "read_executor_proof", text: "SELECT app_id, secret_hash FROM executor WHERE id = ?" };
 
 #[async_trait]
 impl Cluster for SqlStore {
@@ -264,6 +267,16 @@ impl Cluster for SqlStore {
         self.rows(query).await?.iter().map(executor).collect()
     }
 
+    async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>> {
+        let row = self.row(Query::new(&READ_EXECUTOR_PROOF).int(id.get())).await?;
+        let proof = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "executor");
+            let app = AppId::new(columns.int("app_id")?);
+            Ok(ExecutorProof { app, secret_hash: columns.opt_text("secret_hash")? })
+        };
+        row.as_ref().map(proof).transpose()
+    }
+
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
         let query = Query::new(&READ_SEEN_EXECUTORS).at(since).int(namespace.get());
         let seen = |row: &AnyRow| {
@@ -390,6 +403,7 @@ fn insert_executor(executor: &ExecutorRecord) -> Query {
         .at(executor.first_seen_at)
         // What handlers say of their parameters: nothing yet.
         .text("{}")
+        .opt_text(executor.secret_hash.as_deref())
 }
 
 fn update_executor(executor: &ExecutorRecord) -> Query {
@@ -401,8 +415,10 @@ fn update_executor(executor: &ExecutorRecord) -> Query {
         .int(executor.weight.into())
         .int(executor.slots.into())
         .text(&executor.handlers)
+        .opt_text(executor.secret_hash.as_deref())
         .int(executor.id.get())
         .int(executor.app.get())
+        .opt_text(executor.secret_hash.as_deref())
 }
 
 fn node(row: &AnyRow) -> Result<Node> {
@@ -449,6 +465,7 @@ fn executor(row: &AnyRow) -> Result<ExecutorRecord> {
         weight: count(&mut columns, "weight")?,
         slots: count(&mut columns, "slots")?,
         handlers: columns.text("handlers")?,
+        secret_hash: columns.opt_text("secret_hash")?,
         first_seen_at: columns.at("first_seen_at_ms")?,
         last_seen_at: columns.at("last_seen_at_ms")?,
     })

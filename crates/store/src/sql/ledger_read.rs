@@ -1,7 +1,7 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::SqlStore;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -17,7 +17,7 @@ pub(super) const READ_CHECKS: Statement = Statement {
 };
 const READ_ATTEMPTS: Statement = Statement {
     name: "read_attempts",
-    text: "SELECT run_id, attempt, status, reason, executor, started_at_ms, finished_at_ms, message \
+    text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message \
            FROM run_attempt WHERE run_id = ? ORDER BY attempt",
 };
 
@@ -262,6 +262,7 @@ impl SqlStore {
                 status: columns.word("status")?,
                 reason: columns.opt_word("reason")?,
                 executor: columns.opt_text("executor")?,
+                executor_id: columns.opt_int("executor_id")?.map(ExecutorId::new),
                 started_at: columns.opt_at("started_at_ms")?,
                 finished_at: columns.opt_at("finished_at_ms")?,
                 message: columns.opt_text("message")?,

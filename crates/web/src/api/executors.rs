@@ -63,7 +63,8 @@ pub(crate) async fn page<Q>(
     let since = call.engine().now() - SHOWN_FOR;
     let mut all = shown(call, since).await?;
     all.sort_by(|a, b| a.position.cmp(&b.position));
-    let mut chosen: Vec<Shown> = all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
+    let mut chosen: Vec<Shown> =
+        all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = chosen.len() > limit;
     chosen.truncate(limit);

@@ -196,6 +196,7 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
         status: run.status,
         reason: run.reason,
         executor: run.executor.clone().filter(|_| run.executor_id.is_some()),
+        executor_id: run.executor_id,
         started_at: run.started_at,
         finished_at: run.finished_at,
         message: run.message.clone(),

@@ -13,6 +13,7 @@ mod contract;
 mod documents;
 mod edit_pages;
 mod events;
+mod executors;
 mod fires;
 mod fires_pages;
 mod harness;

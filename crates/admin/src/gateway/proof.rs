@@ -1,0 +1,101 @@
+//! Whether an executor is who it says: the incarnation that it was, or the successor of one whose data directory it has.
+
+use std::time::Duration;
+
+use rondel_core::{AppId, ExecutorId};
+use rondel_proto::v1;
+use rondel_store::StoreError;
+use rondel_store::cluster::ExecutorProof;
+use sha2::{Digest, Sha256};
+
+use crate::engine::Shared;
+
+/// An executor without a secret that was heard within so many heartbeats is living.
+const LIVING_HEARTBEATS: u32 = 5;
+
+/// What is kept of an executor's secret; `None` for one that has none.
+pub(super) fn hash(secret: &[u8]) -> Option<String> {
+    let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    (!secret.is_empty()).then(|| hex(Sha256::digest(secret).as_slice()))
+}
+
+/// The predecessor that a hello names, where it proves it. Without the proof an equal name is another executor's.
+pub(super) async fn predecessor(
+    shared: &Shared,
+    app: AppId,
+    hello: &v1::Hello,
+) -> Result<Option<ExecutorId>, StoreError> {
+    if hello.predecessor <= 0 || hello.predecessor == hello.incarnation {
+        return Ok(None);
+    }
+    let id = ExecutorId::new(hello.predecessor);
+    let known = shared.store.executor_proof(id).await?;
+    let is_proven = match verdict(app, known.as_ref(), &hello.predecessor_secret) {
+        Verdict::Proven => true,
+        Verdict::UnlessLiving => !is_living(shared, id).await?,
+        Verdict::Unproven => false,
+    };
+    if !is_proven {
+        tracing::warn!(
+            executor = hello.name,
+            app = hello.app,
+            predecessor_id = %id,
+            "an executor names a predecessor without proof; it counts as a second executor"
+        );
+    }
+    Ok(is_proven.then_some(id))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Proven,
+    /// It has no secret: executors of older SDKs have a successor once they are gone.
+    UnlessLiving,
+    Unproven,
+}
+
+fn verdict(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> Verdict {
+    match known {
+        Some(known) if known.app == app => match &known.secret_hash {
+            None => Verdict::UnlessLiving,
+            Some(wanted) if hash(shown).as_ref() == Some(wanted) => Verdict::Proven,
+            Some(_) => Verdict::Unproven,
+        },
+        _ => Verdict::Unproven,
+    }
+}
+
+/// Whether some node hears it.
+async fn is_living(shared: &Shared, id: ExecutorId) -> Result<bool, StoreError> {
+    let now = shared.clock.now();
+    let silence: Duration = shared.config.heartbeat.saturating_mul(LIVING_HEARTBEATS);
+    if shared.registry.is_online(id) {
+        return Ok(true);
+    }
+    let sessions = shared.store.sessions(now - silence).await?;
+    Ok(sessions.iter().any(|session| session.executor == id && session.is_open()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_predecessor_is_proven_by_its_secret_and_in_its_app_alone() {
+        let app = AppId::new(1);
+        let known = |app, secret: &[u8]| ExecutorProof { app, secret_hash: hash(secret) };
+        let (with, without) = (known(app, b"secret"), known(app, b""));
+        for (known, shown, wanted) in [
+            (Some(&with), &b"secret"[..], Verdict::Proven),
+            (Some(&with), b"Secret", Verdict::Unproven),
+            (Some(&with), b"", Verdict::Unproven),
+            (Some(&without), b"", Verdict::UnlessLiving),
+            (Some(&without), b"secret", Verdict::UnlessLiving),
+            (Some(&known(AppId::new(2), b"secret")), b"secret", Verdict::Unproven),
+            (Some(&known(AppId::new(2), b"")), b"", Verdict::Unproven),
+            (None, b"secret", Verdict::Unproven),
+        ] {
+            assert_eq!(verdict(app, known, shown), wanted, "{known:?} {shown:?}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! An executor that means harm to others of its own app: it has the same token, and may neither come as one of them nor
+//! after it, nor write into its logs.
+
+use std::time::Duration;
+
+use rondel_core::{Run, RunId, RunStatus};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body as Up;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::{Ledger as _, Logs as _};
+use serde_json::json;
+use tonic::Code;
+
+use super::world::{LIMIT, Line, World, create, hello, request, runs, secret, succeeded, successor};
+
+/// The executor `a`, which has a run in hand.
+async fn with_a_run() -> (World, Line, v1::Trigger) {
+    let world = World::start().await;
+    let job = create(&world, json!({"overlap": {"policy": "allow"}})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    request(&world, &job).await;
+    let trigger = line.trigger().await;
+    (world, line, trigger)
+}
+
+async fn run(world: &World, trigger: &v1::Trigger) -> Run {
+    world.store.runs(&[RunId::new(trigger.run_id)]).await.unwrap().remove(0)
+}
+
+/// Everything that was sent before is worked off when the answer to this has come.
+async fn round_trip(line: &mut Line) {
+    line.say(Up::Heartbeat(v1::Heartbeat { sequence: 77, ..v1::Heartbeat::default() })).await;
+    line.hear(|body| match body {
+        Down::HeartbeatReply(reply) if reply.sequence == 77 => Some(()),
+        _ => None,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_succeeds_a_living_executor_without_its_secret() {
+    let (world, mut line, trigger) = with_a_run().await;
+    let claims = [
+        v1::Hello { predecessor: 1, ..hello("a", 2) },
+        v1::Hello { predecessor_secret: secret(2), ..successor("a", 3, 1) },
+        v1::Hello { predecessor: 1, secret: Vec::new(), ..hello("a", 4) },
+    ];
+    for claim in claims {
+        let mut thief = world.dial(Some(&world.token), claim).await.unwrap();
+        round_trip(&mut thief).await;
+        let got = tokio::time::timeout(Duration::from_millis(500), thief.trigger()).await;
+        assert!(got.is_err(), "{got:?}");
+        assert_eq!(run(&world, &trigger).await.attempt, 1);
+    }
+    // They are other executors, by other names.
+    let online = world.engine.online_executors();
+    assert_eq!(online.iter().filter(|one| one.name == "a").count(), 1, "{online:?}");
+    line.say(succeeded(&trigger)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+/// Who has the secret is the successor, even before the stream of the one before has ended.
+#[tokio::test]
+async fn the_secret_of_the_data_directory_proves_the_predecessor() {
+    let (world, mut line, trigger) = with_a_run().await;
+    line.say(Up::Draining(v1::Draining::default())).await;
+    round_trip(&mut line).await;
+    let mut heir = world.dial(Some(&world.token), successor("a", 2, 1)).await.unwrap();
+    let again = heir.trigger().await;
+    assert_eq!((again.run_id, again.attempt), (trigger.run_id, 2));
+    heir.say(succeeded(&again)).await;
+    assert_eq!(heir.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+/// An SDK without secrets: its next process succeeds it once its stream has ended.
+#[tokio::test]
+async fn an_executor_without_a_secret_has_a_successor_once_it_is_gone() {
+    let world = World::start().await;
+    let job = create(&world, json!({})).await;
+    let old = |incarnation, predecessor| v1::Hello { secret: Vec::new(), predecessor, ..hello("a", incarnation) };
+    let mut line = world.dial(Some(&world.token), old(1, 0)).await.unwrap();
+    request(&world, &job).await;
+    let trigger = line.trigger().await;
+    let mut thief = world.dial(Some(&world.token), old(2, 1)).await.unwrap();
+    round_trip(&mut thief).await;
+    assert_eq!(run(&world, &trigger).await.attempt, 1);
+    drop((line, thief));
+    let gone = async {
+        while !world.engine.online_executors().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, gone).await.unwrap();
+    // The end of the stream is noted a moment after the executor is off the list.
+    let again = async {
+        for incarnation in 3.. {
+            let mut heir = world.dial(Some(&world.token), old(incarnation, 1)).await.unwrap();
+            if let Ok(again) = tokio::time::timeout(Duration::from_secs(1), heir.trigger()).await {
+                return again;
+            }
+        }
+        unreachable!("the loop does not end")
+    };
+    let again = tokio::time::timeout(LIMIT, again).await.unwrap();
+    assert_eq!((again.run_id, again.attempt), (trigger.run_id, 2));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn nobody_comes_with_the_incarnation_of_another_without_its_secret() {
+    let (world, line, trigger) = with_a_run().await;
+    drop(line);
+    let gone = async {
+        while !world.engine.online_executors().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, gone).await.unwrap();
+    for secret in [secret(2), Vec::new()] {
+        let refused = world.dial(Some(&world.token), v1::Hello { secret, ..hello("a", 1) }).await.err().unwrap();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        assert!(refused.message().contains("secret"), "{refused}");
+    }
+    let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt }];
+    let mut back = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap();
+    back.say(succeeded(&trigger)).await;
+    assert_eq!(back.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+fn lines(trigger: &v1::Trigger, sequence: i64, text: &str) -> Up {
+    let line = v1::LogLine { at_ms: 1, level: "info".to_owned(), text: text.to_owned() };
+    let (run_id, attempt) = (trigger.run_id, trigger.attempt);
+    let chunk = v1::LogChunk { run_id, attempt, sequence, lines: vec![line], dropped: 0 };
+    Up::Logs(v1::Logs { chunks: vec![chunk] })
+}
+
+async fn log_ack(line: &mut Line) {
+    line.hear(|body| matches!(body, Down::LogAcks(_)).then_some(())).await;
+}
+
+async fn logged(world: &World, trigger: &v1::Trigger) -> Vec<String> {
+    let chunks = world.store.log_chunks(RunId::new(trigger.run_id), trigger.attempt, -1, 100).await.unwrap();
+    chunks.into_iter().flat_map(|chunk| chunk.lines).map(|line| line.text).collect()
+}
+
+#[tokio::test]
+async fn lines_are_taken_of_the_executor_that_has_or_had_the_run_alone() {
+    let (world, mut line, trigger) = with_a_run().await;
+    let mut other = world.dial(Some(&world.token), hello("b", 2)).await.unwrap();
+    // At once, while no row says who has the run; then while it runs; then when it is over.
+    other.say(lines(&trigger, 100, "forged at once")).await;
+    log_ack(&mut other).await;
+    line.say(lines(&trigger, 0, "one")).await;
+    log_ack(&mut line).await;
+    let noted = async {
+        while run(&world, &trigger).await.executor_id.is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, noted).await.unwrap();
+    other.say(lines(&trigger, 101, "forged while it runs")).await;
+    log_ack(&mut other).await;
+    line.say(succeeded(&trigger)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    other.say(lines(&trigger, 102, "forged afterwards")).await;
+    log_ack(&mut other).await;
+    // What its own executor could not ship before comes behind the result.
+    line.say(lines(&trigger, 1, "two")).await;
+    log_ack(&mut line).await;
+    assert_eq!(logged(&world, &trigger).await, ["one", "two"]);
+    world.end().await;
+}
+
+/// The stream broke; lines of the attempt, and of the one that was given up, come on a new one.
+#[tokio::test]
+async fn lines_of_an_earlier_attempt_come_late_and_are_taken() {
+    let (world, line, first) = with_a_run().await;
+    drop(line);
+    // It is back, and does not know of the run: that goes out again, and its log was on the way.
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await;
+    while line.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        line = world.dial(Some(&world.token), hello("a", 1)).await;
+    }
+    let mut line = line.unwrap();
+    let second = line.trigger().await;
+    assert_eq!((second.run_id, second.attempt), (first.run_id, 2));
+    line.say(lines(&first, 0, "of the first")).await;
+    log_ack(&mut line).await;
+    line.say(lines(&second, 0, "of the second")).await;
+    log_ack(&mut line).await;
+    assert_eq!(logged(&world, &first).await, ["of the first"]);
+    assert_eq!(logged(&world, &second).await, ["of the second"]);
+    line.say(succeeded(&second)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    assert!(runs(&world).await.iter().all(|run| run.status == RunStatus::Succeeded));
+    world.end().await;
+}
+
+/// What a run logs is bounded for each run, whatever the executor keeps to.
+#[tokio::test]
+async fn a_run_that_logs_without_end_is_cut_off() {
+    let (world, mut line, trigger) = with_a_run().await;
+    let text = "x".repeat(10 * 1024 * 1024);
+    for sequence in 0..13 {
+        line.say(lines(&trigger, sequence, &text)).await;
+        log_ack(&mut line).await;
+    }
+    let logged = logged(&world, &trigger).await;
+    assert_eq!(logged.len(), 10, "nine whole ones, and a word about the rest");
+    assert!(logged[9].contains("this log is full (100 MiB)"), "{}", &logged[9][..100.min(logged[9].len())]);
+    world.end().await;
+}

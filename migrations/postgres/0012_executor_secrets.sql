@@ -1,0 +1,4 @@
+-- What executors prove their hellos with, for PostgreSQL.
+
+-- SHA-256 of the secret of the incarnation, in hex; NULL for an executor that has none.
+ALTER TABLE executor ADD COLUMN secret_hash VARCHAR(64);
