@@ -49,7 +49,7 @@ impl Token {
             hash: self.hash(),
             prefix: token_beginning(&self.0).to_owned(),
             minted_by: None,
-            declares: true,
+            declares: false,
             created_at: now,
             expires_at: None,
             last_used_at: None,
@@ -145,8 +145,8 @@ pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
 /// The store's.
 pub async fn add_admin_token(store: &dyn Store, id: i64, token: &Token, now: Timestamp) -> Result<(), StoreError> {
     let grants = vec![Grant::everywhere(Role::Admin)];
-    let record = TokenRecord { name: "admin".to_owned(), grants, ..token.record(id, TokenKind::Api, now) };
-    store.add_token(&record).await.map(drop)
+    let record = token.record(id, TokenKind::Api, now);
+    store.add_token(&TokenRecord { name: "admin".to_owned(), declares: true, grants, ..record }).await.map(drop)
 }
 
 fn bearer(header: &str) -> Option<&str> {

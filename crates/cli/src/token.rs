@@ -54,8 +54,11 @@ enum TokenCommand {
         /// How long it works, or never; else 90 days for the API, and for ever for executors
         #[arg(long, value_name = "DURATION")]
         expires_in: Option<String>,
-        /// Executors that it lets in may not declare jobs
+        /// Executors that it lets in may declare jobs in their code
         #[arg(long)]
+        declares: bool,
+        /// They may not: the default
+        #[arg(long, conflicts_with = "declares", hide = true)]
         no_declares: bool,
     },
     /// Put a new secret in the place of one, and print it; the old one works on for a while
@@ -92,7 +95,7 @@ impl TokenArgs {
                 }
                 Ok(())
             }
-            TokenCommand::Create { name, kind, roles: wanted, expires_in, no_declares } => {
+            TokenCommand::Create { name, kind, roles: wanted, expires_in, declares, no_declares: _ } => {
                 check_kind(kind, &wanted)?;
                 let new_apps = new_apps(&client, &wanted).await;
                 let kind = match kind {
@@ -101,7 +104,7 @@ impl TokenArgs {
                 };
                 let body = json!({
                     "kind": kind, "name": name, "grants": roles(&wanted)?, "expires_in": expires_in,
-                    "declares": !no_declares,
+                    "declares": declares,
                 });
                 let made = client.post(&["tokens"], &body.to_string()).await;
                 let made = made.map_err(|failure| with_place_hint(failure, &wanted))?;

@@ -7,9 +7,9 @@ use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Declared, JobRecord};
 use rondel_store::declarations::DeclaredSet;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::DeclarationProblem;
+use super::{DeclarationProblem, audit};
 use crate::engine::Engine;
 use crate::jobs::JobError;
 
@@ -130,7 +130,11 @@ async fn check_parents(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(),
 }
 
 async fn create(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(), JobError> {
-    let record = engine.create_job(app.namespace, spec.clone(), &author(app)).await?;
+    let entry = audit::begin(engine, app, "job.create", &spec.name).await?;
+    let created = engine.create_job(app.namespace, spec.clone(), &author(app)).await;
+    let after = created.as_ref().ok().map(|record| json!({"version": record.version}));
+    audit::end(engine, entry, after).await;
+    let record = created?;
     tracing::info!(job = spec.name, app = app.name, "created a job that code declares");
     remember(engine, &record, spec).await
 }
@@ -146,7 +150,12 @@ async fn meet(engine: &Engine, app: &App, record: &JobRecord, spec: &JobSpec) ->
         Step::Nothing if before.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
         Step::Nothing | Step::Remember => remember(engine, record, spec).await,
         Step::Change(changed) => {
-            let record = engine.change_job(record, *changed, Some(record.version), &author(app)).await?;
+            let fields = changed_fields(&record.spec, &changed);
+            let entry = audit::begin(engine, app, "job.change", &spec.name).await?;
+            let saved = engine.change_job(record, *changed, Some(record.version), &author(app)).await;
+            let after = saved.as_ref().ok().map(|saved| json!({"version": saved.version, "changed": fields}));
+            audit::end(engine, entry, after).await;
+            let record = saved?;
             tracing::info!(
                 job = spec.name,
                 app = app.name,
@@ -183,8 +192,19 @@ async fn undeclare(engine: &Engine, app: &App, gone: impl Iterator<Item = &Strin
     Ok(())
 }
 
+/// The fields of a definition that differ, by name: their values may be secret.
+fn changed_fields(before: &JobSpec, after: &JobSpec) -> Vec<String> {
+    let fields = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
+    let (before, after) = (fields(before), fields(after));
+    let names = [&before, &after].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
+    let mut changed: Vec<String> = names.filter(|name| before.get(name) != after.get(name)).cloned().collect();
+    changed.sort();
+    changed.dedup();
+    changed
+}
+
 /// Who a version that code made is by.
-fn author(app: &App) -> String {
+pub(super) fn author(app: &App) -> String {
     format!("code: {}", app.name)
 }
 

@@ -5,6 +5,7 @@
 //! and shown with the app.
 
 mod apply;
+mod audit;
 mod board;
 mod run;
 

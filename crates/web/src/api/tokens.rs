@@ -101,16 +101,12 @@ pub(crate) struct NewToken {
     /// What requests without a namespace mean.
     #[serde(default)]
     namespace: Option<String>,
-    /// Whether executors that it lets in may declare jobs.
-    #[serde(default = "yes")]
+    /// Whether executors that it lets in may declare jobs in their code; false if left out.
+    #[serde(default)]
     declares: bool,
     /// How long it works: a duration, or `never`.
     #[serde(default)]
     expires_in: Option<String>,
-}
-
-const fn yes() -> bool {
-    true
 }
 
 /// How a token is replaced.
