@@ -94,7 +94,10 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     assert_eq!((&entry["actor"], &entry["means"]), (&json!("code: billing"), &json!("executor")), "{audit:#}");
     assert_eq!((&entry["verdict"], &entry["after"]["changed"]), (&json!("allowed"), &json!(["schedule"])), "{audit:#}");
     let made = api.get("/api/v1/audit?action=job.create&object=mail").await.expect(200);
-    assert_eq!((&made["items"][0]["actor"], &made["items"][0]["after"]["version"]), (&json!("code: billing"), &json!(1)));
+    assert_eq!(
+        (&made["items"][0]["actor"], &made["items"][0]["after"]["version"]),
+        (&json!("code: billing"), &json!(1))
+    );
     first.stop().await;
     let again = Build::start(&server, "one", &[mail.clone(), close(early)]);
     until(&api, "mail is declared by the old build too", LIMIT, |job| job["declared"]["undeclared_at"].is_null()).await;

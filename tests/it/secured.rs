@@ -148,7 +148,8 @@ async fn executors_come_in_by_token_and_certificate_over_tls() {
         command.current_dir(at);
         Process::start("the agent", command)
     };
-    let refused = [(None, "need a client certificate"), (Some("other"), "is made out to"), (Some("nameless"), "not to executor")];
+    let refused =
+        [(None, "need a client certificate"), (Some("other"), "is made out to"), (Some("nameless"), "not to executor")];
     for (certificate, why) in refused {
         let mut agent = agent("billing", certificate);
         agent.wait_for_line(LIMIT, why).await;

@@ -37,7 +37,11 @@ impl Stage {
         let stranger = Token::generate_for(TokenKind::Executor);
         let record = stranger.record(world.engine.new_id(), TokenKind::Executor, now);
         let grants = vec![Grant { role: Role::Executor, namespace: Some(HERE), app: Some(billing.id) }];
-        world.store.add_token(&TokenRecord { name: "stranger".to_owned(), declares: true, grants, ..record }).await.unwrap();
+        world
+            .store
+            .add_token(&TokenRecord { name: "stranger".to_owned(), declares: true, grants, ..record })
+            .await
+            .unwrap();
         let job = create(&world, json!({})).await;
         request(&world, &job).await;
         let mut victim = world.dial(Some(&world.token), hello("b", VICTIM)).await.unwrap();
