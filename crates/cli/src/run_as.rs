@@ -67,7 +67,11 @@ pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
     if uid == 0 {
         return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
     }
-    let groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
+    let mut groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
+    // A group that has no entry of its own counts all the same.
+    if !groups.contains(&gid) {
+        groups.push(gid);
+    }
     let program = std::env::current_exe().map_err(|error| Failure::of("cannot find this program", &error))?;
     let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
     let ids = [("--uid", uid.to_string()), ("--gid", gid.to_string()), ("--groups", groups.join(","))];
