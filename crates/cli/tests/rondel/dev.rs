@@ -80,8 +80,7 @@ fn the_demo_jobs_run_and_their_logs_can_be_read() {
 fn commands_do_what_they_say() {
     let mut dev = Dev::start();
     let create = ["job", "create", "--name", "once", "--app", "demo", "--handler", "shell", "--params"];
-    dev.command(&[&create[..], &["{}"]].concat())
-        .refused(2, &["/params: {} fits none of its choices: /argv is missing"]);
+    dev.command(&[&create[..], &["{}"]].concat()).refused(2, &["/params: ", "argv", "is missing"]);
     let params = "{\"argv\": [\"echo\", \"hi\"]}";
     let created = dev.json(&[&create[..], &[params, "--overrides", "/argv"]].concat());
     assert_eq!(created["overrides"], serde_json::json!(["/argv"]));
