@@ -31,7 +31,7 @@ use crate::dispatch::{self, DispatchLoop, Event};
 use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Pass, SentRuns, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
-use crate::metrics::{self, Metrics};
+use crate::metrics::{self, Limit, Metrics};
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::scheduler::heal::HealLoop;
@@ -369,6 +369,11 @@ impl Engine {
     /// A request was answered.
     pub fn note_request(&self, status: u16, took: Duration) {
         self.shared.metrics.answered(status, took);
+    }
+
+    /// The port turned a client away, or ended it: counted each time, and logged at most once a minute for each limit.
+    pub fn limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
+        self.shared.metrics.limits.reached(limit, client);
     }
 
     /// Whether this node does its work.

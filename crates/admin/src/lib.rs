@@ -47,6 +47,6 @@ pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;
 pub use engine::{Engine, Readiness, StartError};
 pub use lifecycle::{Lifecycle, Until};
-pub use metrics::METRICS_MEDIA_TYPE;
+pub use metrics::{Limit, METRICS_MEDIA_TYPE};
 pub use progress::Progress;
 pub use registry::{Handler, OnlineExecutor, OnlineName, ParamsSchema};

@@ -8,7 +8,8 @@
 //! - [`overrides`] says which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
 //!   handlers;
 //! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what,
-//!   [`outgoing`] where requests of ours may go, [`secret_file`] who may read a file with a secret;
+//!   [`outgoing`] where requests of ours may go, [`forwarded`] where those of clients come from, [`secret_file`] who may
+//!   read a file with a secret;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
@@ -25,6 +26,7 @@ pub mod diff;
 pub mod document;
 pub mod edit;
 pub mod fires;
+pub mod forwarded;
 pub mod graph;
 pub mod homes;
 pub mod id;

@@ -174,7 +174,7 @@ impl AllowedAddresses {
     /// # Errors
     /// A sentence about the first text that is neither.
     pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, String> {
-        texts.into_iter().map(|text| network(text.as_ref())).collect::<Result<_, _>>().map(Self)
+        texts.into_iter().map(|text| parse_network(text.as_ref())).collect::<Result<_, _>>().map(Self)
     }
 
     /// Whether requests may go there. A cloud's metadata address must be named by itself: no network that happens to hold it
@@ -196,7 +196,8 @@ impl AllowedAddresses {
     }
 }
 
-fn network(text: &str) -> Result<IpNet, String> {
+/// A network such as `10.1.0.0/16`, or a single address.
+pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
     let wrong = || format!("{text:?} is neither a network such as 10.1.0.0/16 nor an address");
     let network = match IpAddr::from_str(text) {
         Ok(address) => IpNet::from(address),

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rondel_core::TokenId;
 use rondel_core::access::{Grant, Rights, Role};
 use rondel_proto::v1;
 use rondel_proto::v1::gateway_server::{Gateway, GatewayServer};
@@ -51,6 +52,17 @@ pub struct Peer(pub IpAddr);
 /// What the certificate that a client came with is made out to: beside [`Peer`], where there was one.
 #[derive(Clone, Debug)]
 pub struct PeerNames(pub Vec<String>);
+
+/// Called once the token of a stream was good, where the owner of the port put it beside [`Peer`]: the connection is no
+/// longer a stranger's.
+#[derive(Clone)]
+pub struct OnAuthenticated(pub Arc<dyn Fn(TokenId) + Send + Sync>);
+
+impl std::fmt::Debug for OnAuthenticated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnAuthenticated(…)")
+    }
+}
 
 /// What is asked of executors beside a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,6 +209,9 @@ impl Gateway for GatewayService {
         let found = request.extensions().get::<PeerNames>();
         let pass = Pass::new(&principal, inner.shared.config.executor_certificates, found);
         let pass = pass.map_err(|status| inner.refuse(&peer, status))?;
+        if let Some(OnAuthenticated(report)) = request.extensions().get::<OnAuthenticated>() {
+            report(principal.token.id);
+        }
         let pass = Pass { authorization: header.map(str::to_owned), ..pass };
         let outgoing = self.open(request.into_inner(), &peer, &pass).await?;
         Ok(Response::new(Box::pin(tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), Ok))))

@@ -150,6 +150,11 @@ fn edges(shared: &Shared) -> Vec<Family> {
             "From a request's arrival until its answer begins",
             metrics.request_duration.read(),
         ),
+        Family::counters(
+            "rondel_http_limited",
+            "Clients that were turned away or ended by a limit of the port",
+            metrics.limits.read().map(|(limit, count)| (vec![label("limit", limit.as_str())], count)),
+        ),
         Family::gauge(
             "rondel_log_followers",
             "Readers who follow a run's log",

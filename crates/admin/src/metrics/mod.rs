@@ -7,6 +7,7 @@ mod family;
 mod gather;
 mod histogram;
 mod jobs;
+mod limits;
 mod namespaces;
 mod process;
 
@@ -25,6 +26,8 @@ pub use family::MEDIA_TYPE as METRICS_MEDIA_TYPE;
 pub(crate) use gather::gather;
 pub(crate) use histogram::Histogram;
 pub(crate) use jobs::{JobSeries, Jobs};
+pub use limits::Limit;
+pub(crate) use limits::Limits;
 pub(crate) use namespaces::{FireOutcome, NamespaceCounts, Namespaces};
 
 /// The numbers of one node since its start.
@@ -47,6 +50,8 @@ pub(crate) struct Metrics {
     /// Answers of the API and the console, by the first digit of their status.
     pub(crate) requests: [AtomicU64; 5],
     pub(crate) request_duration: Histogram,
+    /// How often the port turned a client away, or ended it.
+    pub(crate) limits: Limits,
     pub(crate) log_bytes: AtomicU64,
     pub(crate) log_lines_dropped: AtomicU64,
     pub(crate) alerts_delivered: AtomicU64,
@@ -71,6 +76,7 @@ impl Default for Metrics {
             results_written: Histogram::new(histogram::STEP),
             requests: Default::default(),
             request_duration: Histogram::new(histogram::STEP),
+            limits: Limits::default(),
             log_bytes: AtomicU64::new(0),
             log_lines_dropped: AtomicU64::new(0),
             alerts_delivered: AtomicU64::new(0),
