@@ -29,6 +29,8 @@ const USE_PERIOD: Duration = Duration::from_secs(60);
 const ACCOUNT_ATTEMPTS: u32 = 10;
 const ADDRESS_ATTEMPTS: u32 = 60;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
+/// How many addresses are remembered that an account signed in from.
+const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
 /// Into how many buckets unknown names and addresses are thrown: so much is kept of strangers, and no more.
 const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
@@ -69,20 +71,33 @@ pub async fn by_password(
     from: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<SignIn, SignInError> {
-    let address = address_bucket(from);
-    if let Attempt::Blocked(until) = store.count_attempt(address, ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await? {
-        return Ok(SignIn::Blocked(until));
-    }
     let account = store.account_by_name(name).await?;
-    let bucket = account.as_ref().map_or_else(|| unknown_bucket(name), |account| account.id.get());
-    if let Attempt::Blocked(until) = store.count_attempt(bucket, ACCOUNT_ATTEMPTS, ATTEMPT_WINDOW, now).await? {
-        return Ok(SignIn::Blocked(until));
+    // Also asked for an unknown name, so that it takes as long.
+    let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
+    let is_known = match from {
+        Some(address) => store.is_known_address(id, &network(address)).await?,
+        None => false,
+    };
+    let by_account = account.as_ref().map_or_else(|| unknown_bucket(name), |account| account.id.get());
+    // Who has signed in from here before is counted apart: neither guesses from elsewhere nor those of neighbours behind
+    // the same address lock them out.
+    let counts = match account.as_ref().filter(|_| is_known) {
+        Some(account) => vec![(known_bucket(account.id, from), ACCOUNT_ATTEMPTS)],
+        None => vec![(address_bucket(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
+    };
+    for (bucket, max) in &counts {
+        if let Attempt::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
+            return Ok(SignIn::Blocked(until));
+        }
     }
     let kept = account.as_ref().filter(|account| !account.disabled).and_then(|account| account.password.as_ref());
     let is_right = passwords.verify(password, kept).await?;
     match account.filter(|_| is_right) {
         Some(account) => {
-            store.forget_attempts(bucket).await?;
+            // What others did to the account, or from the address, is not forgotten for it.
+            if let Some((own, _)) = counts.last() {
+                store.forget_attempts(*own).await?;
+            }
             Ok(SignIn::Welcome(Box::new(account)))
         }
         None => Ok(SignIn::Wrong),
@@ -111,13 +126,21 @@ fn unknown_bucket(name: &str) -> i64 {
 }
 
 /// Of an IPv6 address the network: whoever has one address there has all of them.
+fn network(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V6(address) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
+        IpAddr::V4(address) => address.to_string(),
+    }
+}
+
 fn address_bucket(from: Option<IpAddr>) -> i64 {
-    let network = match from.map(|address| address.to_canonical()) {
-        Some(IpAddr::V6(address)) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
-        Some(IpAddr::V4(address)) => address.to_string(),
-        None => String::new(),
-    };
-    -1_000_000 - bucket(&network, ADDRESS_BUCKETS)
+    -1_000_000 - bucket(&from.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
+}
+
+/// Of an account at an address that it has signed in from.
+fn known_bucket(account: AccountId, from: Option<IpAddr>) -> i64 {
+    let network = from.map(network).unwrap_or_default();
+    -2_000_000 - bucket(&format!("{account} {network}"), ADDRESS_BUCKETS)
 }
 
 pub(crate) fn bucket(text: &str, count: u64) -> i64 {
@@ -194,6 +217,9 @@ pub async fn begin(
         user_agent: place.user_agent.chars().take(100).collect(),
     };
     store.begin_sign_in(&session, IDLE_MAX, SESSION_COUNT_MAX).await?;
+    if let (Some(account), Some(address)) = (account, place.address) {
+        store.remember_address(account, &network(address), now, KNOWN_ADDRESS_COUNT_MAX).await?;
+    }
     Ok(cookie)
 }
 
@@ -409,6 +435,34 @@ mod tests {
         let elsewhere = Some(IpAddr::from([192, 0, 2, 2]));
         let found = by_password(&store, &passwords, ("ann", "correct horse"), elsewhere, START).await.unwrap();
         assert!(matches!(found, SignIn::Welcome(_)));
+    }
+
+    #[tokio::test]
+    async fn junk_of_others_does_not_lock_out_who_signed_in_here_before() {
+        let (store, passwords, account) = store().await;
+        let home = Some(IpAddr::from([192, 0, 2, 1]));
+        let place = Place { address: home, user_agent: String::new() };
+        begin(&store, 1, Whose::Account(account.id), &place, START).await.unwrap();
+        let attempt = async |name: &str, password: &str, from| {
+            by_password(&store, &passwords, (name, password), from, START).await.unwrap()
+        };
+        for guess in 0..20_u8 {
+            attempt("ann", "guess", Some(IpAddr::from([198, 51, 100, guess]))).await;
+        }
+        // Other names from the same address fill the count of the address.
+        for number in 0..100 {
+            attempt(&format!("name{number}"), "guess", home).await;
+        }
+        let elsewhere = Some(IpAddr::from([203, 0, 113, 1]));
+        assert!(matches!(attempt("ann", "correct horse", elsewhere).await, SignIn::Blocked(_)));
+        assert!(matches!(attempt("ann", "correct horse", home).await, SignIn::Welcome(_)));
+        // The success at home gives no new guesses to others, and guesses from home are bounded too.
+        assert!(matches!(attempt("ann", "correct horse", elsewhere).await, SignIn::Blocked(_)));
+        let mut wrong = 0;
+        while matches!(attempt("ann", "guess", home).await, SignIn::Wrong) {
+            wrong += 1;
+        }
+        assert_eq!(wrong, ACCOUNT_ATTEMPTS);
     }
 
     #[test]

@@ -87,6 +87,8 @@ macro_rules! pass_on {
                 fn take_link(hash: &str) -> Option<SignInLink>;
                 fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> $crate::access::Attempt;
                 fn forget_attempts(bucket: i64) -> ();
+                fn is_known_address(account: AccountId, network: &str) -> bool;
+                fn remember_address(account: AccountId, network: &str, now: Timestamp, count_max: u32) -> ();
             } also {});
             $crate::pass_on!(@$wrapper, Tokens {
                 fn add_token(token: &TokenRecord) -> bool;

@@ -101,4 +101,10 @@ pub trait SignIns {
 
     /// Forgets the attempts under a number.
     async fn forget_attempts(&self, bucket: i64) -> Result<()>;
+
+    /// Whether the account has signed in from this network.
+    async fn is_known_address(&self, account: AccountId, network: &str) -> Result<bool>;
+
+    /// Remembers that the account signed in from this network; of more than `count_max`, the oldest are forgotten.
+    async fn remember_address(&self, account: AccountId, network: &str, now: Timestamp, count_max: u32) -> Result<()>;
 }

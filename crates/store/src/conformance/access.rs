@@ -262,6 +262,25 @@ pub async fn attempts_are_counted_and_bounded(store: &dyn Store) {
     assert_eq!(store.count_attempt(next_id(), 2, MINUTE, now).await.unwrap(), Attempt::Allowed);
 }
 
+/// The newest of them; they go with their account.
+pub async fn addresses_of_an_account_are_remembered(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let (ann, bob) = (account(Vec::new(), now), account(Vec::new(), now));
+    assert!(store.create_account(&ann).await.unwrap() && store.create_account(&bob).await.unwrap());
+    let is_known = async |account: &Account, network: &str| store.is_known_address(account.id, network).await.unwrap();
+    assert!(!is_known(&ann, "192.0.2.1").await);
+    for (network, seconds) in [("192.0.2.1", 0), ("192.0.2.2", 1), ("192.0.2.1", 2), ("2001:db8:1:2::", 3)] {
+        let at = now + Duration::from_secs(seconds);
+        store.remember_address(ann.id, network, at, 2).await.unwrap();
+    }
+    assert!(is_known(&ann, "192.0.2.1").await && is_known(&ann, "2001:db8:1:2::").await);
+    assert!(!is_known(&ann, "192.0.2.2").await, "the one that was used least lately makes room");
+    assert!(!is_known(&bob, "192.0.2.1").await, "of each account by itself");
+    store.remember_address(bob.id, "192.0.2.1", now, 2).await.unwrap();
+    store.delete_account(bob.id).await.unwrap();
+    assert!(!is_known(&bob, "192.0.2.1").await && is_known(&ann, "192.0.2.1").await);
+}
+
 /// By hash; adding one twice changes nothing.
 pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     let now = store.now().await.unwrap();

@@ -22,6 +22,8 @@ pub(super) struct Access {
     links: HashMap<String, SignInLink>,
     /// How many, and since when.
     attempts: HashMap<i64, (u32, Timestamp)>,
+    /// Where accounts signed in from, and when they last did.
+    addresses: BTreeMap<(AccountId, String), Timestamp>,
     tokens: BTreeMap<TokenId, TokenRecord>,
     audit: BTreeMap<AuditId, AuditEntry>,
 }
@@ -127,6 +129,7 @@ impl State {
         }
         let access = &mut self.access;
         access.end_sessions(id, None);
+        access.addresses.retain(|(owner, _), _| *owner != id);
         let gone = access.end_family(access.tokens_of(id));
         access.tokens.retain(|id, _| !gone.contains(id));
         access.links.retain(|_, link| link.account != Some(id));
@@ -283,6 +286,23 @@ impl SignIns for MemStore {
 
     async fn forget_attempts(&self, bucket: i64) -> Result<()> {
         self.state().access.attempts.remove(&bucket);
+        Ok(())
+    }
+
+    async fn is_known_address(&self, account: AccountId, network: &str) -> Result<bool> {
+        Ok(self.state().access.addresses.contains_key(&(account, network.to_owned())))
+    }
+
+    async fn remember_address(&self, account: AccountId, network: &str, now: Timestamp, count_max: u32) -> Result<()> {
+        let mut state = self.state();
+        let addresses = &mut state.access.addresses;
+        addresses.insert((account, network.to_owned()), now);
+        let own = addresses.iter().filter(|((owner, _), _)| *owner == account);
+        let mut own: Vec<(Timestamp, String)> = own.map(|((_, network), seen)| (*seen, network.clone())).collect();
+        own.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        for (_, network) in own.into_iter().skip(size(count_max)) {
+            addresses.remove(&(account, network));
+        }
         Ok(())
     }
 }

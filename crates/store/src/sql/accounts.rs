@@ -67,6 +67,8 @@ const INSERT_GRANTS: Statement = Statement {
 };
 const DELETE_GRANTS: Statement =
     Statement { name: "delete_grants", text: "DELETE FROM role_grant WHERE subject_kind = ? AND subject_id = ?" };
+const DELETE_ADDRESSES_OF_ACCOUNT: Statement =
+    Statement { name: "delete_addresses_of_account", text: "DELETE FROM account_address WHERE account_id = ?" };
 const DELETE_LINKS_OF_ACCOUNT: Statement =
     Statement { name: "delete_links_of_account", text: "DELETE FROM sign_in_link WHERE account_id = ?" };
 
@@ -152,6 +154,7 @@ impl Accounts for SqlStore {
             tx.end_account_sessions(id, None).await?;
             tx.delete_tokens_of(id).await?;
             tx.execute(Query::new(&DELETE_LINKS_OF_ACCOUNT).int(id.get())).await?;
+            tx.execute(Query::new(&DELETE_ADDRESSES_OF_ACCOUNT).int(id.get())).await?;
             tx.delete_grants(Subject::Account, id.get()).await?;
             let found = tx.execute(Query::new(&DELETE_ACCOUNT).int(id.get())).await?;
             Ok(if found == 1 { AccountChanged::Done } else { AccountChanged::NotFound })

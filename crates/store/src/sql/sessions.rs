@@ -79,6 +79,24 @@ const READ_ATTEMPT: Statement =
     Statement { name: "read_attempt", text: "SELECT since_at_ms FROM sign_in_attempt WHERE bucket = ?" };
 const DELETE_ATTEMPT: Statement =
     Statement { name: "delete_attempt", text: "DELETE FROM sign_in_attempt WHERE bucket = ?" };
+const IS_KNOWN_ADDRESS: Statement = Statement {
+    name: "is_known_address",
+    text: "SELECT network FROM account_address WHERE account_id = ? AND network = ?",
+};
+const TOUCH_ADDRESS: Statement = Statement {
+    name: "touch_address",
+    text: "UPDATE account_address SET seen_at_ms = ? WHERE account_id = ? AND network = ?",
+};
+const INSERT_ADDRESS: Statement = Statement {
+    name: "insert_address",
+    text: "INSERT {ignore} INTO account_address (account_id, network, seen_at_ms) VALUES (?, ?, ?) {or_ignore}",
+};
+const LIST_ADDRESSES: Statement = Statement {
+    name: "list_addresses",
+    text: "SELECT network FROM account_address WHERE account_id = ? ORDER BY seen_at_ms DESC, network",
+};
+const DELETE_ADDRESS: Statement =
+    Statement { name: "delete_address", text: "DELETE FROM account_address WHERE account_id = ? AND network = ?" };
 
 #[async_trait]
 impl SignIns for SqlStore {
@@ -179,6 +197,24 @@ impl SignIns for SqlStore {
 
     async fn forget_attempts(&self, bucket: i64) -> Result<()> {
         self.execute(Query::new(&DELETE_ATTEMPT).int(bucket)).await?;
+        Ok(())
+    }
+
+    async fn is_known_address(&self, account: AccountId, network: &str) -> Result<bool> {
+        Ok(self.row(Query::new(&IS_KNOWN_ADDRESS).int(account.get()).text(network)).await?.is_some())
+    }
+
+    async fn remember_address(&self, account: AccountId, network: &str, now: Timestamp, count_max: u32) -> Result<()> {
+        let account = account.get();
+        if self.execute(Query::new(&TOUCH_ADDRESS).at(now).int(account).text(network)).await? > 0 {
+            return Ok(());
+        }
+        self.execute(Query::new(&INSERT_ADDRESS).int(account).text(network).at(now)).await?;
+        let rows = self.rows(Query::new(&LIST_ADDRESSES).int(account)).await?;
+        for row in rows.iter().skip(usize::try_from(count_max).unwrap_or(usize::MAX)) {
+            let network = Reader::new(row, "account_address").text("network")?;
+            self.execute(Query::new(&DELETE_ADDRESS).int(account).text(&network)).await?;
+        }
         Ok(())
     }
 }
