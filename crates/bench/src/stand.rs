@@ -8,7 +8,7 @@ use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, Until};
 use rondel_core::homes::ClaimStrategy;
 use rondel_store::cluster::NodeReport;
-use rondel_web::WebConfig;
+use rondel_web::{HttpLimits, Port, WebConfig};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -129,8 +129,13 @@ impl Node {
         let engine = Engine::start(store, config, &lifecycle).await?;
         let token = Token::generate();
         add_admin_token(engine.store(), engine.new_id(), &token, engine.now()).await?;
-        let web = WebConfig { shutdown: lifecycle.soft.clone(), ..WebConfig::default() };
-        let serve = rondel_web::serve(listener, rondel_web::app(engine.clone(), web), lifecycle.hard.clone());
+        // All executors come from this machine, and at once.
+        let limits = HttpLimits::default();
+        let limits = HttpLimits { connections_per_address: limits.connections, ..limits };
+        let web = WebConfig { shutdown: lifecycle.soft.clone(), limits: limits.clone(), ..WebConfig::default() };
+        let port = Port { limits, engine: Some(engine.clone()), ..Port::default() };
+        let app = rondel_web::app(engine.clone(), web);
+        let serve = rondel_web::serve_on(listener, port, app, lifecycle.hard.clone());
         lifecycle.spawn("web", Until::Hard, serve);
         Ok(Self { engine, url: format!("http://{address}"), token, lifecycle })
     }

@@ -18,10 +18,11 @@ use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
 use rondel_store::access::{Means, TokenKind};
 
 use crate::app::Web;
+use crate::limits::CallerKey;
 use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
-use crate::{cookies, origin, trace};
+use crate::{api, cookies, load, origin, rate, trace};
 
 pub use rondel_core::access::Permission;
 
@@ -121,6 +122,16 @@ impl Caller {
         self.token.or(self.minted_by)
     }
 
+    /// What its requests are counted by.
+    pub(crate) fn key(&self) -> CallerKey {
+        match (self.account, self.token, self.session) {
+            (_, Some(token), _) if self.means == Means::Executor => CallerKey::Executor(token),
+            (Some(account), ..) => CallerKey::Account(account),
+            (None, Some(token), _) => CallerKey::Token(token),
+            (None, None, session) => CallerKey::Session(session.unwrap_or(SessionId::new(0))),
+        }
+    }
+
     /// Whether there is any place where it may. An executor's token is for opening sessions alone.
     pub(crate) fn may(&self, permission: Permission) -> bool {
         self.means != Means::Executor && self.rights.allow_somewhere(permission)
@@ -148,6 +159,13 @@ pub(crate) struct Gate {
     pub(crate) path: &'static str,
 }
 
+impl Gate {
+    /// The longest body that the route takes.
+    fn body_len_max(&self) -> usize {
+        if self.path == api::apply::PATH { api::apply::LEN_MAX } else { self.web.config.body_len_max }
+    }
+}
+
 /// Whether a request is for a change.
 fn is_change(gate: &Gate, request: &Request) -> bool {
     !request.method().is_safe() && !is_question(gate.path)
@@ -164,7 +182,7 @@ fn asked(gate: &Gate, request: &Request) -> Asked {
 }
 
 /// Questions that come with a body: they change nothing.
-fn is_question(path: &str) -> bool {
+pub(crate) fn is_question(path: &str) -> bool {
     matches!(path, "/api/v1/schedules/preview" | "/job-params")
 }
 
@@ -200,36 +218,55 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
     pass(&gate, caller, request, next).await
 }
 
-/// Handles what may be done, and writes down what was: a change before it is made.
-async fn pass(gate: &Gate, caller: Caller, mut request: Request, next: Next) -> Response {
+/// Handles what may be done, and writes down what was: a change before it is made. What is refused for its number alone is
+/// refused first, so that it costs neither a row nor a permit.
+async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
+    trace::routed(request.method(), gate.path);
+    let (mut response, counted) = match rate::count(&gate.web, caller.key()) {
+        Ok(counted) => (within_rate(gate, &caller, request, next).await, counted),
+        Err((problem, counted)) => (problem.into_response(), Some(counted)),
+    };
+    // What is refused for want of a right looks the same on every path, whether it exists or not.
+    if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
+        counted.describe(response.headers_mut());
+    }
+    response.extensions_mut().insert(CalledBy(caller.name));
+    response
+}
+
+async fn within_rate(gate: &Gate, caller: &Caller, request: Request, next: Next) -> Response {
     let (web, note) = (&gate.web, Note::default());
     let asked = asked(gate, &request);
-    trace::routed(request.method(), gate.path);
-    let mut response = if !caller.may(gate.permission) {
-        asked.refused(web, &caller, &note).await;
-        forbidden(&caller).into_response()
-    } else {
-        let is_change = is_change(gate, &request);
-        let admitted = Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() };
-        request.extensions_mut().insert(admitted);
-        if is_change {
-            match asked.begin(web, &caller).await {
-                Err(problem) => problem.into_response(),
-                Ok(begun) => {
-                    let response = next.run(request).await;
-                    begun.end(web, response.status(), &note).await;
-                    response
-                }
-            }
-        } else {
-            let response = next.run(request).await;
-            if note::is_refusal(response.status(), &note) {
-                asked.refused(web, &caller, &note).await;
-            }
-            response
-        }
+    if let Err(problem) = load::admit_caller(web, &request, caller.key()) {
+        return problem.into_response();
+    }
+    if !caller.may(gate.permission) {
+        asked.refused(web, caller, &note).await;
+        return forbidden(caller).into_response();
+    }
+    let is_change = is_change(gate, &request);
+    let (mut request, work) = match load::arrived(web, request, (Some(caller.key()), gate.body_len_max())).await {
+        Ok(arrived) => arrived,
+        Err(problem) => return problem.into_response(),
     };
-    response.extensions_mut().insert(CalledBy(caller.name));
+    request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
+    let response = if is_change {
+        match asked.begin(web, caller).await {
+            Err(problem) => problem.into_response(),
+            Ok(begun) => {
+                let response = next.run(request).await;
+                begun.end(web, response.status(), &note).await;
+                response
+            }
+        }
+    } else {
+        let response = next.run(request).await;
+        if note::is_refusal(response.status(), &note) {
+            asked.refused(web, caller, &note).await;
+        }
+        response
+    };
+    drop(work);
     response
 }
 
@@ -279,6 +316,7 @@ async fn authenticated(web: &Web, authorization: Option<String>) -> Result<Calle
 /// The caller with this `Authorization` header, if it is a good one and may.
 pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Option<String>) -> Result<Caller, Problem> {
     let caller = authenticated(web, authorization).await?;
+    rate::count(web, caller.key()).map_err(|(problem, _)| problem)?;
     if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller)) }
 }
 

@@ -6,14 +6,16 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
+use axum::routing::any_service;
 use rondel_admin::Engine;
 use rondel_admin::events::Events;
 use rondel_admin::oidc::Oidc;
 use rondel_admin::passwords::Passwords;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::limits::HttpLimits;
+use crate::load::{self, Load};
 use crate::note::Denials;
 use crate::rate::{Buckets, Rate};
 use crate::routes::{RouteInfo, Routes};
@@ -29,20 +31,16 @@ pub struct WebConfig {
     pub body_len_max: usize,
     /// How long a request may take until its answer begins.
     pub request_timeout: Duration,
-    /// How long a body may take to arrive.
-    pub body_timeout: Duration,
-    /// How many requests are worked on at the same time; the next one is told to come back.
-    pub request_count_max: usize,
-    /// How many logs are followed at the same time.
-    pub follow_count_max: usize,
-    /// How many listen to what happens at the same time.
-    pub listener_count_max: usize,
+    /// How much one client may hold, and all of them.
+    pub limits: HttpLimits,
     /// How long a log is followed, or what happens listened to, at most.
     pub follow_timeout: Duration,
-    /// How fast one token may ask; `None` for as fast as it can.
+    /// How fast one caller may ask; `None` for as fast as it can.
     pub rate: Option<Rate>,
-    /// Whether browsers reach the port over TLS.
+    /// Whether browsers reach the server over TLS: at this port, or at a proxy in front of it.
     pub tls: bool,
+    /// Whether browsers are told to use https alone from now on.
+    pub hsts: bool,
     /// The provider of sign-ins.
     pub oidc: Option<Arc<Oidc>>,
     /// Ends what is being followed.
@@ -54,13 +52,11 @@ impl Default for WebConfig {
         Self {
             body_len_max: 1024 * 1024,
             request_timeout: Duration::from_secs(30),
-            body_timeout: Duration::from_secs(20),
-            request_count_max: 1024,
-            follow_count_max: 256,
-            listener_count_max: 256,
+            limits: HttpLimits::default(),
             follow_timeout: Duration::from_secs(3600),
             rate: Some(Rate { per_second: 1_000, burst: 5_000 }),
             tls: false,
+            hsts: false,
             oidc: None,
             shutdown: CancellationToken::new(),
         }
@@ -72,10 +68,8 @@ impl Default for WebConfig {
 pub(crate) struct Web {
     pub(crate) engine: Engine,
     pub(crate) config: Arc<WebConfig>,
-    pub(crate) requests: Arc<Semaphore>,
-    pub(crate) follows: Arc<Semaphore>,
+    pub(crate) load: Load,
     pub(crate) events: Arc<Events>,
-    pub(crate) listeners: Arc<Semaphore>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) passwords: Arc<Passwords>,
     pub(crate) denials: Denials,
@@ -86,10 +80,8 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     let gateway = engine.gateway();
     let web = Web {
         events: Arc::new(Events::new(engine.new_id())),
-        listeners: Arc::new(Semaphore::new(config.listener_count_max)),
         engine,
-        requests: Arc::new(Semaphore::new(config.request_count_max)),
-        follows: Arc::new(Semaphore::new(config.follow_count_max)),
+        load: Load::new(&config.limits),
         buckets: Arc::default(),
         passwords: Arc::default(),
         denials: Denials::default(),
@@ -98,10 +90,10 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     routes()
         .into_router(&web)
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
-        .layer(from_fn_with_state(web.clone(), frame::bound))
+        .layer(from_fn_with_state(web.clone(), load::bound))
         .layer(CatchPanicLayer::custom(frame::panicked))
-        .layer(from_fn_with_state(web, frame::frame))
-        .route_service(GATEWAY_PATH, gateway)
+        .layer(from_fn_with_state(web.clone(), frame::frame))
+        .route(GATEWAY_PATH, any_service(gateway).layer(from_fn_with_state(web, load::gateway)))
 }
 
 /// Every route with who may use it.

@@ -1,20 +1,29 @@
 //! JSON bodies: their type, size and time, and a JSON pointer for everything that is wrong in one.
 
+use std::future::poll_fn;
 use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::pin::Pin;
 
-use axum::body::to_bytes;
+use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::extract::{FromRequest, Request};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use rondel_admin::Limit;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use serde_path_to_error::Segment;
 
 use crate::app::Web;
+use crate::limits::{CallerKey, Share};
+use crate::load::overloaded;
 use crate::openapi::{BodyForm, Input, Patch, Taken, schema_of};
 use crate::problem::{Code, Complaint, Problem};
+
+/// In which steps the bytes of bodies are counted.
+const BODY_PIECE_LEN: usize = 64 * 1024;
 
 /// A body that is declared as JSON, and is to be a `T`. The handler reads it, once it knows what comes before that.
 pub(crate) struct JsonBody<T> {
@@ -140,30 +149,85 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
+/// The bytes of a body that has arrived already: the gate has waited for it.
 async fn collect(request: Request, web: &Web) -> Result<Bytes, Problem> {
-    let len_max = web.config.body_len_max;
-    collect_up_to(request, web, len_max).await
+    whole(request, web.config.body_len_max).await
 }
 
-/// A body of at most so many bytes.
-pub(crate) async fn collect_up_to(request: Request, web: &Web, len_max: usize) -> Result<Bytes, Problem> {
-    let too_large = || Problem::new(Code::BodyTooLarge, format!("a body has at most {len_max} bytes"));
+/// The same, of at most so many bytes.
+pub(crate) async fn whole(request: Request, len_max: usize) -> Result<Bytes, Problem> {
+    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| broken_off())?;
+    if bytes.len() > len_max { Err(too_large(len_max)) } else { Ok(bytes) }
+}
+
+fn too_large(len_max: usize) -> Problem {
+    Problem::new(Code::BodyTooLarge, format!("a body has at most {len_max} bytes"))
+}
+
+fn broken_off() -> Problem {
+    Problem::new(Code::InvalidJson, "the body broke off")
+}
+
+/// How long a body may be, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyBound {
+    pub(crate) len_max: usize,
+    pub(crate) caller: Option<CallerKey>,
+    pub(crate) address: IpAddr,
+}
+
+impl BodyBound {
+    fn report(self, web: &Web, limit: Limit) {
+        match self.caller {
+            Some(caller) => web.engine.limit_reached(limit, &caller),
+            None => web.engine.limit_reached(limit, &self.address),
+        }
+    }
+}
+
+/// What a body takes of the memory for all of them: one entry for each piece.
+pub(crate) type BodyShare = Vec<Share<Option<CallerKey>>>;
+
+/// Waits for a body. Its bytes count for its caller and for the server as they arrive.
+pub(crate) async fn collect_up_to(
+    request: Request,
+    web: &Web,
+    bound: BodyBound,
+) -> Result<(Bytes, BodyShare), Problem> {
+    let len_max = bound.len_max;
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|len| len > len_max) {
-        return Err(too_large());
+        return Err(too_large(len_max));
     }
-    match tokio::time::timeout(web.config.body_timeout, to_bytes(request.into_body(), len_max)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if is_too_large(&error) => Err(too_large()),
-        Ok(Err(_)) => Err(Problem::new(Code::InvalidJson, "the body broke off")),
-        Err(_) => Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time")),
-    }
+    let timeout = web.config.limits.body_timeout;
+    tokio::time::timeout(timeout, pieces(request.into_body(), web, bound)).await.unwrap_or_else(|_| {
+        bound.report(web, Limit::BodyTimeout);
+        Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time"))
+    })
 }
 
-/// Whether a body ended at its bound, rather than broke off.
-fn is_too_large(error: &axum::Error) -> bool {
-    let error: &dyn std::error::Error = error;
-    std::iter::successors(Some(error), |error| error.source()).any(|error| error.to_string() == "length limit exceeded")
+async fn pieces(mut body: Body, web: &Web, bound: BodyBound) -> Result<(Bytes, BodyShare), Problem> {
+    let (tally, size) = (&web.load.body_bytes, web.config.limits.body_size);
+    let (mut bytes, mut shares, mut counted) = (BytesMut::new(), Vec::new(), 0);
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let Ok(data) = frame.map_err(|_| broken_off())?.into_data() else { continue };
+        if bytes.len() + data.len() > bound.len_max {
+            return Err(too_large(bound.len_max));
+        }
+        bytes.extend_from_slice(&data);
+        // The bodies of strangers are short, and bounded by their number.
+        if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted) {
+            let more = (bytes.len() - counted).max(BODY_PIECE_LEN);
+            let (own, all) = (tally.take(Some(caller), more, size / 2), tally.take(None, more, size));
+            let (Some(own), Some(all)) = (own, all) else {
+                bound.report(web, Limit::BodySize);
+                return Err(overloaded("too many bytes of requests are on their way; try again", 1));
+            };
+            shares.extend([own, all]);
+            counted += more;
+        }
+    }
+    Ok((bytes.freeze(), shares))
 }
 
 /// Reads a whole body as `T`.

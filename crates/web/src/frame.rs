@@ -1,11 +1,13 @@
-//! What is around every request: an id, one log line, headers, bounds, and the body of a problem.
+//! What is around every request: an id, one log line, headers, and the body of a problem.
 
 use std::any::Any;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
@@ -22,6 +24,9 @@ const REQUEST_ID_LEN_MAX: usize = 64;
 const PATH_LEN_MAX: usize = 256;
 /// Nothing that the API answers is a document that loads something.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
+
+/// Browsers come back by https alone, for a year.
+const HSTS: &str = "max-age=31536000";
 
 /// The outermost layer.
 pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Next) -> Response {
@@ -45,6 +50,9 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
         (None, _) => {}
     }
     harden(response.headers_mut(), &request_id);
+    if web.config.hsts {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
+    }
     let status = response.status().as_u16();
     let by = response.extensions_mut().remove::<CalledBy>().map(|CalledBy(name)| name).unwrap_or_default();
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
@@ -66,21 +74,6 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
         None => tracing::info!(target: "http", %method, path, status, elapsed_ms, by, code, "request"),
     }
     response
-}
-
-/// Admits a request if there is room, and gives it its time.
-pub(crate) async fn bound(State(web): State<Web>, request: Request, next: Next) -> Response {
-    let Ok(_permit) = web.requests.try_acquire() else {
-        return Problem::new(Code::Overloaded, "too many requests at the same time; try again")
-            .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
-            .into_response();
-    };
-    match tokio::time::timeout(web.config.request_timeout, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => Problem::new(Code::TimedOut, "no answer was ready in time; what was asked for may still happen")
-            .with_header(RETRY_AFTER, HeaderValue::from_static("5"))
-            .into_response(),
-    }
 }
 
 /// What a panic in a handler becomes.

@@ -11,13 +11,15 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rondel_core::TokenId;
 use rondel_store::request_keys::{Begun, KeptAnswer, KeyedCall};
 use sha2::{Digest as _, Sha256};
 
+use crate::access::Admitted;
 use crate::app::Web;
-use crate::body::collect_up_to;
+use crate::body::whole;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
@@ -80,11 +82,11 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
         return Err(Problem::new(Code::InvalidHeader, message));
     }
     let (parts, body) = request.into_parts();
-    let whole = Request::from_parts(parts.clone(), body);
-    let body = collect_up_to(whole, web, BODY_LEN_MAX).await?;
+    let body = whole(Request::from_parts(parts.clone(), body), BODY_LEN_MAX).await?;
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-    let authorization = parts.headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-    let scope = digest(&[authorization]);
+    // By the token itself: the header that carries it can be written in many ways.
+    let token = parts.extensions.get::<Admitted>().and_then(|admitted| admitted.caller.token);
+    let scope = digest(&[&token.map_or(0, TokenId::get).to_be_bytes()]);
     let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body]);
     let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
     let store = web.engine.store();

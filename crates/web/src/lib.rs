@@ -4,7 +4,9 @@
 //!   certificates;
 //! - `routes` builds routes, none of them without a declared access; `access` admits callers before anything else is
 //!   looked at; `frame` is around every request: its id, its log line, its limits;
-//! - `rate` counts the requests of a token, `keyed` makes a call with a key once;
+//! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
+//! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests,
+//!   `guarded` what an answer holds until it was read;
 //! - `note` is what the audit log hears of a request, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
 //! - `trace` is the span of a request;
@@ -26,13 +28,17 @@ mod cursor;
 mod etag;
 mod frame;
 mod grants;
+mod guarded;
 mod health;
 mod keyed;
+mod limits;
+mod load;
 mod note;
 mod openapi;
 mod origin;
 mod pages;
 mod parameter;
+mod peers;
 mod preface;
 mod problem;
 mod query;
@@ -47,7 +53,8 @@ pub mod yaml;
 pub use access::Permission;
 pub use app::{WebConfig, app, openapi, route_table};
 pub use code::Code;
+pub use limits::HttpLimits;
 pub use rate::Rate;
 pub use routes::{Access, RouteInfo};
-pub use serve::{serve, serve_tls};
+pub use serve::{Port, serve, serve_on};
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -4,6 +4,7 @@
 //! answered the entry is, with what the handler alone knows; should the server die in between, the entry says that nobody
 //! knows. So there may be an entry without a change, and never a change without an entry. Documents are kept without secrets.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,13 +19,16 @@ use tokio::time::Instant;
 
 use crate::access::Caller;
 use crate::app::Web;
+use crate::limits::CallerKey;
 use crate::problem::{Problem, chain};
 
 /// Keys whose values are secrets, wherever they stand, by a part of their name.
 const SECRET_WORDS: [&str; 8] =
     ["password", "passwd", "secret", "token", "authorization", "api_key", "apikey", "credential"];
-/// How many refusals are written within [`DENIED_PERIOD`]; a flood of them is in the log of the server alone.
+/// How many refusals are written within [`DENIED_PERIOD`], and how many of one caller; a flood of them is in the log of the
+/// server alone.
 const DENIED_MAX: u32 = 600;
+const DENIED_PER_CALLER: u32 = 60;
 const DENIED_PERIOD: Duration = Duration::from_secs(60);
 
 /// What a handler tells about its request.
@@ -116,7 +120,7 @@ impl Asked {
 
     /// Writes that somebody was refused, unless very many were.
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &Note) {
-        if web.denials.take() {
+        if web.denials.take(caller.key()) {
             let entry =
                 AuditEntry { namespace: note.told().namespace.take(), ..self.entry(web, caller, Verdict::Denied) };
             add(web, &entry).await;
@@ -191,22 +195,40 @@ fn masked(document: Value) -> Value {
 
 /// How many refusals may be written yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Denials(Arc<Mutex<(Instant, u32)>>);
+pub(crate) struct Denials(Arc<Mutex<Denied>>);
+
+#[derive(Debug)]
+struct Denied {
+    since: Instant,
+    count: u32,
+    by_caller: BTreeMap<CallerKey, u32>,
+}
+
+impl Denied {
+    fn new() -> Self {
+        Self { since: Instant::now(), count: 0, by_caller: BTreeMap::new() }
+    }
+}
 
 impl Default for Denials {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new((Instant::now(), 0))))
+        Self(Arc::new(Mutex::new(Denied::new())))
     }
 }
 
 impl Denials {
-    fn take(&self) -> bool {
+    fn take(&self, caller: CallerKey) -> bool {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.0.elapsed() >= DENIED_PERIOD {
-            *held = (Instant::now(), 0);
+        if held.since.elapsed() >= DENIED_PERIOD {
+            *held = Denied::new();
         }
-        held.1 += 1;
-        held.1 <= DENIED_MAX
+        let of_caller = held.by_caller.get(&caller).copied().unwrap_or_default();
+        if held.count >= DENIED_MAX || of_caller >= DENIED_PER_CALLER {
+            return false;
+        }
+        held.count += 1;
+        held.by_caller.insert(caller, of_caller + 1);
+        true
     }
 }
 
@@ -241,6 +263,7 @@ pub(crate) fn object(template: &str, path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::TokenId;
     use serde_json::json;
 
     use super::*;
@@ -279,8 +302,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_refusals_is_bounded() {
         let denials = Denials::default();
-        assert_eq!((0..10_000).filter(|_| denials.take()).count(), 600);
+        let of = |id| CallerKey::Token(TokenId::new(id));
+        assert_eq!((0..10_000).filter(|_| denials.take(of(1))).count(), 60);
+        assert!(denials.take(of(2)), "one caller does not hide the refusals of others");
+        assert_eq!((0..10_000).filter(|number| denials.take(of(*number))).count(), 600 - 61);
         tokio::time::advance(DENIED_PERIOD).await;
-        assert!(denials.take());
+        assert!(denials.take(of(1)));
     }
 }

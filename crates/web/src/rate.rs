@@ -1,26 +1,24 @@
-//! How many requests a token may make: a bucket for each, which fills up at a steady rate.
+//! How many requests a caller may make: a bucket for each, which fills up at a steady rate.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
-use http::header::{AUTHORIZATION, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use sha2::{Digest as _, Sha256};
+use rondel_admin::Limit;
 use tokio::time::Instant;
 
 use crate::app::Web;
+use crate::limits::CallerKey;
 use crate::problem::{Code, Problem};
 
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// Tokens that are remembered; of more, those that were quiet are forgotten.
-const TOKEN_COUNT_MAX: usize = 10_000;
+/// Callers that are remembered; of more, those that were quiet are forgotten.
+const CALLER_COUNT_MAX: usize = 10_000;
 
-/// How fast one token may ask.
+/// How fast one caller may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// How many requests a second, in the long run.
@@ -29,10 +27,21 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// The buckets of all tokens.
+/// How much more there is after a pause.
+const BURST: u32 = 5;
+
+impl Rate {
+    /// So many a second, and five times as many after a pause; 0 is no limit.
+    #[must_use]
+    pub fn with_burst(per_second: u32) -> Option<Self> {
+        (per_second > 0).then(|| Self { per_second, burst: per_second.saturating_mul(BURST) })
+    }
+}
+
+/// The buckets of all callers.
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
-    by_token: Mutex<HashMap<[u8; 32], Bucket>>,
+    by_caller: Mutex<HashMap<CallerKey, Bucket>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,15 +62,15 @@ struct Found {
 }
 
 impl Buckets {
-    fn take(&self, token: [u8; 32], rate: Rate, now: Instant) -> Found {
-        let mut by_token = self.by_token.lock().unwrap_or_else(PoisonError::into_inner);
-        if by_token.len() >= TOKEN_COUNT_MAX && !by_token.contains_key(&token) {
-            by_token.retain(|_, bucket| bucket.filled(rate, now) < f64::from(rate.burst));
-            if by_token.len() >= TOKEN_COUNT_MAX {
-                by_token.clear();
+    fn take(&self, caller: CallerKey, rate: Rate, now: Instant) -> Found {
+        let mut by_caller = self.by_caller.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_caller.len() >= CALLER_COUNT_MAX && !by_caller.contains_key(&caller) {
+            by_caller.retain(|_, bucket| bucket.filled(rate, now) < f64::from(rate.burst));
+            if by_caller.len() >= CALLER_COUNT_MAX {
+                by_caller.clear();
             }
         }
-        let bucket = by_token.entry(token).or_insert(Bucket { left: f64::from(rate.burst), at: now });
+        let bucket = by_caller.entry(caller).or_insert(Bucket { left: f64::from(rate.burst), at: now });
         let left = bucket.filled(rate, now);
         if left < 1.0 {
             *bucket = Bucket { left, at: now };
@@ -85,40 +94,46 @@ fn whole(left: f64) -> u32 {
     left as u32
 }
 
-/// Around a route behind its gate: counts the request for its token.
-pub(crate) async fn limit(State(web): State<Web>, request: Request, next: Next) -> Response {
-    let Some(rate) = web.config.rate else { return next.run(request).await };
-    let authorization = request.headers().get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-    let token: [u8; 32] = Sha256::digest(authorization).into();
-    let found = web.buckets.take(token, rate, Instant::now());
-    let mut response = match found.wait {
-        None => next.run(request).await,
-        Some(wait) => {
-            let seconds = wait.as_secs() + 1;
-            let message = format!("this token may make {} requests a second; try again in {seconds}s", rate.per_second);
-            let problem = Problem::new(Code::RateLimited, message);
-            problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)).into_response()
-        }
-    };
-    tell(response.headers_mut(), rate, found);
-    response
+/// A request that was counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    rate: Rate,
+    found: Found,
 }
 
-/// Says so on every answer, as the draft of the IETF has it.
-fn tell(headers: &mut HeaderMap, rate: Rate, found: Found) {
-    let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));
-    let policy = format!("\"token\";q={};w={window}", rate.burst);
-    let reset = found.wait.map_or(0, |wait| wait.as_secs() + 1);
-    let limit = format!("\"token\";r={};t={reset}", found.left);
-    for (name, text) in [(POLICY, policy), (LIMIT, limit)] {
-        if let Ok(value) = HeaderValue::try_from(text) {
-            headers.insert(name, value);
+/// Counts a request for its caller, whatever the text of the header was that it authenticated with.
+pub(crate) fn count(web: &Web, caller: CallerKey) -> Result<Option<Counted>, (Problem, Counted)> {
+    let Some(rate) = web.config.rate else { return Ok(None) };
+    let found = web.buckets.take(caller, rate, Instant::now());
+    let counted = Counted { rate, found };
+    let Some(wait) = found.wait else { return Ok(Some(counted)) };
+    web.engine.limit_reached(Limit::ApiRate, &caller);
+    let seconds = wait.as_secs() + 1;
+    let message = format!("this caller may make {} requests a second; try again in {seconds}s", rate.per_second);
+    let problem = Problem::new(Code::RateLimited, message);
+    Err((problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)), counted))
+}
+
+impl Counted {
+    /// Puts the state of the bucket into the headers of an answer, as the draft of the IETF has it.
+    pub(crate) fn describe(self, headers: &mut HeaderMap) {
+        let Self { rate, found } = self;
+        let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));
+        let policy = format!("\"token\";q={};w={window}", rate.burst);
+        let reset = found.wait.map_or(0, |wait| wait.as_secs() + 1);
+        let limit = format!("\"token\";r={};t={reset}", found.left);
+        for (name, text) in [(POLICY, policy), (LIMIT, limit)] {
+            if let Ok(value) = HeaderValue::try_from(text) {
+                headers.insert(name, value);
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::TokenId;
+
     use super::*;
 
     const RATE: Rate = Rate { per_second: 10, burst: 3 };
@@ -126,7 +141,9 @@ mod tests {
     #[test]
     fn a_bucket_fills_up_at_its_rate() {
         let (buckets, start) = (Buckets::default(), Instant::now());
-        let take = |token, at_ms| buckets.take([token; 32], RATE, start + Duration::from_millis(at_ms));
+        let take = |token, at_ms| {
+            buckets.take(CallerKey::Token(TokenId::new(token)), RATE, start + Duration::from_millis(at_ms))
+        };
         let left: Vec<u32> = (0..3).map(|_| take(1, 0).left).collect();
         assert_eq!(left, [2, 1, 0]);
         assert_eq!(take(1, 0).wait, Some(Duration::from_millis(100)));
@@ -139,11 +156,9 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let (buckets, now) = (Buckets::default(), Instant::now());
-        for number in 0..2 * TOKEN_COUNT_MAX {
-            let mut token = [0; 32];
-            token[..size_of::<usize>()].copy_from_slice(&number.to_be_bytes());
-            buckets.take(token, RATE, now);
+        for number in 0..2 * i64::try_from(CALLER_COUNT_MAX).unwrap() {
+            buckets.take(CallerKey::Token(TokenId::new(number)), RATE, now);
         }
-        assert!(buckets.by_token.lock().unwrap().len() <= TOKEN_COUNT_MAX);
+        assert!(buckets.by_caller.lock().unwrap().len() <= CALLER_COUNT_MAX);
     }
 }

@@ -13,12 +13,12 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{Method, Uri};
 use rondel_admin::oidc::CALLBACK_PATH;
 
-use crate::access::{Gate, Permission, admit, authorization, guard, guard_page};
+use crate::access::{Gate, Permission, admit, authorization, guard, guard_page, is_question};
 use crate::app::Web;
 use crate::keyed::keyed;
+use crate::load::open;
 use crate::openapi::{self, Doc, Inputs, Told};
 use crate::problem::{Code, Problem};
-use crate::rate::limit;
 
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,13 @@ pub struct RouteInfo {
 }
 
 impl RouteInfo {
-    /// Whether a call with an `Idempotency-Key` is made once. A kept answer would keep the secrets that the others show
-    /// once.
+    /// Whether a call with an `Idempotency-Key` is made once. A kept answer would keep the secrets that some routes show
+    /// once; and a question changes nothing, so that its answers need not be kept.
     pub(crate) fn is_keyed(&self) -> bool {
         match self.access {
             Access::Needs(permission) => {
-                self.method == Method::POST && !matches!(permission, Permission::Own | Permission::Cluster)
+                let keeps_secrets = matches!(permission, Permission::Own | Permission::Cluster);
+                self.method == Method::POST && !keeps_secrets && !is_question(self.path)
             }
             Access::Open | Access::SignedIn(_) => false,
         }
@@ -214,11 +215,10 @@ impl Routes {
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, .. } in self.routes {
             let handler = match info.access {
-                Access::Open => handler,
+                Access::Open => handler.layer(from_fn_with_state(web.clone(), open)),
                 Access::Needs(permission) => {
                     let handler =
                         if info.is_keyed() { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
-                    let handler = handler.layer(from_fn_with_state(web.clone(), limit));
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
                 }
                 Access::SignedIn(permission) => handler

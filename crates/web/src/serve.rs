@@ -6,67 +6,92 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use http::Request;
+use axum::body::Body;
+use http::{HeaderMap, HeaderName, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use rondel_admin::gateway::{Peer, PeerNames};
+use rondel_admin::{Engine, Limit};
+use rondel_core::forwarded::TrustedProxies;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use crate::guarded::{Guarded, guard};
+use crate::limits::HttpLimits;
+use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
 use crate::preface::{Version, sniff};
 use crate::tls::Tls;
 
-const CONNECTION_COUNT_MAX: usize = 10_000;
-/// How long a client may take to send the first bytes, or the headers of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often a quiet HTTP/2 connection is asked whether it lives, and how long it may take to answer.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-const HTTP2_STREAM_COUNT_MAX: u32 = 256;
 const HEADER_LIST_LEN_MAX: u32 = 64 * 1024;
+/// How much of a connection is kept in memory in each direction; a head that is longer is refused.
+const HTTP1_BUFFER_LEN_MAX: usize = 64 * 1024;
+const HTTP2_SEND_BUFFER_LEN_MAX: usize = 64 * 1024;
+const HTTP2_STREAM_WINDOW: u32 = 256 * 1024;
+const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
 /// How long requests in flight may take after the port was closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an idle connection may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long no connection is taken after one could not be, for want of file handles.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// How the port treats its clients.
+#[derive(Clone, Debug, Default)]
+pub struct Port {
+    /// With certificates, the port speaks TLS and nothing else.
+    pub tls: Option<Arc<Tls>>,
+    /// How much one client may hold, and all of them.
+    pub limits: HttpLimits,
+    /// The proxies that are believed when they name their client.
+    pub trusted_proxies: TrustedProxies,
+    /// Where limits that were reached are counted.
+    pub engine: Option<Engine>,
+}
 
 /// Serves until `shutdown`, then takes no further connection, lets the requests in flight end, and returns. Whatever
 /// streams must end for that (followed logs, executors' sessions) their owners have to end.
 pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationToken) {
-    serve_tls(listener, None, app, shutdown).await;
+    serve_on(listener, Port::default(), app, shutdown).await;
 }
 
-/// The same; with certificates, under TLS and nothing else.
-pub async fn serve_tls(listener: TcpListener, tls: Option<Arc<Tls>>, app: Router, shutdown: CancellationToken) {
+/// The same with the settings of the port.
+pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
-    let permits = Arc::new(Semaphore::new(CONNECTION_COUNT_MAX));
+    let peers = Peers::new(port.limits, port.trusted_proxies, port.engine);
     let kill = CancellationToken::new();
     let _kill_at_end = kill.clone().drop_guard();
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(&listener, &peers) => accepted,
         };
-        let Some((stream, peer, permit)) = accepted else { continue };
+        let Some((stream, peer, open)) = accepted else { continue };
         let (app, shutdown, kill) = (app.clone(), shutdown.clone(), kill.clone());
-        let acceptor = tls.as_deref().map(Tls::acceptor);
+        let (peers, acceptor) = (Arc::clone(&peers), port.tls.as_deref().map(Tls::acceptor));
         connections.spawn(async move {
+            let client = Client { peer: peer.ip(), names: None, connection: open.0.clone(), peers };
             tokio::select! {
                 () = kill.cancelled() => {}
-                ended = connection((stream, peer), acceptor, app, shutdown) => {
+                () = open.0.evicted() => tracing::debug!(target: "http", %peer, "connection made room for another"),
+                ended = connection(stream, client, acceptor, app, shutdown) => {
                     if let Err(error) = ended {
                         tracing::debug!(target: "http", %peer, error, "connection ended");
                     }
                 }
             }
-            drop(permit);
+            drop(open);
         });
     }
     drop(listener);
@@ -78,16 +103,17 @@ pub async fn serve_tls(listener: TcpListener, tls: Option<Arc<Tls>>, app: Router
     connections.wait().await;
 }
 
-type Accepted = (TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit);
+type Accepted = (TcpStream, SocketAddr, OpenConnection);
 
-/// The next connection, once there is room for it. An error of `accept` is one connection's, or passes.
-async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> Option<Accepted> {
-    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
+/// The next connection there is room for; the others are closed at once, so that none waits behind them. An error of
+/// `accept` is one connection's, or passes.
+async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> {
     match listener.accept().await {
-        Ok((stream, peer)) => Some((stream, peer, permit)),
+        Ok((stream, peer)) => Some((stream, peer, peers.admit(peer.ip())?)),
         Err(error) => {
             if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
                 tracing::warn!(target: "http", %error, "cannot take a connection");
+                peers.make_room();
                 tokio::time::sleep(ACCEPT_DELAY).await;
             }
             None
@@ -95,22 +121,68 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> Option<Acce
     }
 }
 
+/// The other side of a connection.
+#[derive(Clone, Debug)]
+struct Client {
+    peer: std::net::IpAddr,
+    names: Option<PeerNames>,
+    connection: Connection,
+    peers: Arc<Peers>,
+}
+
 async fn connection(
-    (stream, peer): (TcpStream, SocketAddr),
+    stream: TcpStream,
+    mut client: Client,
     acceptor: Option<TlsAcceptor>,
     app: Router,
     shutdown: CancellationToken,
 ) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let peer = Peer(peer.ip());
-    let Some(acceptor) = acceptor else { return spoken(stream, (peer, None), app, shutdown).await };
+    let Some(acceptor) = acceptor else { return spoken(stream, client, app, shutdown).await };
     let shaken = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        shaken = tokio::time::timeout(HEADER_TIMEOUT, acceptor.accept(stream)) => shaken,
+        shaken = tokio::time::timeout(client.peers.limits.header_timeout, acceptor.accept(stream)) => shaken,
     };
-    let stream = shaken.map_err(|_| "TLS did not begin in time".to_owned())?.map_err(|error| error.to_string())?;
-    let names = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(names);
-    spoken(stream, (peer, names), app, shutdown).await
+    let late = |_| client.late("TLS did not begin in time");
+    let stream = shaken.map_err(late)?.map_err(|error| error.to_string())?;
+    client.names = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(names);
+    spoken(stream, client, app, shutdown).await
+}
+
+impl Client {
+    fn late(&self, words: &str) -> String {
+        self.peers.report(Limit::HeaderTimeout, self.peer);
+        words.to_owned()
+    }
+
+    /// The address that a request comes from: behind a trusted proxy, the one that it names.
+    fn address(&self, headers: &HeaderMap) -> Peer {
+        let lines = |name: &HeaderName| -> Vec<&str> {
+            headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect()
+        };
+        if !self.peers.trusted.contains(self.peer) {
+            return Peer(self.peer);
+        }
+        Peer(self.peers.trusted.client(self.peer, &lines(&FORWARDED), &lines(&X_FORWARDED_FOR)))
+    }
+
+    async fn answer(self, app: Router, request: Request<Incoming>) -> Response<Guarded> {
+        let open = OpenRequest::new(self.connection.clone());
+        let mut request = request.map(Body::new);
+        let is_session = request.uri().path().starts_with("/rondel.v1.");
+        let peer = self.address(request.headers());
+        let extensions = request.extensions_mut();
+        extensions.insert(peer);
+        extensions.insert(self.connection);
+        if let Some(names) = self.names {
+            extensions.insert(names);
+        }
+        let response = match app.oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        guard(response, open, is_session)
+    }
 }
 
 /// What a certificate that was checked is made out to.
@@ -119,30 +191,23 @@ fn names(certificate: &CertificateDer<'_>) -> PeerNames {
     PeerNames(read.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
 }
 
-async fn spoken<S>(
-    stream: S,
-    (peer, names): (Peer, Option<PeerNames>),
-    app: Router,
-    shutdown: CancellationToken,
-) -> Result<(), String>
+async fn spoken<S>(stream: S, client: Client, app: Router, shutdown: CancellationToken) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let sniffed = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        sniffed = tokio::time::timeout(HEADER_TIMEOUT, sniff(stream)) => sniffed,
+        sniffed = tokio::time::timeout(client.peers.limits.header_timeout, sniff(stream)) => sniffed,
     };
-    let sniffed = sniffed.map_err(|_| "nothing was sent in time".to_owned())?;
+    let sniffed = sniffed.map_err(|_| client.late("nothing was sent in time"))?;
     let (stream, version) = sniffed.map_err(|error| error.to_string())?;
-    let app = app.map_request(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        if let Some(names) = &names {
-            request.extensions_mut().insert(names.clone());
-        }
-        request
+    let builder = builder(version, &client.peers.limits);
+    let Client { peer, connection: own, peers, .. } = client.clone();
+    let answer = tower::service_fn(move |request| {
+        let (client, app) = (client.clone(), app.clone());
+        async move { Ok::<_, std::convert::Infallible>(client.answer(app, request).await) }
     });
-    let builder = builder(version);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answer));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -150,20 +215,44 @@ where
             connection.as_mut().graceful_shutdown();
             connection.await
         }
+        stalled = own.stalled() => match stalled {
+            Stalled::Idle => {
+                connection.as_mut().graceful_shutdown();
+                tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))
+            }
+            Stalled::Answer => {
+                peers.report(Limit::WriteTimeout, peer);
+                return Err("the client does not read its answer".to_owned());
+            }
+        }
     };
-    ended.map_err(|error| error.to_string())
+    ended.map_err(|error| {
+        // A kept-alive connection ends in the same way when it has no further request.
+        let is_late = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout);
+        if is_late && !own.has_served() {
+            peers.report(Limit::HeaderTimeout, peer);
+        }
+        error.to_string()
+    })
 }
 
-fn builder(version: Version) -> Builder<TokioExecutor> {
+fn builder(version: Version, limits: &HttpLimits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(HTTP1_BUFFER_LEN_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE_PERIOD)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .max_concurrent_streams(HTTP2_STREAM_COUNT_MAX)
-        .max_header_list_size(HEADER_LIST_LEN_MAX);
+        .max_concurrent_streams(limits.requests_per_connection)
+        .max_header_list_size(HEADER_LIST_LEN_MAX)
+        .initial_stream_window_size(HTTP2_STREAM_WINDOW)
+        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
+        .max_send_buf_size(HTTP2_SEND_BUFFER_LEN_MAX);
     match version {
         Version::Http1 => builder.http1_only(),
         Version::Http2 => builder.http2_only(),

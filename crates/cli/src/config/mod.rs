@@ -6,6 +6,7 @@
 //! of its own.
 
 mod agent;
+mod http;
 mod oidc;
 mod reference;
 mod server;
@@ -18,6 +19,7 @@ use rondel_core::outgoing::{self, AllowedAddresses};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use agent::{AgentConfig, AgentSettings};
+pub(crate) use http::{HttpConfig, HttpSettings};
 pub(crate) use oidc::OidcSettings;
 pub(crate) use reference::{reference, with_defaults};
 pub(crate) use server::{ServerConfig, ServerSettings};
@@ -32,7 +34,7 @@ pub(crate) const DATA_DIR: &str = "./rondel-data";
 /// Which file is read.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ConfigFileArgs {
-    /// A TOML file with settings, in sections [server], [oidc] and [agent]
+    /// A TOML file with settings, in sections [server], [oidc], [http] and [agent]
     #[arg(long, global = true, env = "RONDEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -45,6 +47,8 @@ struct ConfigFile {
     server: Option<ServerSettings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     oidc: Option<OidcSettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    http: Option<HttpSettings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agent: Option<AgentSettings>,
 }
@@ -74,6 +78,12 @@ impl ConfigFileArgs {
         Ok(settings.over(file).over(OidcSettings::defaults()))
     }
 
+    /// What holds for the port, given what flags and environment say.
+    pub(crate) fn http(&self, settings: HttpSettings) -> Result<HttpSettings, Failure> {
+        let file = self.read()?.http.unwrap_or_default();
+        Ok(settings.over(file).over(HttpSettings::defaults()))
+    }
+
     /// What holds for the agent, given what flags and environment say.
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
         let file = self.read()?.agent.unwrap_or_default();
@@ -93,14 +103,14 @@ fn read(path: &Path) -> Result<ConfigFile, Failure> {
 }
 
 /// Prints the settings that hold, as sections of a config file.
-pub(crate) fn print_server(settings: ServerSettings, oidc: OidcSettings) -> Result<(), Failure> {
+pub(crate) fn print_server(settings: ServerSettings, oidc: OidcSettings, http: HttpSettings) -> Result<(), Failure> {
     let oidc = oidc.issuer.is_some().then_some(oidc);
-    print(&ConfigFile { server: Some(settings), oidc, agent: None })
+    print(&ConfigFile { server: Some(settings), oidc, http: Some(http), agent: None })
 }
 
 /// The same for the agent.
 pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
-    print(&ConfigFile { server: None, oidc: None, agent: Some(settings) })
+    print(&ConfigFile { server: None, oidc: None, http: None, agent: Some(settings) })
 }
 
 fn print(file: &ConfigFile) -> Result<(), Failure> {

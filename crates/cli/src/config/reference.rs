@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::{Args, Command};
 use serde::Serialize;
 
-use super::{AgentSettings, OidcSettings, ServerSettings};
+use super::{AgentSettings, HttpSettings, OidcSettings, ServerSettings};
 use crate::exit::Failure;
 
 /// Keys without a default, with a value that shows what one looks like.
@@ -44,6 +44,7 @@ pub(crate) fn reference() -> Result<String, Failure> {
     let mut text = String::from("# Settings of `rondel server` and `rondel agent`. Each key may be left out.\n");
     section::<ServerSettings>(&mut text, "server", &ServerSettings::defaults())?;
     section::<OidcSettings>(&mut text, "oidc", &OidcSettings::defaults())?;
+    section::<HttpSettings>(&mut text, "http", &HttpSettings::defaults())?;
     section::<AgentSettings>(&mut text, "agent", &AgentSettings::defaults())?;
     Ok(text)
 }
@@ -71,7 +72,10 @@ fn section<S: Args>(text: &mut String, name: &str, defaults: &impl Serialize) ->
 /// Lets the help of `server` and `agent` say what holds where nobody says otherwise.
 pub(crate) fn with_defaults(command: Command) -> Command {
     command
-        .mut_subcommand("server", |server| shown(shown(server, &ServerSettings::defaults()), &OidcSettings::defaults()))
+        .mut_subcommand("server", |server| {
+            let server = shown(shown(server, &ServerSettings::defaults()), &OidcSettings::defaults());
+            shown(server, &HttpSettings::defaults())
+        })
         .mut_subcommand("agent", |agent| shown(agent, &AgentSettings::defaults()))
 }
 
@@ -101,6 +105,7 @@ mod tests {
             toml::to_string(&file.server.unwrap()).unwrap(),
             toml::to_string(&ServerSettings::defaults()).unwrap()
         );
+        assert_eq!(toml::to_string(&file.http.unwrap()).unwrap(), toml::to_string(&HttpSettings::defaults()).unwrap());
         assert_eq!(toml::to_string(&file.oidc.unwrap()).unwrap(), toml::to_string(&OidcSettings::defaults()).unwrap());
         assert_eq!(
             toml::to_string(&file.agent.unwrap()).unwrap(),
@@ -113,7 +118,7 @@ mod tests {
         let examples: toml::Table = uncommented.parse().unwrap();
         toml::from_str::<ConfigFile>(&uncommented).unwrap();
         assert!(!uncommented.contains("= \"\""), "a key has neither default nor example");
-        assert_eq!(examples.len(), 3);
+        assert_eq!(examples.len(), 4);
     }
 
     #[test]

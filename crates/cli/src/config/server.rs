@@ -16,7 +16,7 @@ use rondel_web::{Rate, TlsFiles};
 use serde::{Deserialize, Serialize};
 
 use super::values::{Database, DatabaseParser, ExecutorCertificates};
-use super::{DATA_DIR, Length, Listen, LogFormat, Size, check_url, outgoing_allow, wrong};
+use super::{DATA_DIR, HttpConfig, Length, Listen, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
 use crate::telemetry::{self, RATIO_DEFAULT, Telling};
 
@@ -31,10 +31,8 @@ const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
 /// How long an executor that hears nobody lets runs take to end before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
-/// Requests a second of one token.
+/// Requests a second of one caller.
 const API_RATE: u32 = 1_000;
-/// How much more after a pause.
-const API_BURST: u32 = 5;
 /// Each of them is a handful of series, and looked up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
 /// What is gone sooner could be gone before its caller has read the verdict.
@@ -142,7 +140,7 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_SERVER_LOG_SIZE_MAX")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_size_max: Option<Size>,
-    /// How many requests a second one token may make on this server, five times as many after a pause; 0 for no limit
+    /// How many requests a second one caller may make on this server, an account with all its tokens or a token, five times as many after a pause; 0 for no limit
     #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_API_RATE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) api_rate: Option<u32>,
@@ -281,10 +279,8 @@ pub(crate) struct ServerConfig {
     pub(crate) trace_ratio: f64,
     /// Signing in through a provider; a section of its own in the file.
     pub(crate) oidc: Option<OidcConfig>,
-}
-
-fn rate(per_second: u32) -> Option<Rate> {
-    (per_second > 0).then(|| Rate { per_second, burst: per_second.saturating_mul(API_BURST) })
+    /// How the port treats its clients; another section.
+    pub(crate) http: HttpConfig,
 }
 
 impl TryFrom<ServerSettings> for ServerConfig {
@@ -324,7 +320,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             retention: settings.retention.ok_or_else(|| missing("retention"))?.0,
             log_retention: settings.log_retention.ok_or_else(|| missing("log_retention"))?.0,
             log_size_max: settings.log_size_max.ok_or_else(|| missing("log_size_max"))?.0,
-            api_rate: rate(settings.api_rate.ok_or_else(|| missing("api_rate"))?),
+            api_rate: Rate::with_burst(settings.api_rate.ok_or_else(|| missing("api_rate"))?),
             outgoing_allow: outgoing_allow(SECTION, settings.outgoing_allow)?,
             metrics_job_max: settings.metrics_job_max.ok_or_else(|| missing("metrics_job_max"))?,
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
@@ -333,6 +329,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             otlp_endpoint: settings.otlp_endpoint,
             trace_ratio: settings.trace_ratio.ok_or_else(|| missing("trace_ratio"))?,
             oidc: None,
+            http: HttpConfig::default(),
         };
         config.check()?;
         Ok(config)

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::births::Births;
-use crate::config::{self, ConfigFileArgs, OidcSettings, ServerConfig, ServerSettings};
+use crate::config::{self, ConfigFileArgs, HttpSettings, OidcSettings, ServerConfig, ServerSettings};
 use crate::exit::{Exit, Failure};
 use crate::failpoints::Failpoints;
 use crate::{output, runtime, telemetry};
@@ -22,6 +22,8 @@ pub(crate) struct ServerArgs {
     settings: ServerSettings,
     #[command(flatten)]
     oidc: OidcSettings,
+    #[command(flatten)]
+    http: HttpSettings,
     #[command(flatten)]
     failpoints: Failpoints,
     #[command(subcommand)]
@@ -39,10 +41,12 @@ impl ServerArgs {
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let settings = self.file.server(self.settings)?;
         let oidc = self.file.oidc(self.oidc)?;
+        let http = self.file.http(self.http)?;
         let mut config = ServerConfig::try_from(settings.clone())?;
         config.oidc = oidc.clone().checked()?;
+        config.http = http.clone().checked()?;
         if let Some(ServerCommand::CheckConfig) = self.command {
-            return config::print_server(settings, oidc).map(|()| Exit::Success);
+            return config::print_server(settings, oidc, http).map(|()| Exit::Success);
         }
         let Self { failpoints, .. } = self;
         runtime::serve(|stop| async move {

@@ -11,12 +11,12 @@ use rondel_admin::oidc::Oidc;
 use rondel_admin::sign_in::{self, Whose};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
-use rondel_web::{Rate, Tls, WebConfig};
+use rondel_web::{Port, Rate, Tls, WebConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::births::Births;
-use crate::config::ServerConfig;
+use crate::config::{HttpConfig, ServerConfig};
 use crate::exit::Failure;
 use crate::{node_name, output, secret_key, token_file};
 
@@ -31,6 +31,7 @@ pub(crate) struct Node {
     is_tls: bool,
     rate: Option<Rate>,
     oidc: Option<Arc<Oidc>>,
+    http: HttpConfig,
     address: SocketAddr,
     /// Where others reach it, if that is said.
     advertise: Option<String>,
@@ -73,8 +74,8 @@ impl Node {
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
         let is_tls = tls.is_some();
         let oidc = config.oidc.clone().map(Oidc::new).map(Arc::new);
-        let (rate, advertise) = (config.api_rate, config.advertise.clone());
-        let node = Self { engine, token, is_tls, rate, oidc, address, advertise, lifecycle, store };
+        let (rate, advertise, http) = (config.api_rate, config.advertise.clone(), config.http.clone());
+        let node = Self { engine, token, is_tls, rate, oidc, http, address, advertise, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
@@ -92,8 +93,11 @@ impl Node {
     }
 
     fn serve(&self, listener: TcpListener, tls: Option<Arc<Tls>>) {
+        let is_https = self.advertise.as_ref().is_some_and(|url| url.to_ascii_lowercase().starts_with("https://"));
         let config = WebConfig {
-            tls: tls.is_some(),
+            tls: tls.is_some() || is_https,
+            hsts: is_https,
+            limits: self.http.limits.clone(),
             shutdown: self.lifecycle.soft.clone(),
             rate: self.rate,
             oidc: self.oidc.clone(),
@@ -105,7 +109,13 @@ impl Node {
         if let Some(tls) = &tls {
             self.lifecycle.spawn("certificates", Until::Soft, Arc::clone(tls).watch(self.lifecycle.soft.clone()));
         }
-        self.lifecycle.spawn("web", Until::Hard, rondel_web::serve_tls(listener, tls, app, closed));
+        let port = Port {
+            tls,
+            limits: self.http.limits.clone(),
+            trusted_proxies: self.http.trusted_proxies.clone(),
+            engine: Some(self.engine.clone()),
+        };
+        self.lifecycle.spawn("web", Until::Hard, rondel_web::serve_on(listener, port, app, closed));
     }
 
     const fn scheme(&self) -> &'static str {

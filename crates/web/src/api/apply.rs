@@ -18,7 +18,7 @@ use super::applied::{Answer, Item, Summary, word};
 use super::job_body;
 use super::jobs::find_app;
 use crate::app::Web;
-use crate::body::{collect_up_to, is_json, read};
+use crate::body::{is_json, read, whole};
 use crate::call::{Call, quoted};
 use crate::frame::json;
 use crate::openapi::{BodyForm, Input, Listed, Taken, schema_of};
@@ -27,12 +27,14 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::yaml::{Node, documents};
 
+/// The one path that takes a longer body than the others.
+pub(crate) const PATH: &str = "/api/v1/jobs/apply";
 /// The most jobs of one list.
 const COUNT_MAX: usize = 5_000;
 /// How many jobs of a list the audit log names.
 const NOTED_MAX: usize = 500;
 /// The largest list, in bytes.
-const LEN_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const LEN_MAX: usize = 16 * 1024 * 1024;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -70,13 +72,13 @@ impl Input for Documents {
 impl FromRequest<Web> for Documents {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &Web) -> Result<Self, Problem> {
         let (is_json, is_yaml) = (is_json(request.headers()), is_yaml(request.headers()));
         if !is_json && !is_yaml {
             let message = "send \"Content-Type: application/json\" or \"application/yaml\"";
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
-        let bytes = collect_up_to(request, web, LEN_MAX).await?;
+        let bytes = whole(request, LEN_MAX).await?;
         let found = if is_json { Self::of_json(&bytes)? } else { Self::of_yaml(&bytes)? };
         match found.len() {
             0 => Err(refused("", "has no jobs; to remove all jobs of an app, delete them")),

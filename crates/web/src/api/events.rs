@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rondel_admin::auth::principal_of;
 use rondel_admin::events::{Cursor, Event, Listener, Next, What};
@@ -17,12 +17,12 @@ use rondel_store::StoreError;
 use rondel_store::catalog::Namespace;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::access::{Caller, Permission};
 use crate::app::Web;
 use crate::call::Call;
+use crate::load::{self, Live, LiveShare, LongLived};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem, chain};
 use crate::query::{FromQuery, Reader};
@@ -111,10 +111,7 @@ pub(super) async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Res
     })?;
     let cursor = last.or(call.query.after);
     let form = form(&headers);
-    let permit = Arc::clone(&call.web.listeners).try_acquire_owned().map_err(|_| {
-        Problem::new(Code::Overloaded, "too many listen on this server at the same time; try another one, or later")
-            .with_header(RETRY_AFTER, HeaderValue::from_static("10"))
-    })?;
+    let share = load::live(&call.web, Live::Events, call.caller.key())?;
     let now = Instant::now();
     let stream = Stream {
         listener: call.web.events.listen(cursor),
@@ -128,7 +125,7 @@ pub(super) async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Res
         spoke_at: now,
         checked_at: now,
         is_over: false,
-        _permit: permit,
+        _share: share,
     };
     let bytes = unfold(stream, async |mut stream| {
         let bytes = stream.next().await?;
@@ -141,6 +138,7 @@ pub(super) async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Res
     };
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().extend([content_type, UNBUFFERED]);
+    response.extensions_mut().insert(LongLived);
     Ok(response)
 }
 
@@ -193,7 +191,7 @@ struct Stream {
     spoke_at: Instant,
     checked_at: Instant,
     is_over: bool,
-    _permit: OwnedSemaphorePermit,
+    _share: LiveShare,
 }
 
 /// Why a stream ends.

@@ -4,7 +4,6 @@
 //! does says so and gives the cursor to go on with.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,19 +11,20 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::HeaderValue;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::CONTENT_TYPE;
 use rondel_admin::gateway::LogReader;
 use rondel_core::{Run, RunStatus};
 use rondel_store::StoreError;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::lines::{self, Line, Lines, Part, Position, Wanted};
 use crate::app::Web;
 use crate::cursor::Listing;
-use crate::problem::{Code, Problem, chain};
+use crate::limits::CallerKey;
+use crate::load::{self, Live, LiveShare, LongLived};
+use crate::problem::{Problem, chain};
 
 /// How often the store is asked while nothing is heard: lines may be stored by another node, and runs end.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ struct Reader {
     spoke_at: Instant,
     is_over: bool,
     stored: LogReader,
-    _permit: OwnedSemaphorePermit,
+    _share: LiveShare,
 }
 
 /// The last thing in a stream.
@@ -78,11 +78,8 @@ struct End {
     next_cursor: Option<String>,
 }
 
-pub(super) fn answer(web: &Web, follow: Follow) -> Result<Response, Problem> {
-    let permit = Arc::clone(&web.follows).try_acquire_owned().map_err(|_| {
-        Problem::new(Code::Overloaded, "too many logs are followed at the same time; read pages instead")
-            .with_header(RETRY_AFTER, HeaderValue::from_static("10"))
-    })?;
+pub(super) fn answer(web: &Web, caller: CallerKey, follow: Follow) -> Result<Response, Problem> {
+    let share = load::live(web, Live::Log, caller)?;
     let content_type = match follow.form {
         Form::Lines => "application/x-ndjson",
         Form::Events => "text/event-stream",
@@ -92,9 +89,10 @@ pub(super) fn answer(web: &Web, follow: Follow) -> Result<Response, Problem> {
     let ends_at = now + web.config.follow_timeout;
     // From before the first look: what is stored after it is heard of.
     let stored = web.engine.follow_log(follow.run.id);
-    let reader = Reader { web: web.clone(), follow, ends_at, spoke_at: now, is_over: false, stored, _permit: permit };
+    let reader = Reader { web: web.clone(), follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
     let mut response = Response::new(Body::from_stream(stream(reader)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.extensions_mut().insert(LongLived);
     Ok(response)
 }
 

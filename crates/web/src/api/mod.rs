@@ -1,7 +1,7 @@
 //! The endpoints: one file for each noun, one function for each verb; `routes` has their paths, permissions and words.
 
 mod applied;
-mod apply;
+pub(crate) mod apply;
 mod apps;
 mod audit;
 pub(crate) mod calendars;

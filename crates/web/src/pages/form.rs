@@ -39,16 +39,13 @@ impl FromRequest<Web> for Fields {
     type Rejection = Problem;
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
-        let read =
-            tokio::time::timeout(web.config.body_timeout, Form::<Vec<(String, String)>>::from_request(request, web));
-        match read.await {
-            Ok(Ok(Form(pairs))) => Ok(Self(pairs)),
-            Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+        match Form::<Vec<(String, String)>>::from_request(request, web).await {
+            Ok(Form(pairs)) => Ok(Self(pairs)),
+            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
                 let len_max = web.config.body_len_max;
                 Err(Problem::new(Code::BodyTooLarge, format!("a form has at most {len_max} bytes")))
             }
-            Ok(Err(rejection)) => Err(Problem::new(Code::InvalidBody, rejection.body_text())),
-            Err(_) => Err(Problem::new(Code::RequestTimeout, "the form did not arrive in time")),
+            Err(rejection) => Err(Problem::new(Code::InvalidBody, rejection.body_text())),
         }
     }
 }

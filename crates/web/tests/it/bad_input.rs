@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use futures_util::stream;
-use rondel_web::WebConfig;
+use rondel_web::{HttpLimits, WebConfig};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
@@ -196,7 +196,8 @@ async fn large_and_deep_bodies_are_refused() {
 
 #[tokio::test]
 async fn a_body_that_never_comes_is_given_up() {
-    let config = WebConfig { body_timeout: Duration::from_millis(50), ..WebConfig::default() };
+    let limits = HttpLimits { body_timeout: Duration::from_millis(50), ..HttpLimits::default() };
+    let config = WebConfig { limits, ..WebConfig::default() };
     let server = Server::start_with(config).await;
     let request = server.request("POST", "/api/v1/jobs").header("content-type", "application/json");
     let never = stream::pending::<Result<String, std::convert::Infallible>>();
@@ -206,7 +207,11 @@ async fn a_body_that_never_comes_is_given_up() {
 
 #[tokio::test]
 async fn too_many_requests_are_sent_away() {
-    let server = Server::start_with(WebConfig { request_count_max: 0, ..WebConfig::default() }).await;
+    let server = Server::start_with(WebConfig {
+        limits: HttpLimits { requests: 0, ..HttpLimits::default() },
+        ..WebConfig::default()
+    })
+    .await;
     let answer = server.get("/api/v1/jobs").await;
     assert_eq!(answer.headers["retry-after"], "1");
     assert_eq!(answer.expect(503)["code"], "overloaded");

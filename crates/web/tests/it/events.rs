@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use rondel_core::outcome::Outcome;
-use rondel_web::WebConfig;
+use rondel_web::{HttpLimits, WebConfig};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
@@ -109,7 +109,8 @@ async fn whoever_comes_back_goes_on_where_they_were() {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_token_and_with_the_server() {
-    let config = WebConfig { listener_count_max: 1, ..WebConfig::default() };
+    let limits = HttpLimits { live_streams: 1, ..HttpLimits::default() };
+    let config = WebConfig { limits, ..WebConfig::default() };
     let shutdown = config.shutdown.clone();
     let server = Server::start_with(config).await;
     let token = json!({"kind": "api", "name": "ear", "grants": [{"role": "viewer"}]});

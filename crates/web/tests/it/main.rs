@@ -20,6 +20,7 @@ mod harness;
 mod incidents;
 mod jobs;
 mod keyed;
+mod limits;
 mod logs;
 mod matrix;
 mod openapi;

@@ -44,7 +44,7 @@ fn definitions() -> Routes {
                 })),
         )
         .post(
-            "/api/v1/jobs/apply",
+            apply::PATH,
             Edit,
             apply::post,
             Doc::new(

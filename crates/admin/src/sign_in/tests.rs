@@ -1,0 +1,135 @@
+use std::sync::Arc;
+
+use rondel_core::access::{Grant, Role};
+use rondel_store::MemStore;
+
+use super::*;
+
+const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+async fn store() -> (MemStore, Passwords, Account) {
+    let (store, passwords) = (MemStore::new(Arc::new(|| START)), Passwords::default());
+    let account = Account {
+        id: AccountId::new(7),
+        name: "ann".to_owned(),
+        display_name: "Ann".to_owned(),
+        password: Some(passwords.hash("correct horse").await.unwrap()),
+        disabled: false,
+        created_at: START,
+        password_changed_at: None,
+        grants: vec![Grant::everywhere(Role::Viewer)],
+    };
+    use rondel_store::Accounts as _;
+    assert!(store.create_account(&account).await.unwrap());
+    (store, passwords, account)
+}
+
+#[tokio::test]
+async fn ten_thousand_guesses_are_a_few() {
+    let (store, passwords, _) = store().await;
+    let (mut wrong, mut blocked) = (0, 0);
+    for guess in 0..10_000_u32 {
+        let from = Some(IpAddr::from(guess.to_be_bytes()));
+        match by_password(&store, &passwords, ("ann", "guess of somebody"), from, START).await.unwrap() {
+            SignIn::Wrong => wrong += 1,
+            SignIn::Blocked(until) => {
+                assert_eq!(until, START + ATTEMPT_WINDOW);
+                blocked += 1;
+            }
+            SignIn::Welcome(_) => unreachable!("it was wrong"),
+        }
+    }
+    assert_eq!((wrong, blocked), (ACCOUNT_ATTEMPTS, 10_000 - ACCOUNT_ATTEMPTS));
+    // The right one is no exception while it lasts, and one afterwards.
+    let right = |at| by_password(&store, &passwords, ("ann", "correct horse"), None, at);
+    assert!(matches!(right(START).await.unwrap(), SignIn::Blocked(_)));
+    assert!(matches!(right(START + ATTEMPT_WINDOW).await.unwrap(), SignIn::Welcome(_)));
+}
+
+#[tokio::test]
+async fn one_address_does_not_go_through_all_names() {
+    let (store, passwords, _) = store().await;
+    let from = Some(IpAddr::from([192, 0, 2, 1]));
+    let mut blocked = 0;
+    for name in 0..100 {
+        let name = format!("name{name}");
+        let found = by_password(&store, &passwords, (&name, "x"), from, START).await.unwrap();
+        blocked += u32::from(matches!(found, SignIn::Blocked(_)));
+    }
+    assert_eq!(blocked, 100 - ADDRESS_ATTEMPTS);
+    let elsewhere = Some(IpAddr::from([192, 0, 2, 2]));
+    let found = by_password(&store, &passwords, ("ann", "correct horse"), elsewhere, START).await.unwrap();
+    assert!(matches!(found, SignIn::Welcome(_)));
+}
+
+#[tokio::test]
+async fn junk_of_others_does_not_lock_out_who_signed_in_here_before() {
+    let (store, passwords, account) = store().await;
+    let home = Some(IpAddr::from([192, 0, 2, 1]));
+    let place = Place { address: home, user_agent: String::new() };
+    begin(&store, 1, Whose::Account(account.id), &place, START).await.unwrap();
+    let attempt = async |name: &str, password: &str, from| {
+        by_password(&store, &passwords, (name, password), from, START).await.unwrap()
+    };
+    for guess in 0..20_u8 {
+        attempt("ann", "guess", Some(IpAddr::from([198, 51, 100, guess]))).await;
+    }
+    // Other names from the same address fill the count of the address.
+    for number in 0..100 {
+        attempt(&format!("name{number}"), "guess", home).await;
+    }
+    let elsewhere = Some(IpAddr::from([203, 0, 113, 1]));
+    assert!(matches!(attempt("ann", "correct horse", elsewhere).await, SignIn::Blocked(_)));
+    assert!(matches!(attempt("ann", "correct horse", home).await, SignIn::Welcome(_)));
+    // The success at home gives no new guesses to others, and guesses from home are bounded too.
+    assert!(matches!(attempt("ann", "correct horse", elsewhere).await, SignIn::Blocked(_)));
+    let mut wrong = 0;
+    while matches!(attempt("ann", "guess", home).await, SignIn::Wrong) {
+        wrong += 1;
+    }
+    assert_eq!(wrong, ACCOUNT_ATTEMPTS);
+}
+
+#[test]
+fn strangers_take_a_bounded_number_of_rows() {
+    let names: std::collections::BTreeSet<i64> = (0..100_000).map(|n| unknown_bucket(&n.to_string())).collect();
+    assert!(names.len() <= 4_096 && names.iter().all(|bucket| (-4_096..0).contains(bucket)));
+    let of = |text: &str| address_bucket(Some(text.parse().unwrap()));
+    assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"), "one network");
+    assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+    assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
+}
+
+#[tokio::test]
+async fn a_sign_in_ends_by_idleness_by_age_and_with_its_account() {
+    use rondel_store::Accounts as _;
+    let (store, _, account) = store().await;
+    let cookie = begin(&store, 1, Whose::Account(account.id), &Place::default(), START).await.unwrap();
+    let who = async |at| by_cookie(&store, cookie.reveal(), at).await.unwrap().map(|one| one.rights);
+    assert!(who(START).await.is_some_and(|rights| rights == Rights::new(account.grants.clone())));
+    assert!(by_cookie(&store, "rondel_of_nobody", START).await.unwrap().is_none());
+    let mut at = START;
+    while at + IDLE_MAX < START + SESSION_LIFETIME {
+        at = at + IDLE_MAX.saturating_sub(Duration::from_secs(1));
+        assert!(who(at).await.is_some(), "{at}");
+    }
+    assert!(who(START + SESSION_LIFETIME).await.is_none(), "its age");
+    let second = begin(&store, 2, Whose::Account(account.id), &Place::default(), START).await.unwrap();
+    assert!(by_cookie(&store, second.reveal(), START + IDLE_MAX).await.unwrap().is_none(), "idle");
+    let lock = rondel_store::access::AccountChange { disabled: Some(true), ..Default::default() };
+    store.change_account(account.id, &lock).await.unwrap();
+    assert!(by_cookie(&store, second.reveal(), START).await.unwrap().is_none(), "locked out");
+}
+
+#[tokio::test]
+async fn a_link_works_once_and_for_what_it_is_for() {
+    let (store, _, account) = store().await;
+    let secret = link(&store, Whose::Account(account.id), START).await.unwrap();
+    let secret = secret.reveal();
+    assert!(redeem(&store, secret, LinkPurpose::Setup, START).await.unwrap().is_none());
+    assert!(redeem(&store, secret, LinkPurpose::SignIn, START + LINK_LIFETIME).await.unwrap().is_none());
+    assert!(is_open(&store, secret, LinkPurpose::SignIn, START).await.unwrap());
+    assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_some());
+    assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_none());
+    assert!(setup_link(&store, START).await.unwrap().is_some(), "a viewer is no administrator");
+}

@@ -1,0 +1,79 @@
+//! The body of an answer on its way: handed on in small pieces, so that what the answer holds is given back only after the
+//! client has taken nearly all of it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
+
+use crate::peers::OpenRequest;
+
+/// The largest piece. The HTTP library asks for the next one only once there is room for it.
+const PIECE_LEN_MAX: usize = 32 * 1024;
+
+/// On a response: what is held until its answer has ended.
+#[derive(Clone)]
+pub(crate) struct Held {
+    _until_the_end: Arc<dyn Send + Sync>,
+}
+
+impl Held {
+    pub(crate) fn new(held: impl Send + Sync + 'static) -> Self {
+        Self { _until_the_end: Arc::new(held) }
+    }
+}
+
+/// A body with what is held for it.
+pub(crate) struct Guarded {
+    body: Body,
+    rest: Bytes,
+    request: OpenRequest,
+    _held: Option<Held>,
+}
+
+/// Guards the body of a response.
+pub(crate) fn guard(response: Response, mut request: OpenRequest, is_session: bool) -> http::Response<Guarded> {
+    request.answers(is_session);
+    let (mut parts, body) = response.into_parts();
+    let held = parts.extensions.remove::<Held>();
+    http::Response::from_parts(parts, Guarded { body, rest: Bytes::new(), request, _held: held })
+}
+
+impl HttpBody for Guarded {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        this.request.moved();
+        if this.rest.is_empty() {
+            match std::task::ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let len = this.rest.len().min(PIECE_LEN_MAX);
+        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(len)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let inner = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(rest));
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+}

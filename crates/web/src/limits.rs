@@ -1,0 +1,175 @@
+//! The bounds that keep one client from holding up the others, and counters that hold them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rondel_core::{AccountId, SessionId, TokenId};
+
+/// The bounds of the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Open connections.
+    pub connections: usize,
+    /// Open connections of one address without an authenticated request.
+    pub connections_per_address: usize,
+    /// Open connections of one caller that count as authenticated; executors have half of all instead.
+    pub connections_per_caller: usize,
+    /// Requests at the same time on one HTTP/2 connection.
+    pub requests_per_connection: u32,
+    /// Requests that the server works on.
+    pub requests: usize,
+    /// How many of these are kept for authenticated callers.
+    pub requests_reserved: usize,
+    /// Unauthenticated requests of one address, answers that are not yet read included.
+    pub requests_per_address: usize,
+    /// Requests of one caller, answers that are not yet read included.
+    pub requests_per_caller: usize,
+    /// Unauthenticated requests of one address whose bodies have not arrived.
+    pub bodies_per_address: usize,
+    /// Bytes of request bodies in memory; one caller has at most half of them.
+    pub body_size: usize,
+    /// Event streams, and followed logs.
+    pub live_streams: usize,
+    /// The same of one caller.
+    pub live_streams_per_caller: usize,
+    /// For a TLS handshake, and for the head of a request.
+    pub header_timeout: Duration,
+    /// For the body of a request.
+    pub body_timeout: Duration,
+    /// For a connection without a request.
+    pub idle_timeout: Duration,
+    /// For a client to take more of an answer.
+    pub write_timeout: Duration,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            connections_per_address: 512,
+            connections_per_caller: 128,
+            requests_per_connection: 128,
+            requests: 1_024,
+            requests_reserved: 256,
+            requests_per_address: 256,
+            requests_per_caller: 128,
+            bodies_per_address: 128,
+            body_size: 64 * 1024 * 1024,
+            live_streams: 256,
+            live_streams_per_caller: 32,
+            header_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(20),
+            idle_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Whose requests are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum CallerKey {
+    /// An account with all its tokens and sign-ins.
+    Account(AccountId),
+    /// A token that belongs to the server.
+    Token(TokenId),
+    /// A sign-in without either.
+    Session(SessionId),
+    /// An executor's token.
+    Executor(TokenId),
+}
+
+impl std::fmt::Display for CallerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Account(id) => write!(f, "account {id}"),
+            Self::Token(id) | Self::Executor(id) => write!(f, "token {id}"),
+            Self::Session(id) => write!(f, "sign-in {id}"),
+        }
+    }
+}
+
+/// The address that clients are counted by: of IPv6 the /64, because one client has all addresses of it.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        v4 => v4,
+    }
+}
+
+/// How much each key holds.
+#[derive(Debug)]
+pub(crate) struct Tally<K: Ord>(Arc<Mutex<BTreeMap<K, usize>>>);
+
+impl<K: Ord> Clone for Tally<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Ord> Default for Tally<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K: Ord + Copy> Tally<K> {
+    /// Takes `amount` for a key unless it would hold more than `max`. Dropping the share gives it back.
+    pub(crate) fn take(&self, key: K, amount: usize, max: usize) -> Option<Share<K>> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = held.get(&key).copied().unwrap_or_default().saturating_add(amount);
+        if wanted > max {
+            return None;
+        }
+        held.insert(key, wanted);
+        Some(Share { tally: self.clone(), key, amount })
+    }
+}
+
+/// What was taken of a [`Tally`].
+#[derive(Debug)]
+pub(crate) struct Share<K: Ord + Copy> {
+    tally: Tally<K>,
+    key: K,
+    amount: usize,
+}
+
+impl<K: Ord + Copy> Drop for Share<K> {
+    fn drop(&mut self) {
+        let mut held = self.tally.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = held.get(&self.key).copied().unwrap_or_default().saturating_sub(self.amount);
+        if left == 0 {
+            held.remove(&self.key);
+        } else {
+            held.insert(self.key, left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_holds_so_much_and_gives_it_back() {
+        let tally = Tally::default();
+        let first = tally.take('a', 2, 3);
+        assert!(first.is_some() && tally.take('a', 2, 3).is_none());
+        let more = tally.take('a', 1, 3);
+        assert!(more.is_some() && tally.take('b', 3, 3).is_some());
+        drop((first, more));
+        assert!(tally.0.lock().unwrap().is_empty(), "nothing is kept of a key that holds nothing");
+    }
+
+    #[test]
+    fn one_ipv6_network_is_one_client() {
+        let of = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    }
+}

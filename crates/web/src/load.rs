@@ -1,0 +1,276 @@
+//! Who may hold how much of the server at the same time. A request is first its address's, then, once it was authenticated,
+//! its caller's; it is worked on only after its body has arrived, so that half a request holds nothing that others need.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{AUTHORIZATION, COOKIE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue};
+use rondel_admin::Limit;
+use rondel_admin::gateway::OnAuthenticated;
+use rondel_core::TokenId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::access::address;
+use crate::app::Web;
+use crate::body::{BodyBound, collect_up_to};
+use crate::guarded::Held;
+use crate::limits::{CallerKey, HttpLimits, Share, Tally, network_of};
+use crate::peers::{Connection, Waiting};
+use crate::problem::{Code, Problem};
+
+/// The largest body of a request that anybody may make: the forms for signing in and for preferences.
+const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
+/// How long a body may be on its way before it counts as one that is waited for.
+const BODY_GRACE: Duration = Duration::from_millis(500);
+
+/// What is held of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    requests: Arc<Semaphore>,
+    /// The part of these that unauthenticated requests may take.
+    unauthenticated: Arc<Semaphore>,
+    /// By address, those with credentials and those without apart.
+    by_address: Tally<(IpAddr, bool)>,
+    by_caller: Tally<CallerKey>,
+    bodies: Tally<IpAddr>,
+    gateway: Tally<IpAddr>,
+    pub(crate) body_bytes: Tally<Option<CallerKey>>,
+    live: Tally<(Live, Option<CallerKey>)>,
+}
+
+/// What lasts longer than an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Live {
+    Events,
+    Log,
+}
+
+/// A place among the live streams, and among those of its caller.
+pub(crate) type LiveShare = (Share<(Live, Option<CallerKey>)>, Share<(Live, Option<CallerKey>)>);
+
+/// On a response that lasts: its request holds nothing any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LongLived;
+
+/// The permits of a request that is worked on.
+pub(crate) type Work = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+/// What a request holds until its answer has ended: a share of its address, then one of its caller.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slot(Arc<Mutex<Holder>>);
+
+#[derive(Debug, Default)]
+enum Holder {
+    #[default]
+    Nothing,
+    Address {
+        _share: Share<(IpAddr, bool)>,
+    },
+    Caller {
+        _share: Share<CallerKey>,
+    },
+}
+
+impl Slot {
+    fn hold(&self, holder: Holder) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = holder;
+    }
+}
+
+impl Load {
+    pub(crate) fn new(limits: &HttpLimits) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(limits.requests)),
+            unauthenticated: Arc::new(Semaphore::new(limits.requests.saturating_sub(limits.requests_reserved))),
+            by_address: Tally::default(),
+            by_caller: Tally::default(),
+            bodies: Tally::default(),
+            gateway: Tally::default(),
+            body_bytes: Tally::default(),
+            live: Tally::default(),
+        }
+    }
+}
+
+/// The refusal of one request too many.
+pub(crate) fn overloaded(detail: &str, seconds: u64) -> Problem {
+    Problem::new(Code::Overloaded, detail).with_header(RETRY_AFTER, HeaderValue::from(seconds))
+}
+
+fn client(request: &Request) -> IpAddr {
+    address(request).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+fn has_credentials(headers: &HeaderMap) -> bool {
+    headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE)
+}
+
+/// Around every request but probes: gives it a share of its address and a time until its answer begins.
+pub(crate) async fn bound(State(web): State<Web>, mut request: Request, next: Next) -> Response {
+    let slot = Slot::default();
+    if !is_probe(request.uri().path()) {
+        let address = client(&request);
+        let key = (network_of(address), has_credentials(request.headers()));
+        let Some(share) = web.load.by_address.take(key, 1, web.config.limits.requests_per_address) else {
+            web.engine.limit_reached(Limit::RequestsPerAddress, &address);
+            return overloaded("too many requests from this address at the same time; try again", 1).into_response();
+        };
+        slot.hold(Holder::Address { _share: share });
+        request.extensions_mut().insert(slot.clone());
+    }
+    let answered = tokio::time::timeout(web.config.request_timeout, next.run(request)).await;
+    let mut response = answered.unwrap_or_else(|_| {
+        Problem::new(Code::TimedOut, "no answer was ready in time; what was asked for may still happen")
+            .with_header(RETRY_AFTER, HeaderValue::from_static("5"))
+            .into_response()
+    });
+    if response.extensions().get::<LongLived>().is_none() {
+        response.extensions_mut().insert(Held::new(slot));
+    }
+    response
+}
+
+/// Probes hold nothing and wait for nothing: they are answered whatever the load is.
+fn is_probe(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz")
+}
+
+/// The request was authenticated: from now on it counts for its caller alone.
+pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> Result<(), Problem> {
+    if let Some(connection) = request.extensions().get::<Connection>() {
+        connection.authenticated(caller);
+    }
+    let Some(slot) = request.extensions().get::<Slot>() else { return Ok(()) };
+    let Some(share) = web.load.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
+        web.engine.limit_reached(Limit::RequestsPerCaller, &caller);
+        let max = web.config.limits.requests_per_caller;
+        return Err(overloaded(&format!("a caller may make {max} requests at the same time; try again"), 1));
+    };
+    slot.hold(Holder::Caller { _share: share });
+    Ok(())
+}
+
+/// The request with its whole body, and the permits to work on it. These are taken last: nothing is awaited while they are
+/// held but the work itself.
+pub(crate) async fn arrived(
+    web: &Web,
+    request: Request,
+    (caller, len_max): (Option<CallerKey>, usize),
+) -> Result<(Request, Work), Problem> {
+    let request = match axum::body::HttpBody::is_end_stream(request.body()) {
+        true => request,
+        false => with_body(web, request, (caller, len_max)).await?,
+    };
+    let busy = || {
+        web.engine.limit_reached(Limit::Requests, &client(&request));
+        overloaded("too many requests at the same time; try again", 1)
+    };
+    let stranger = match caller {
+        Some(_) => None,
+        None => Some(Arc::clone(&web.load.unauthenticated).try_acquire_owned().map_err(|_| busy())?),
+    };
+    let permit = Arc::clone(&web.load.requests).try_acquire_owned().map_err(|_| busy())?;
+    Ok((request, (permit, stranger)))
+}
+
+async fn with_body(
+    web: &Web,
+    request: Request,
+    (caller, len_max): (Option<CallerKey>, usize),
+) -> Result<Request, Problem> {
+    let address = client(&request);
+    let connection = request.extensions().get::<Connection>().cloned();
+    let _waiting = Waiting::new(connection.as_ref());
+    let (parts, body) = request.into_parts();
+    let head = Request::from_parts(parts.clone(), body);
+    let mut collecting = std::pin::pin!(collect_up_to(head, web, BodyBound { len_max, caller, address }));
+    let body = match tokio::time::timeout(BODY_GRACE, collecting.as_mut()).await {
+        Ok(body) => body?,
+        Err(_) if caller.is_some() => collecting.await?,
+        Err(_) => {
+            let share = web.load.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
+            let Some(_share) = share else {
+                web.engine.limit_reached(Limit::BodiesPerAddress, &address);
+                return Err(overloaded("too many bodies from this address are on their way; try again", 1));
+            };
+            collecting.await?
+        }
+    };
+    let (bytes, share) = body;
+    let mut request = Request::from_parts(parts, Body::from(bytes));
+    request.extensions_mut().insert(Held::new(share));
+    Ok(request)
+}
+
+/// Around a route that is open to everybody, probes apart.
+pub(crate) async fn open(State(web): State<Web>, request: Request, next: Next) -> Response {
+    if is_probe(request.uri().path()) {
+        return next.run(request).await;
+    }
+    match arrived(&web, request, (None, OPEN_BODY_LEN_MAX)).await {
+        Ok((request, work)) => {
+            let response = next.run(request).await;
+            drop(work);
+            response
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Around the executors' gateway: a call counts for its address until its token was found good.
+pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
+    let address = client(&request);
+    let max = web.config.limits.connections_per_address;
+    let Some(share) = web.load.gateway.take(network_of(address), 1, max) else {
+        web.engine.limit_reached(Limit::RequestsPerAddress, &address);
+        return grpc_unavailable();
+    };
+    let share = Arc::new(Mutex::new(Some(share)));
+    let connection = request.extensions().get::<Connection>().cloned();
+    let held = Arc::clone(&share);
+    let report = move |token: TokenId| {
+        held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(connection) = &connection {
+            connection.authenticated(CallerKey::Executor(token));
+        }
+    };
+    request.extensions_mut().insert(OnAuthenticated(Arc::new(report)));
+    let response = next.run(request).await;
+    share.lock().unwrap_or_else(PoisonError::into_inner).take();
+    response
+}
+
+/// gRPC has codes of its own: this one is tried again.
+fn grpc_unavailable() -> Response {
+    let headers = [
+        ("content-type", "application/grpc"),
+        ("grpc-status", "14"),
+        ("grpc-message", "too many calls from this address wait for their token to be checked"),
+    ];
+    (headers, Body::empty()).into_response()
+}
+
+/// A place for something that lasts.
+pub(crate) fn live(web: &Web, what: Live, caller: CallerKey) -> Result<LiveShare, Problem> {
+    let limits = &web.config.limits;
+    let (tally, words) = (&web.load.live, if what == Live::Events { "event streams" } else { "followed logs" });
+    let max = limits.live_streams_per_caller;
+    let own = tally.take((what, Some(caller)), 1, max).ok_or_else(|| {
+        web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);
+        overloaded(&format!("a caller may have {max} {words} on one server at the same time; end another one"), 10)
+    })?;
+    let all = tally.take((what, None), 1, limits.live_streams).ok_or_else(|| {
+        web.engine.limit_reached(Limit::LiveStreams, &caller);
+        overloaded(
+            &format!("this server has {} {words}, and no more; try another server, or later", limits.live_streams),
+            10,
+        )
+    })?;
+    Ok((own, all))
+}

@@ -1,0 +1,379 @@
+//! The open connections by address. A connection is a stranger's until a request on it was authenticated: strangers have a
+//! bound for each address, and make room for newer connections while they have nothing in work.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rondel_admin::{Engine, Limit};
+use rondel_core::forwarded::TrustedProxies;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::{CallerKey, HttpLimits, Share, Tally, network_of};
+
+/// All connections of a port.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pub(crate) limits: HttpLimits,
+    pub(crate) trusted: TrustedProxies,
+    engine: Option<Engine>,
+    open: Mutex<Open>,
+    authenticated: Tally<CallerKey>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    number: u64,
+    count: usize,
+    /// By address, then by age.
+    strangers: BTreeMap<IpAddr, BTreeMap<u64, Connection>>,
+}
+
+/// A connection, as its requests see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    peers: Arc<Peers>,
+    number: u64,
+    network: IpAddr,
+    /// Requests that are neither answered nor waiting for their client.
+    busy: AtomicUsize,
+    /// Requests whose answers have not ended.
+    open: AtomicUsize,
+    has_served: AtomicBool,
+    /// Those of them whose answers are being sent, executors' streams apart.
+    answering: AtomicUsize,
+    moved_at: Mutex<Instant>,
+    evicted: CancellationToken,
+    authenticated: Mutex<Option<Share<CallerKey>>>,
+}
+
+/// Counts a connection as open until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenConnection(pub(crate) Connection);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        let Connection(inner) = &self.0;
+        let mut open = inner.peers.open();
+        open.count = open.count.saturating_sub(1);
+        open.forget(inner.network, inner.number);
+    }
+}
+
+impl Open {
+    fn forget(&mut self, network: IpAddr, number: u64) {
+        if let Some(own) = self.strangers.get_mut(&network) {
+            own.remove(&number);
+            if own.is_empty() {
+                self.strangers.remove(&network);
+            }
+        }
+    }
+
+    /// Ends the oldest connection of an address that has nothing in work.
+    fn evict(&mut self, network: IpAddr) -> bool {
+        let own = self.strangers.get(&network).into_iter().flat_map(BTreeMap::values);
+        let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
+        let Some(found) = idle.next().cloned() else { return false };
+        found.0.evicted.cancel();
+        self.forget(network, found.0.number);
+        true
+    }
+
+    /// The address with the most strangers, trusted proxies last.
+    fn fullest(&self, trusted: &TrustedProxies) -> Option<IpAddr> {
+        let rank = |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted.contains(**address), own.len());
+        self.strangers.iter().max_by_key(rank).map(|(address, _)| *address)
+    }
+}
+
+impl Peers {
+    pub(crate) fn new(limits: HttpLimits, trusted: TrustedProxies, engine: Option<Engine>) -> Arc<Self> {
+        Arc::new(Self { limits, trusted, engine, open: Mutex::default(), authenticated: Tally::default() })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn report(&self, limit: Limit, address: IpAddr) {
+        if let Some(engine) = &self.engine {
+            engine.limit_reached(limit, &address);
+        }
+    }
+
+    /// Takes a new connection; `None` where there is no room and none can be made.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<OpenConnection> {
+        let network = network_of(address);
+        let mut open = self.open();
+        let own = open.strangers.get(&network).map_or(0, BTreeMap::len);
+        if own >= self.limits.connections_per_address && !self.trusted.contains(address) {
+            self.report(Limit::ConnectionsPerAddress, address);
+            if !open.evict(network) {
+                return None;
+            }
+        }
+        if open.count >= self.limits.connections {
+            self.report(Limit::Connections, address);
+            let fullest = open.fullest(&self.trusted)?;
+            if !open.evict(fullest) {
+                return None;
+            }
+        }
+        open.number += 1;
+        open.count += 1;
+        let connection = Connection(Arc::new(Inner {
+            peers: Arc::clone(self),
+            number: open.number,
+            network,
+            busy: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            has_served: AtomicBool::new(false),
+            answering: AtomicUsize::new(0),
+            moved_at: Mutex::new(Instant::now()),
+            evicted: CancellationToken::new(),
+            authenticated: Mutex::new(None),
+        }));
+        open.strangers.entry(network).or_default().insert(connection.0.number, connection.clone());
+        drop(open);
+        Some(OpenConnection(connection))
+    }
+
+    /// Makes room after the system had no file handle left for a connection.
+    pub(crate) fn make_room(&self) {
+        let mut open = self.open();
+        if let Some(fullest) = open.fullest(&self.trusted) {
+            self.report(Limit::Connections, fullest);
+            open.evict(fullest);
+        }
+    }
+}
+
+impl Connection {
+    /// A request on this connection was authenticated: from now on it is its caller's, as far as that caller may have
+    /// connections. Beyond that it stays a stranger's.
+    pub(crate) fn authenticated(&self, caller: CallerKey) {
+        let Inner { peers, network, number, authenticated, .. } = &*self.0;
+        let mut held = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_some() {
+            return;
+        }
+        let max = match caller {
+            CallerKey::Executor(_) => peers.limits.connections / 2,
+            _ => peers.limits.connections_per_caller,
+        };
+        *held = peers.authenticated.take(caller, 1, max);
+        if held.is_some() {
+            peers.open().forget(*network, *number);
+        }
+    }
+
+    /// Whether there was a request on it.
+    pub(crate) fn has_served(&self) -> bool {
+        self.0.has_served.load(Ordering::Relaxed)
+    }
+
+    fn moved(&self) {
+        *self.0.moved_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Ends when the connection has to make room.
+    pub(crate) async fn evicted(&self) {
+        self.0.evicted.cancelled().await;
+    }
+
+    /// Ends when the connection has had no request for too long, or its client takes nothing of an answer.
+    pub(crate) async fn stalled(&self) -> Stalled {
+        let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
+        loop {
+            let moved_at = *self.0.moved_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let quiet = moved_at.elapsed();
+            let (stalled, timeout) = match self.0.open.load(Ordering::Relaxed) {
+                0 => (Stalled::Idle, idle_timeout),
+                _ => (Stalled::Answer, write_timeout),
+            };
+            let is_waited_for = stalled == Stalled::Idle || self.0.answering.load(Ordering::Relaxed) > 0;
+            if quiet >= timeout && is_waited_for {
+                return stalled;
+            }
+            let pause = timeout.saturating_sub(quiet).min(write_timeout.min(idle_timeout));
+            tokio::time::sleep(pause.max(Duration::from_millis(20))).await;
+        }
+    }
+}
+
+/// Why a connection is ended that does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stalled {
+    /// It has no request.
+    Idle,
+    /// Its client does not read an answer.
+    Answer,
+}
+
+/// A request from its head to the end of its answer.
+#[derive(Debug)]
+pub(crate) struct OpenRequest {
+    connection: Connection,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Working,
+    Answering,
+    /// An executor's stream, which its heartbeats watch.
+    Session,
+}
+
+impl OpenRequest {
+    pub(crate) fn new(connection: Connection) -> Self {
+        connection.0.busy.fetch_add(1, Ordering::Relaxed);
+        connection.0.open.fetch_add(1, Ordering::Relaxed);
+        connection.0.has_served.store(true, Ordering::Relaxed);
+        connection.moved();
+        Self { connection, stage: Stage::Working }
+    }
+
+    /// The answer begins.
+    pub(crate) fn answers(&mut self, is_session: bool) {
+        self.connection.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.connection.moved();
+        self.stage = if is_session { Stage::Session } else { Stage::Answering };
+        if !is_session {
+            self.connection.0.answering.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The client took a part of the answer.
+    pub(crate) fn moved(&self) {
+        self.connection.moved();
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let Inner { busy, open, answering, .. } = &*self.connection.0;
+        match self.stage {
+            Stage::Working => busy.fetch_sub(1, Ordering::Relaxed),
+            Stage::Answering => answering.fetch_sub(1, Ordering::Relaxed),
+            Stage::Session => 0,
+        };
+        open.fetch_sub(1, Ordering::Relaxed);
+        self.connection.moved();
+    }
+}
+
+/// While a request waits for its body, its connection may have to make room.
+#[derive(Debug)]
+pub(crate) struct Waiting(Option<Connection>);
+
+impl Waiting {
+    pub(crate) fn new(connection: Option<&Connection>) -> Self {
+        if let Some(Connection(inner)) = connection {
+            inner.busy.fetch_sub(1, Ordering::Relaxed);
+        }
+        Self(connection.cloned())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(Connection(inner)) = &self.0 {
+            inner.busy.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::TokenId;
+
+    use super::*;
+
+    const HERE: [u8; 4] = [192, 0, 2, 1];
+    const THERE: [u8; 4] = [192, 0, 2, 2];
+
+    fn peers(connections: usize, connections_per_address: usize) -> Arc<Peers> {
+        let limits = HttpLimits { connections, connections_per_address, ..HttpLimits::default() };
+        Peers::new(limits, TrustedProxies::parse(["10.0.0.1"]).unwrap(), None)
+    }
+
+    fn is_evicted(connection: &OpenConnection) -> bool {
+        connection.0.0.evicted.is_cancelled()
+    }
+
+    #[test]
+    fn the_oldest_idle_stranger_of_an_address_makes_room() {
+        let peers = peers(10, 2);
+        let working = peers.admit(HERE.into()).unwrap();
+        let request = OpenRequest::new(working.0.clone());
+        let idle = peers.admit(HERE.into()).unwrap();
+        let third = peers.admit(HERE.into()).unwrap();
+        assert!(!is_evicted(&working) && is_evicted(&idle) && !is_evicted(&third));
+        let _busy = OpenRequest::new(third.0.clone());
+        assert!(peers.admit(HERE.into()).is_none(), "nothing is idle");
+        assert!(peers.admit(THERE.into()).is_some(), "other addresses have their own room");
+        drop(request);
+        assert!(peers.admit(HERE.into()).is_some() && is_evicted(&working));
+    }
+
+    #[test]
+    fn an_authenticated_connection_is_no_strangers() {
+        let peers = peers(100, 1);
+        let executors: Vec<_> = (0..50)
+            .map(|_| {
+                let connection = peers.admit(HERE.into()).unwrap();
+                connection.0.authenticated(CallerKey::Executor(TokenId::new(1)));
+                connection
+            })
+            .collect();
+        let first = peers.admit(HERE.into()).unwrap();
+        first.0.authenticated(CallerKey::Executor(TokenId::new(1)));
+        let second = peers.admit(HERE.into()).unwrap();
+        assert!(is_evicted(&first), "one token has half of all connections");
+        assert!(!executors.iter().any(is_evicted) && !is_evicted(&second));
+        drop((executors, first, second));
+        let open = peers.open();
+        assert_eq!((open.count, open.strangers.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_fullest_address_makes_room_for_all() {
+        let peers = peers(4, 3);
+        let many: Vec<_> = (0..3).map(|_| peers.admit(HERE.into()).unwrap()).collect();
+        let one = peers.admit(THERE.into()).unwrap();
+        let new = peers.admit([192, 0, 2, 3].into()).unwrap();
+        assert!(is_evicted(&many[0]) && !is_evicted(&one) && !is_evicted(&new));
+        let proxies = peers_of_proxy();
+        assert_eq!(proxies, 5, "a trusted proxy has no bound of its own");
+    }
+
+    fn peers_of_proxy() -> usize {
+        let peers = peers(10, 1);
+        let all: Vec<_> = (0..5).filter_map(|_| peers.admit([10, 0, 0, 1].into())).collect();
+        all.iter().filter(|connection| !is_evicted(connection)).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_that_is_idle_or_not_read() {
+        let peers = peers(10, 10);
+        let connection = peers.admit(HERE.into()).unwrap();
+        let began = Instant::now();
+        assert_eq!(connection.0.stalled().await, Stalled::Idle);
+        assert!(began.elapsed() >= peers.limits.idle_timeout);
+        let mut request = OpenRequest::new(connection.0.clone());
+        let waits = tokio::time::timeout(peers.limits.idle_timeout * 10, connection.0.stalled()).await;
+        assert!(waits.is_err(), "a request that is worked on is waited for");
+        request.answers(false);
+        let began = Instant::now();
+        assert_eq!(connection.0.stalled().await, Stalled::Answer);
+        assert!(began.elapsed() >= peers.limits.write_timeout);
+    }
+}
