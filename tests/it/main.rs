@@ -32,6 +32,7 @@ mod proof;
 mod purge;
 mod routers;
 mod secured;
+mod siege;
 mod telemetry;
 mod tidy;
 mod unruly;

@@ -1,0 +1,168 @@
+//! One address attacks in every way at the same time. Callers from other addresses are answered within a second each, and
+//! the server stays small. What a caller at the attacker's own address gets is tried too.
+
+mod attack;
+mod wire;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use rondel_tests::{Backend, ScratchDb, Server, scratch};
+use serde_json::json;
+use tokio::time::Instant;
+
+use attack::Attack;
+use wire::ExecutorStream;
+
+const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
+/// How long a good caller waits at most.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// The largest resident set that the server may ever have had.
+const MEMORY_MAX_KIB: u64 = 256 * 1024;
+/// How long the attack goes on.
+const LENGTH: Duration = Duration::from_secs(8);
+
+struct Besieged {
+    _db: ScratchDb,
+    server: Server,
+    address: String,
+    viewer: String,
+    cookie: String,
+}
+
+impl Besieged {
+    async fn start() -> Self {
+        let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+        let server = Server::start(&db).await;
+        let api = server.api();
+        api.post("/api/v1/jobs", json!({"name": "quiet", "app": "siege", "handler": "none"})).await.expect(201);
+        let user = json!({"name": "ann", "password": "correct horse", "grants": [{"role": "admin"}]});
+        api.post("/api/v1/users", user).await.expect(201);
+        let viewer = json!({"kind": "api", "name": "eye", "grants": [{"role": "viewer"}]});
+        let viewer = api.post("/api/v1/tokens", viewer).await.expect(201);
+        let viewer = viewer["token"].as_str().expect("a secret").to_owned();
+        let address = server.url().strip_prefix("http://").expect("plain HTTP").to_owned();
+        let mut besieged = Self { _db: db, server, address, viewer, cookie: String::new() };
+        let (status, cookie) = besieged.sign_in(GOOD).await;
+        assert_eq!(status, 303);
+        besieged.cookie = cookie;
+        besieged
+    }
+
+    /// A browser with a connection of its own.
+    fn browser(&self, from: IpAddr) -> reqwest::Client {
+        let builder = reqwest::Client::builder().no_proxy().local_address(from).timeout(Duration::from_secs(20));
+        builder.redirect(reqwest::redirect::Policy::none()).build().expect("a client")
+    }
+
+    async fn sign_in(&self, from: IpAddr) -> (u16, String) {
+        let url = self.server.url();
+        let request = self.browser(from).post(format!("{url}/sign-in")).header("origin", url);
+        let request = request.header("content-type", "application/x-www-form-urlencoded");
+        let Ok(answer) = request.body("name=ann&password=correct+horse").send().await else {
+            return (0, String::new());
+        };
+        let cookie = answer.headers().get("set-cookie").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        (answer.status().as_u16(), cookie.split(';').next().unwrap_or_default().to_owned())
+    }
+
+    async fn get(&self, from: IpAddr, path: &str) -> u16 {
+        let request = self.browser(from).get(format!("{}{path}", self.server.url())).header("cookie", &self.cookie);
+        request.send().await.map_or(0, |answer| answer.status().as_u16())
+    }
+
+    /// The largest resident set so far.
+    fn peak_kib(&mut self) -> u64 {
+        let pid = self.server.process().id();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+}
+
+/// The longest wait of each kind of good caller.
+#[derive(Debug, Default)]
+struct Waits(Vec<(&'static str, Duration)>);
+
+impl Waits {
+    async fn time<T>(&mut self, what: &'static str, call: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let answer = call.await;
+        let took = began.elapsed();
+        match self.0.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, longest)) => *longest = took.max(*longest),
+            None => self.0.push((what, took)),
+        }
+        answer
+    }
+
+    fn check(&self) {
+        assert!(self.0.iter().all(|(_, longest)| *longest < ANSWER_MAX), "{self:?}");
+    }
+}
+
+/// Calls as people, probes and an executor do, for as long as the attack lasts.
+async fn good_callers(besieged: &Besieged, stream: &mut ExecutorStream) -> Waits {
+    let (mut waits, began) = (Waits::default(), Instant::now());
+    while began.elapsed() < LENGTH {
+        assert_eq!(waits.time("/readyz", besieged.get(GOOD, "/readyz")).await, 200);
+        assert_eq!(waits.time("sign-in", besieged.sign_in(GOOD)).await.0, 303);
+        assert_eq!(waits.time("page", besieged.get(GOOD, "/jobs")).await, 200);
+        waits.time("executor stream", stream.heartbeat()).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    waits
+}
+
+/// The statuses that a caller with the same credentials gets at the attacker's address; 0 for a connection that ended.
+async fn neighbour(besieged: &Besieged) -> (Vec<u16>, Vec<u16>) {
+    let (mut probes, mut pages, began) = (Vec::new(), Vec::new(), Instant::now());
+    while began.elapsed() < LENGTH {
+        probes.push(besieged.get(ATTACKER, "/readyz").await);
+        pages.push(besieged.get(ATTACKER, "/jobs").await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    (probes, pages)
+}
+
+fn share(statuses: &[u16], wanted: u16) -> f64 {
+    let count = statuses.iter().filter(|status| **status == wanted).count();
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / f64::from(u32::try_from(statuses.len()).unwrap_or(1).max(1))
+}
+
+/// Half-sent bodies, idle connections, slow readers and floods of streams, all from one address.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_that_attacks_holds_up_nobody_else() {
+    let mut besieged = Besieged::start().await;
+    let token = std::fs::read_to_string(besieged.server.token_file()).expect("a token");
+    let mut stream = ExecutorStream::open(&besieged.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
+    stream.heartbeat().await;
+    let mut attack = Attack::new(&besieged.address, ATTACKER);
+    attack.half_sent_bodies(10, 125);
+    attack.idle_connections(2_000);
+    attack.slow_readers(100, None);
+    attack.slow_readers(100, Some(&besieged.viewer));
+    attack.stream_floods(4);
+    attack.gateway_floods(4);
+    // The attack stands before anything is measured.
+    attack.stands().await;
+    let (waits, (probes, pages)) = tokio::join!(good_callers(&besieged, &mut stream), neighbour(&besieged));
+    attack.end().await;
+    let peak = besieged.peak_kib();
+    println!("{waits:?}; peak {peak} KiB; at the attacker's address: /readyz {probes:?}, a page {pages:?}");
+    waits.check();
+    assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
+    // At the attacker's address a signed-in caller and a probe are served too; now and then one is told to come back.
+    assert!(share(&probes, 200) > 0.5 && share(&pages, 200) > 0.5, "{probes:?} {pages:?}");
+    let metrics = besieged.server.api().get("/metrics").await.expect(200);
+    let metrics = metrics.as_str().expect("text");
+    for limit in ["connections_per_address", "bodies_per_address", "requests_per_address"] {
+        let line =
+            metrics.lines().find(|line| line.starts_with(&format!("rondel_http_limited_total{{limit=\"{limit}\"}}")));
+        assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{limit}: {line:?}");
+    }
+    let said = besieged.server.process().stderr();
+    let lines = said.matches("a limit of the port was reached").count();
+    assert!((1..=40).contains(&lines), "{lines} lines");
+}

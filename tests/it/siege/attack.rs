@@ -1,0 +1,184 @@
+//! What one address does that means harm, bounded in number and by the end of the test.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::Request;
+use rondel_tests::wait_until;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
+
+use super::wire::connect;
+
+/// How long a part of the attack pauses before it goes on: the machine belongs to the good callers too.
+const PAUSE: Duration = Duration::from_millis(20);
+const LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) struct Attack {
+    to: Arc<str>,
+    from: IpAddr,
+    parts: JoinSet<()>,
+    /// Parts that have reached what they were started for.
+    standing: Arc<AtomicUsize>,
+    started: usize,
+}
+
+impl Attack {
+    pub(super) fn new(to: &str, from: IpAddr) -> Self {
+        Self { to: to.into(), from, parts: JoinSet::new(), standing: Arc::default(), started: 0 }
+    }
+
+    fn spawn<F: Future<Output = ()> + Send + 'static>(&mut self, part: impl FnOnce(Arc<str>, Arc<AtomicUsize>) -> F) {
+        self.started += 1;
+        self.parts.spawn(part(Arc::clone(&self.to), Arc::clone(&self.standing)));
+    }
+
+    pub(super) async fn stands(&self) {
+        wait_until(LIMIT, "the attack stands", async || {
+            let standing = self.standing.load(Ordering::Relaxed);
+            if standing >= self.started { Ok(()) } else { Err((standing, self.started)) }
+        })
+        .await;
+    }
+
+    pub(super) async fn end(mut self) {
+        self.parts.shutdown().await;
+    }
+
+    /// Forms of which the last byte never comes, over HTTP/2; those that were refused are begun again.
+    pub(super) fn half_sent_bodies(&mut self, connections: usize, streams: usize) {
+        let from = self.from;
+        for _ in 0..connections {
+            self.spawn(|to, standing| async move {
+                let mut has_stood = false;
+                loop {
+                    if let Some(mut client) = http2(&to, from).await {
+                        let mut held = Vec::new();
+                        for _ in 0..streams {
+                            let request = Request::post("http://server/sign-in")
+                                .header("content-type", "application/x-www-form-urlencoded")
+                                .header("origin", "http://server");
+                            let Ok(ready) = client.ready().await else { break };
+                            client = ready;
+                            let sent = client.send_request(request.body(()).expect("a request"), false);
+                            let Ok((answer, mut body)) = sent else { break };
+                            body.send_data(Bytes::from_static(b"name=ann&pass"), false).ok();
+                            held.push((answer, body));
+                        }
+                        stand(&mut has_stood, &standing);
+                        tokio::time::sleep(Duration::from_secs(2)).await;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            });
+        }
+    }
+
+    /// Connections on which nothing is sent, opened again where they were ended.
+    pub(super) fn idle_connections(&mut self, count: usize) {
+        let from = self.from;
+        self.spawn(|to, standing| async move {
+            let (mut held, mut has_stood) = (std::collections::VecDeque::new(), false);
+            loop {
+                if let Ok(stream) = connect(&to, from).await {
+                    held.push_back(stream);
+                }
+                if held.len() >= count {
+                    stand(&mut has_stood, &standing);
+                    held.pop_front();
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        });
+    }
+
+    /// Asks again and again on one connection, and reads nothing.
+    pub(super) fn slow_readers(&mut self, count: usize, token: Option<&str>) {
+        let from = self.from;
+        let (path, bearer) = match token {
+            Some(token) => ("/api/v1/openapi.json", format!("authorization: Bearer {token}\r\n")),
+            None => ("/sign-in", String::new()),
+        };
+        let request: Arc<str> = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{bearer}\r\n").repeat(16).into();
+        for _ in 0..count {
+            let request = Arc::clone(&request);
+            self.spawn(|to, standing| async move {
+                let mut has_stood = false;
+                loop {
+                    if let Ok(mut stream) = connect(&to, from).await {
+                        stream.write_all(request.as_bytes()).await.ok();
+                        stand(&mut has_stood, &standing);
+                        // A byte now and then, until the server lets go.
+                        while matches!(stream.read_u8().await, Ok(_)) {
+                            tokio::time::sleep(Duration::from_millis(500)).await;
+                        }
+                    }
+                    stand(&mut has_stood, &standing);
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            });
+        }
+    }
+
+    /// Streams that are taken back before they are answered.
+    pub(super) fn stream_floods(&mut self, count: usize) {
+        self.flood(count, || Request::get("http://server/sign-in"));
+    }
+
+    /// Executors' streams with a token that nobody has.
+    pub(super) fn gateway_floods(&mut self, count: usize) {
+        self.flood(count, || {
+            Request::post("http://server/rondel.v1.Gateway/Session")
+                .header("content-type", "application/grpc")
+                .header("te", "trailers")
+                .header("authorization", "Bearer rondel_exec_nobody")
+        });
+    }
+
+    fn flood(&mut self, count: usize, request: fn() -> http::request::Builder) {
+        let from = self.from;
+        for _ in 0..count {
+            self.spawn(|to, standing| async move {
+                let mut has_stood = false;
+                loop {
+                    if let Some(mut client) = http2(&to, from).await {
+                        let mut number = 0_u32;
+                        while let Ok(ready) = client.ready().await {
+                            client = ready;
+                            let sent = client.send_request(request().body(()).expect("a request"), false);
+                            let Ok((_, mut body)) = sent else { break };
+                            number += 1;
+                            if number.is_multiple_of(2) {
+                                body.send_reset(h2::Reason::CANCEL);
+                            }
+                            if number.is_multiple_of(20) {
+                                stand(&mut has_stood, &standing);
+                                tokio::time::sleep(PAUSE).await;
+                            }
+                        }
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            });
+        }
+    }
+}
+
+fn stand(has_stood: &mut bool, standing: &AtomicUsize) {
+    if !*has_stood {
+        *has_stood = true;
+        standing.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn http2(to: &str, from: IpAddr) -> Option<SendRequest<Bytes>> {
+    let (client, connection) = h2::client::handshake(connect(to, from).await.ok()?).await.ok()?;
+    tokio::spawn(async move {
+        connection.await.ok();
+    });
+    Some(client)
+}
