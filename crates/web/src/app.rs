@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::any_service;
 use rondel_admin::Engine;
 use rondel_admin::events::Events;
 use rondel_admin::oidc::Oidc;
 use rondel_admin::passwords::Passwords;
 use tokio_util::sync::CancellationToken;
+use tower::Layer as _;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::limits::HttpLimits;
@@ -87,13 +87,14 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
         denials: Denials::default(),
         config: Arc::new(config),
     };
+    let gateway = from_fn_with_state(web.clone(), load::gateway).layer(gateway);
     routes()
         .into_router(&web)
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
         .layer(from_fn_with_state(web.clone(), load::bound))
         .layer(CatchPanicLayer::custom(frame::panicked))
-        .layer(from_fn_with_state(web.clone(), frame::frame))
-        .route(GATEWAY_PATH, any_service(gateway).layer(from_fn_with_state(web, load::gateway)))
+        .layer(from_fn_with_state(web, frame::frame))
+        .route_service(GATEWAY_PATH, gateway)
 }
 
 /// Every route with who may use it.
