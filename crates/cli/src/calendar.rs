@@ -165,7 +165,7 @@ impl ImportArgs {
         }
         let body = client.post_file(&["calendars", &self.name, "import"], &query, read_text(&self.file)?).await?;
         // What was not saved has nothing for the columns of a list.
-        if self.dry_run { output::data(body.text()) } else { VIEW.line(&body, format) }
+        if self.dry_run { output::json(body.text()) } else { VIEW.line(&body, format) }
     }
 
     fn kind(&self) -> Result<Kind, Failure> {

@@ -81,7 +81,7 @@ impl EventsArgs {
     fn print(&self, kind: &str, line: &str, data: &Value) -> Result<(), Failure> {
         match self.format.format {
             Format::Table | Format::Wide => output::data(&shown(kind, data)),
-            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::data(line),
+            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::json(line),
         }
     }
 }

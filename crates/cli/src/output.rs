@@ -1,9 +1,11 @@
 //! The only place that writes to the terminal: data to stdout, talk to stderr.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
 
 use crate::exit::{Exit, Failure};
 use crate::format::Format;
+use crate::terminal::is_harmful;
 
 /// Writes data: a whole line, or several.
 ///
@@ -28,14 +30,56 @@ pub(crate) fn data(lines: &str) -> Result<(), Failure> {
 /// As [`data`], and where the answer is no JSON.
 pub(crate) fn document(json: &str, format: Format) -> Result<(), Failure> {
     if format != Format::Yaml {
-        return data(json);
+        return self::json(json);
     }
     let value: serde_json::Value =
         serde_json::from_str(json).map_err(|error| Failure::of("the server's answer is not understood", &error))?;
     data(&rondel_web::yaml::write_value(&value))
 }
 
+/// Writes JSON, one value or one in each line.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn json(text: &str) -> Result<(), Failure> {
+    data(&escaped_json(text))
+}
+
+/// The same JSON without what a terminal would obey or that would reorder what people read: JSON leaves C1 controls and
+/// invisible signs as they stand. Outside of its texts it has none of these.
+fn escaped_json(json: &str) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
+    if !json.contains(is_obeyed) {
+        return Cow::Borrowed(json);
+    }
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_obeyed(c) {
+            let mut units = [0; 2];
+            text.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            text.push(c);
+        }
+    }
+    Cow::Owned(text)
+}
+
 /// Says something to the person at the terminal. If nobody can hear it, nothing is lost.
 pub(crate) fn talk(sentence: &str) {
     writeln!(std::io::stderr().lock(), "{sentence}").ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_says_the_same_without_controls() {
+        let json = "{\"a\":\"\u{9b}31m ä 表 \u{202e}\u{7f}\\n\"}";
+        let shown = escaped_json(json);
+        assert_eq!(shown, "{\"a\":\"\\u009b31m ä 表 \\u202e\\u007f\\n\"}");
+        let values = [json, &shown].map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+        assert_eq!(values[0], values[1]);
+        assert!(matches!(escaped_json("{\n\"a\": 1}"), Cow::Borrowed(_)));
+    }
 }

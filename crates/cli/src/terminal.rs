@@ -22,7 +22,8 @@ pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-fn is_harmful(c: char) -> bool {
+/// Whether a terminal would obey it, or it would reorder what people read.
+pub(crate) fn is_harmful(c: char) -> bool {
     let is_invisible_sign = matches!(
         c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'

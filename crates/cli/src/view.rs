@@ -28,7 +28,7 @@ impl View {
             Format::Json | Format::Yaml => output::document(body.text(), format.format),
             Format::Jsonl => {
                 let items = body.page()?.items;
-                output::data(&items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
+                output::json(&items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
             }
             Format::Name | Format::Table | Format::Wide => {
                 let page = body.page()?;

@@ -151,7 +151,7 @@ fn print(body: &Body, answer: &Answer, format: FormatArgs) -> Result<(), Failure
         Format::Json | Format::Yaml => output::document(body.text(), format.format),
         Format::Jsonl => {
             let page = body.page()?;
-            output::data(&page.items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
+            output::json(&page.items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
             let moved = answer.items.iter().filter(|item| item.action != "unchanged");
@@ -260,7 +260,7 @@ fn report(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
     let (paint, now) = (Paint::of_stdout(), clock::now());
     match format.format {
         Format::Json | Format::Jsonl | Format::Yaml => {
-            output::data(&items.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"))
+            output::json(&items.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
             let moved = items.iter().filter(|(item, _)| item.action != "unchanged");

@@ -1,5 +1,8 @@
 //! A definition in the editor of whoever asks.
 
+use std::fs::{OpenOptions, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use clap::Args;
@@ -28,13 +31,13 @@ impl EditArgs {
         let job = client.get(&["jobs", &self.name], &[]).await?.value()?;
         let export = client.get(&["jobs", "export"], &[("name", &self.name), ("format", "yaml")]).await?;
         let tag = format!("\"v{}\"", job["version"]);
-        let folder = tempfile::tempdir()?;
+        let folder = private_folder()?;
         let file = folder.path().join(format!("{}.yaml", self.name));
         let mut remarks = vec![format!("Job {}. What is left out has its default; see docs/API.md.", self.name)];
         let original = export.text().to_owned();
         let mut text = original.clone();
         loop {
-            std::fs::write(&file, with_remarks(&remarks, &text))?;
+            write_private(&file, &with_remarks(&remarks, &text))?;
             edit(&file).await?;
             let edited = without_remarks(&std::fs::read_to_string(&file)?);
             if edited == original {
@@ -78,6 +81,17 @@ impl EditArgs {
     }
 }
 
+/// A folder that its owner alone may look into: a definition may hold what other users of the machine must not read, and so
+/// may the copies that an editor makes beside it.
+fn private_folder() -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("rondel-edit-").permissions(Permissions::from_mode(0o700)).tempdir()
+}
+
+fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    file.write_all(text.as_bytes())
+}
+
 fn with_remarks(remarks: &[String], text: &str) -> String {
     let remarks = remarks.iter().flat_map(|remark| remark.lines()).map(|line| format!("#: {line}\n"));
     format!("{}{text}", remarks.collect::<String>())
@@ -105,6 +119,17 @@ async fn edit(file: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_users_cannot_read_the_file() {
+        let folder = private_folder().unwrap();
+        let file = folder.path().join("job.yaml");
+        write_private(&file, "a longer text").unwrap();
+        write_private(&file, "a text").unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(folder.path()), mode(&file)), (0o700, 0o600));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "a text");
+    }
 
     #[test]
     fn remarks_come_and_go() {

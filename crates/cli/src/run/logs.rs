@@ -181,7 +181,7 @@ impl Log<'_> {
 
     fn line(&self, json: &str) -> Result<(), Failure> {
         match self.format {
-            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::data(json),
+            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::json(json),
             Format::Table | Format::Wide => output::data(&shown(&read(json)?)),
         }
     }
