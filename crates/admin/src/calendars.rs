@@ -9,7 +9,7 @@ mod followers;
 mod import;
 
 use rondel_core::calendar::{Calendar, CalendarSpec};
-use rondel_core::{CalendarId, FieldError, NamespaceId, name};
+use rondel_core::{AppId, CalendarId, FieldError, NamespaceId, name};
 use rondel_store::StoreError;
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 
@@ -153,13 +153,15 @@ impl Engine {
         }
     }
 
-    /// What uses a calendar, calendars first, each by name, after `after`, at most `limit`.
+    /// What uses a calendar, calendars first, each by name, after `after`, at most `limit`. `within` keeps to the jobs of
+    /// these apps.
     ///
     /// # Errors
     /// The store's.
     pub async fn calendar_users(
         &self,
         record: &CalendarRecord,
+        within: Option<&[AppId]>,
         after: Option<&CalendarUser>,
         limit: usize,
     ) -> Result<Vec<CalendarUser>, StoreError> {
@@ -175,7 +177,7 @@ impl Engine {
                 Some(CalendarUser::Job(name)) => Some(name.as_str()),
                 Some(CalendarUser::Calendar(_)) | None => None,
             };
-            let jobs = self.store().calendar_users(record.id, after, left).await?;
+            let jobs = self.store().calendar_users(record.id, within, after, left).await?;
             users.extend(jobs.into_iter().map(CalendarUser::Job));
         }
         Ok(users)

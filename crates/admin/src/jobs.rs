@@ -36,7 +36,7 @@ pub enum JobError {
         version: i64,
     },
     /// Other jobs follow from it by its name.
-    #[error("{} follow from the job", .children.join(", "))]
+    #[error("{} other job(s) follow from the job", .children.len())]
     IsParent {
         /// Their names.
         children: Vec<String>,
@@ -206,23 +206,6 @@ impl Engine {
             Err(error) => return Err(error),
         }
         Ok(self.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
-    }
-
-    /// Puts back the definition that code declares; does nothing where the job has it.
-    ///
-    /// # Errors
-    /// [`JobError::NotDeclared`], and those of [`change_job`](Self::change_job).
-    pub async fn reset_job(
-        &self,
-        record: &JobRecord,
-        expected_version: Option<i64>,
-        author: &str,
-    ) -> Result<JobRecord, JobError> {
-        let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;
-        if declared.spec == record.spec {
-            return Ok(record.clone());
-        }
-        self.change_job(record, declared.spec.clone(), expected_version, author).await
     }
 
     /// Switches a job's schedules on or off; does nothing where they are.

@@ -148,12 +148,20 @@ pub struct FieldError {
     pub pointer: String,
     /// What is wrong and what would be right, in a sentence that names the value.
     pub message: String,
+    /// Names of jobs that the message is about and leaves out, since its reader may not see all of them.
+    pub jobs: Vec<String>,
 }
 
 impl FieldError {
     /// A complaint about the field at `pointer`.
     pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), message: message.into() }
+        Self { pointer: pointer.into(), message: message.into(), jobs: Vec::new() }
+    }
+
+    /// The same with the jobs that it is about, each followed by the next one.
+    #[must_use]
+    pub fn with_jobs(self, jobs: Vec<String>) -> Self {
+        Self { jobs, ..self }
     }
 }
 

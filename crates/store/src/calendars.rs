@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use rondel_core::calendar::{CalendarSpec, Rule};
-use rondel_core::{CalendarId, NamespaceId, Timestamp};
+use rondel_core::{AppId, CalendarId, NamespaceId, Timestamp};
 
 use crate::Result;
 use crate::catalog::JobRecord;
@@ -99,6 +99,13 @@ pub trait Calendars {
     /// Jobs, of any namespace, whose newest definition is planned by a version of its calendar that is not the newest.
     async fn jobs_behind(&self, limit: u32) -> Result<Vec<JobRecord>>;
 
-    /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`.
-    async fn calendar_users(&self, id: CalendarId, after_name: Option<&str>, limit: u32) -> Result<Vec<String>>;
+    /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`; `within` keeps to the jobs of these
+    /// apps.
+    async fn calendar_users(
+        &self,
+        id: CalendarId,
+        within: Option<&[AppId]>,
+        after_name: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<String>>;
 }

@@ -288,7 +288,7 @@ pub struct MovedJobs {
 pub struct RunQuery {
     /// Only runs of this job.
     pub job: Option<JobId>,
-    /// Only runs of these apps: what the caller may see. Of no use together with a job or a broadcast.
+    /// Only runs of these apps: what the caller may see. Of no use together with a broadcast.
     pub within: Option<Vec<AppId>>,
     /// Only runs with one of these; empty for all.
     pub statuses: Vec<RunStatus>,

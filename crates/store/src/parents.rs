@@ -55,7 +55,7 @@ impl Refused {
     pub(crate) fn errors(&self, job: JobId, spec: &JobSpec, names: &HashMap<JobId, String>) -> Vec<FieldError> {
         let name = |id: &JobId| if *id == job { Some(spec.name.as_str()) } else { names.get(id).map(String::as_str) };
         let path = self.path().iter().map(|id| name(id).unwrap_or("?")).collect::<Vec<_>>();
-        let shown = path.join(" -> ");
+        let jobs = || path.iter().map(|name| (*name).to_owned()).collect();
         let pointer = |parent: Option<&str>| {
             let found = spec.parents().into_iter().find(|known| Some(known.name) == parent);
             found.map_or_else(|| "/schedule".to_owned(), |known| known.pointer)
@@ -63,17 +63,17 @@ impl Refused {
         match self {
             Self::Missing(errors) => errors.clone(),
             Self::Bad(BadGraph::Cycle(_)) => {
-                let message = format!("would run after itself: {shown}");
-                vec![FieldError::new(pointer(path.first().copied()), message)]
+                let error = FieldError::new(pointer(path.first().copied()), "would run after itself");
+                vec![error.with_jobs(jobs())]
             }
             Self::Bad(BadGraph::TooDeep(_)) => {
                 let at = path.iter().position(|known| *known == spec.name);
                 let before = at.and_then(|at| path.get(at.checked_sub(1)?));
                 let message = format!(
-                    "makes a chain of {} jobs, of which at most {DEPTH_MAX} may follow from each other: {shown}",
+                    "makes a chain of {} jobs, of which at most {DEPTH_MAX} may follow from each other",
                     path.len()
                 );
-                vec![FieldError::new(pointer(before.copied()), message)]
+                vec![FieldError::new(pointer(before.copied()), message).with_jobs(jobs())]
             }
         }
     }

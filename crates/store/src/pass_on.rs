@@ -203,7 +203,7 @@ macro_rules! pass_on {
                 fn save_calendar(change: CalendarChange<'_>) -> CalendarSaved;
                 fn delete_calendar(id: CalendarId, expected_version: Option<i64>) -> CalendarDeleted;
                 fn jobs_behind(limit: u32) -> Vec<JobRecord>;
-                fn calendar_users(id: CalendarId, after_name: Option<&str>, limit: u32) -> Vec<String>;
+                fn calendar_users(id: CalendarId, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
             } also {});
             $crate::pass_on!(@$wrapper, Changes {
                 fn runs_after(after: RunId, limit: u32) -> Vec<RunStand>;

@@ -1,10 +1,13 @@
 //! What every endpoint of the API gets: who calls, in which namespace, and the query, each part of it read.
 
+use std::collections::BTreeSet;
+
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use rondel_admin::Engine;
+use rondel_admin::jobs::JobError;
 use rondel_core::access::Reach;
-use rondel_core::{AppId, JobSpec, TraceParent, name};
+use rondel_core::{AppId, FieldError, JobSpec, TraceParent, name};
 use rondel_store::catalog::Namespace;
 
 use crate::access::{Admitted, Caller, Permission};
@@ -13,7 +16,7 @@ use crate::body::refuse_value;
 use crate::note::Note;
 use crate::openapi::{Input, Taken};
 use crate::parameter::Parameter;
-use crate::problem::{Code, Problem};
+use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::trace::Trace;
 
@@ -152,6 +155,66 @@ impl<Q> Call<Q> {
             return Ok(true);
         }
         Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.sees(job.app)))
+    }
+
+    /// Which of these names are those of jobs that the caller may not look at. A name that no job has is none of them.
+    pub(crate) async fn hidden_jobs(&self, names: &[String]) -> Result<BTreeSet<String>, Problem> {
+        if self.seen_apps().is_none() || names.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+        let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
+        let found = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
+        Ok(found.into_iter().filter(|job| !self.sees(job.app)).map(|job| job.spec.name).collect())
+    }
+
+    /// What an error means to this caller: jobs that they may not see are counted and not named.
+    pub(crate) async fn job_problem(&self, error: JobError) -> Problem {
+        match error {
+            JobError::IsParent { children } => match self.hidden_jobs(&children).await {
+                Ok(hidden) => {
+                    let seen = children.iter().filter(|name| !hidden.contains(*name));
+                    Problem::is_parent(&seen.map(String::as_str).collect::<Vec<_>>(), hidden.len())
+                }
+                Err(problem) => problem,
+            },
+            JobError::Invalid(errors) => match self.complaints(errors).await {
+                Ok(complaints) => Problem::of_complaints(Code::InvalidBody, complaints),
+                Err(problem) => problem,
+            },
+            error => error.into(),
+        }
+    }
+
+    /// What is wrong with definitions, with the names of the jobs that this is about as far as the caller sees them.
+    pub(crate) async fn complaints(&self, errors: Vec<FieldError>) -> Result<Vec<Complaint>, Problem> {
+        let names: Vec<String> = errors.iter().flat_map(|error| &error.jobs).cloned().collect();
+        let hidden = self.hidden_jobs(&names).await?;
+        let complaint = |error: FieldError| {
+            let shown = |name: &String| if hidden.contains(name) { "…" } else { name.as_str() }.to_owned();
+            let shown = error.jobs.iter().map(shown).collect::<Vec<_>>().join(" -> ");
+            let mut complaint = Complaint::from(error);
+            if !shown.is_empty() {
+                complaint.message.push_str(&format!(": {shown}"));
+            }
+            complaint
+        };
+        Ok(errors.into_iter().map(complaint).collect())
+    }
+
+    /// Which of the apps with these names the caller may not look at, with those that do not exist.
+    pub(crate) async fn hidden_apps(&self, names: BTreeSet<String>) -> Result<BTreeSet<String>, Problem> {
+        let mut hidden = BTreeSet::new();
+        if self.seen_apps().is_none() {
+            return Ok(hidden);
+        }
+        for name in names {
+            let app = self.engine().store().app(self.namespace.id, &name).await?;
+            if app.is_none_or(|app| !self.sees(app.id)) {
+                hidden.insert(name);
+            }
+        }
+        Ok(hidden)
     }
 
     /// Whether the caller may look at what belongs to this app.

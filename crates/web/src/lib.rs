@@ -43,6 +43,7 @@ mod preface;
 mod problem;
 mod query;
 mod rate;
+mod recheck;
 mod redirect;
 mod routes;
 mod serve;

@@ -183,7 +183,16 @@ impl Problem {
 }
 
 impl Problem {
-    /// What an error means where it belongs to one of several jobs.
+    /// Of a job that others follow from: those that the caller sees, by name, and how many more there are.
+    pub(crate) fn is_parent(seen: &[&str], hidden_count: usize) -> Self {
+        let mut jobs: Vec<String> = seen.iter().map(|name| (*name).to_owned()).collect();
+        jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));
+        let jobs = jobs.join(", ");
+        let detail = format!("these jobs name it in their schedules: {jobs}; change or delete them first");
+        Self::new(Code::JobIsParent, detail)
+    }
+
+    /// What an error means to a reader of whom nothing is known: other jobs are not named.
     pub(crate) fn of_job_error(error: &JobError) -> Self {
         match error {
             JobError::Invalid(errors) => {
@@ -194,10 +203,7 @@ impl Problem {
                 Self::new(Code::VersionMismatch, format!("the job has version {version}"))
                     .with_current_version(*version)
             }
-            JobError::IsParent { children } => Self::new(
-                Code::JobIsParent,
-                format!("these jobs name it in their schedules: {}; change or delete them first", children.join(", ")),
-            ),
+            JobError::IsParent { children } => Self::is_parent(&[], children.len()),
             JobError::NotFound => Self::new(Code::JobNotFound, "the job was deleted meanwhile"),
             JobError::NotDeclared => Self::new(Code::JobNotDeclared, "there is no declaration to put back"),
             JobError::Store(error) => Self::of_store_error(error),

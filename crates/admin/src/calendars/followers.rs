@@ -38,7 +38,7 @@ impl Engine {
         };
         let mut after: Option<String> = None;
         loop {
-            let users = self.store().calendar_users(record.id, after.as_deref(), PAGE).await?;
+            let users = self.store().calendar_users(record.id, None, after.as_deref(), PAGE).await?;
             let Some(last) = users.last() else { return Ok(()) };
             after = Some(last.clone());
             for user in &users {

@@ -289,7 +289,7 @@ fn doubles(specs: &[JobSpec]) -> Vec<FieldError> {
 }
 
 fn located(index: usize, error: FieldError) -> FieldError {
-    FieldError::new(format!("/{index}{}", error.pointer), error.message)
+    FieldError { pointer: format!("/{index}{}", error.pointer), ..error }
 }
 
 /// The place in the list that a pointer begins with.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::access::{Grant, Role};
-use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, SessionId, Timestamp, TokenId};
+use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, RunStatus, SessionId, Timestamp, TokenId};
 
 use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
@@ -126,7 +126,18 @@ pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     let seen: Vec<_> = first.iter().chain(&second).map(|run| run.job).collect();
     assert_eq!(seen, [own.id, own.id]);
     assert_eq!(store.list_runs(DEFAULT, &query(Some(Vec::new()))).await.unwrap(), []);
-    let over = RunQuery { statuses: vec![rondel_core::RunStatus::Failed], ..query(Some(vec![own.app])) };
+    // A job may have run under another app than its present one.
+    let of_job = async |within, statuses: &[RunStatus]| {
+        let statuses = statuses.to_vec();
+        let query = RunQuery { job: Some(own.id), within, statuses, limit: 9, ..RunQuery::default() };
+        store.list_runs(DEFAULT, &query).await.unwrap().len()
+    };
+    let failed = &[RunStatus::Failed];
+    for (within, all) in [(None, 2), (Some(vec![own.app, other.app]), 2), (Some(vec![other.app]), 0), (Some(vec![]), 0)]
+    {
+        assert_eq!((of_job(within.clone(), &[]).await, of_job(within, failed).await), (all, 0));
+    }
+    let over = RunQuery { statuses: vec![RunStatus::Failed], ..query(Some(vec![own.app])) };
     assert_eq!(store.list_runs(DEFAULT, &over).await.unwrap(), []);
 }
 

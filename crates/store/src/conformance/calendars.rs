@@ -1,7 +1,7 @@
 //! Checks of calendars, and of the definitions that are planned by them.
 
 use rondel_core::calendar::{CalendarSpec, Rule};
-use rondel_core::{CalendarId, JobId, JobSpec, Timestamp};
+use rondel_core::{AppId, CalendarId, JobId, JobSpec, Timestamp};
 
 use super::edits::delete;
 use super::{DEFAULT, NamespaceId, app, compile, created, job_with, name, next_id, spec};
@@ -124,8 +124,14 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     assert_eq!(store.job(DEFAULT, &job.spec.name).await.unwrap(), Some(job.clone()));
     let definition = store.definitions(&[(job.id, 1)]).await.unwrap().remove(0);
     assert_eq!(definition.calendar, Some(rule("2026-10-01")));
-    assert_eq!(store.calendar_users(calendar.id, None, 5).await.unwrap(), std::slice::from_ref(&job.spec.name));
-    assert_eq!(store.calendar_users(calendar.id, Some(&job.spec.name), 5).await.unwrap(), Vec::<String>::new());
+    let users =
+        async |within: Option<&[AppId]>, after| store.calendar_users(calendar.id, within, after, 5).await.unwrap();
+    let own = std::slice::from_ref(&job.spec.name);
+    assert_eq!(users(None, None).await, own);
+    assert_eq!(users(None, Some(&job.spec.name)).await, Vec::<String>::new());
+    assert_eq!(users(Some(&[AppId::new(1), job.app]), None).await, own);
+    assert_eq!(users(Some(&[AppId::new(1)]), None).await, Vec::<String>::new());
+    assert_eq!(users(Some(&[]), None).await, Vec::<String>::new());
     assert_eq!(store.delete_calendar(calendar.id, Some(7)).await.unwrap(), CalendarDeleted::Conflict(1));
     let used = CalendarDeleted::Used(vec![job.spec.name.clone()], 1);
     assert_eq!(store.delete_calendar(calendar.id, Some(1)).await.unwrap(), used);

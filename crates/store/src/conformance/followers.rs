@@ -128,9 +128,11 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     let Created::BadParents(errors) = store.create_job(new_job(store, own.clone()).await).await.unwrap() else {
         unreachable!("it would follow from itself")
     };
-    refused(&errors, "/schedule/after/0", &format!("{} -> {}", own.name, own.name));
+    refused(&errors, "/schedule/after/0", "after itself");
+    assert_eq!(errors[0].jobs, [own.name.clone(), own.name]);
     let Changed::BadParents(errors) = follow_from(store, &a, &[&d]).await else { unreachable!("a circle") };
-    refused(&errors, "/schedule/after/0", &names(&[&d, &a, &b, &d]).join(" -> "));
+    refused(&errors, "/schedule/after/0", "after itself");
+    assert_eq!(errors[0].jobs, names(&[&d, &a, &b, &d]));
     assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&b, &c]));
 
     let now = store.now().await.unwrap();

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
-use rondel_core::{CalendarId, NamespaceId};
+use rondel_core::{AppId, CalendarId, NamespaceId};
 
 use super::{MemStore, State, size};
 use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved, USER_COUNT_SHOWN};
@@ -58,7 +58,7 @@ impl Calendars for MemStore {
         if expected_version.is_some_and(|expected| expected != calendar.version) {
             return Ok(CalendarDeleted::Conflict(calendar.version));
         }
-        let mut users = state.users(id);
+        let mut users = state.users(id, None);
         if !users.is_empty() {
             let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
             users.truncate(size(USER_COUNT_SHOWN));
@@ -77,8 +77,14 @@ impl Calendars for MemStore {
         Ok(state.living_jobs().filter(is_behind).take(size(limit)).collect())
     }
 
-    async fn calendar_users(&self, id: CalendarId, after_name: Option<&str>, limit: u32) -> Result<Vec<String>> {
-        let mut users = self.state().users(id);
+    async fn calendar_users(
+        &self,
+        id: CalendarId,
+        within: Option<&[AppId]>,
+        after_name: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<String>> {
+        let mut users = self.state().users(id, within);
         users.retain(|name| after_name.is_none_or(|after| name.as_str() > after));
         users.truncate(size(limit));
         Ok(users)
@@ -91,8 +97,10 @@ impl State {
     }
 
     /// Names of the jobs that use it, in order.
-    fn users(&self, id: CalendarId) -> Vec<String> {
-        let uses = |job: &JobRecord| job.calendar.is_some_and(|pin| pin.id == id);
+    fn users(&self, id: CalendarId, within: Option<&[AppId]>) -> Vec<String> {
+        let uses = |job: &JobRecord| {
+            job.calendar.is_some_and(|pin| pin.id == id) && within.is_none_or(|apps| apps.contains(&job.app))
+        };
         let mut users: Vec<String> = self.living_jobs().filter(uses).map(|job| job.spec.name).collect();
         users.sort();
         users

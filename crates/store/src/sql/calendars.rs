@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
-use rondel_core::{CalendarId, JobId, NamespaceId};
+use rondel_core::{AppId, CalendarId, JobId, NamespaceId};
 use sqlx::any::AnyRow;
 
 use super::query::{Query, Reader, Statement};
@@ -60,6 +60,11 @@ pub(super) const LIST_USERS: Statement = Statement {
     name: "list_calendar_users",
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? ORDER BY name LIMIT ?",
 };
+const LIST_USERS_OF_APPS: Statement = Statement {
+    name: "list_calendar_users_of_apps",
+    text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND app_id {in_list} \
+           ORDER BY name LIMIT ?",
+};
 /// The jobs that have come up with their calendar are not looked at: the index ends at the version before.
 pub(super) const READ_JOBS_BEHIND: Statement = Statement {
     name: "read_jobs_behind",
@@ -114,8 +119,23 @@ impl Calendars for SqlStore {
         self.jobs_by_id(&ids).await
     }
 
-    async fn calendar_users(&self, id: CalendarId, after_name: Option<&str>, limit: u32) -> Result<Vec<String>> {
-        self.rows(users(id, after_name, limit)).await?.iter().map(user).collect()
+    async fn calendar_users(
+        &self,
+        id: CalendarId,
+        within: Option<&[AppId]>,
+        after_name: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<String>> {
+        let query = match within {
+            None => users(id, after_name, limit),
+            Some([]) => return Ok(Vec::new()),
+            Some(apps) => Query::new(&LIST_USERS_OF_APPS)
+                .int(id.get())
+                .text(after_name.unwrap_or_default())
+                .list(apps.iter().map(|app| app.get()))
+                .int(limit.into()),
+        };
+        self.rows(query).await?.iter().map(user).collect()
     }
 }
 

@@ -85,6 +85,16 @@ pub(super) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
          ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
     ),
 };
+pub(super) const LIST_OF_JOB_OF_APPS: Statement = Statement {
+    name: "list_of_job_of_apps",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
+         OR (cause = ? AND shard_index < ?)) AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} \
+         ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+    ),
+};
 pub(super) const LIST_SHARDS: Statement = Statement {
     name: "list_shards",
     text: concat!(
@@ -184,25 +194,7 @@ impl SqlStore {
             return self.read_shards_page(namespace, parent, query).await;
         }
         if let Some(job) = query.job {
-            let cursor = match query.after {
-                None => (i64::MAX, i64::MAX, i64::MAX),
-                Some(after) => match self.read_runs(&[after]).await?.first() {
-                    Some(run) => (run.fire_at.as_millis(), run.cause, run.shard_index.into()),
-                    // Deleted meanwhile: nobody knows where the page ended.
-                    None => return Ok(Vec::new()),
-                },
-            };
-            let statement = if query.statuses.is_empty() { &LIST_OF_JOB } else { &LIST_OF_JOB_BY_STATUS };
-            let page = Query::new(statement)
-                .int(namespace.get())
-                .int(job.get())
-                .int(cursor.0)
-                .int(cursor.0)
-                .int(cursor.1)
-                .int(cursor.1)
-                .int(cursor.2);
-            let page = with_statuses(page, &query.statuses).int(query.limit.into());
-            return rows::runs(&self.rows(page).await?);
+            return self.read_page_of_job(namespace, job, query).await;
         }
         if let Some(apps) = &query.within {
             return self.read_page_of_apps(namespace, query, apps).await;
@@ -220,15 +212,43 @@ impl SqlStore {
         rows::runs(&self.rows(page).await?)
     }
 
+    async fn read_page_of_job(&self, namespace: NamespaceId, job: JobId, query: &RunQuery) -> Result<Vec<Run>> {
+        let cursor = match query.after {
+            None => (i64::MAX, i64::MAX, i64::MAX),
+            Some(after) => match self.read_runs(&[after]).await?.first() {
+                Some(run) => (run.fire_at.as_millis(), run.cause, run.shard_index.into()),
+                // Deleted meanwhile: nobody knows where the page ended.
+                None => return Ok(Vec::new()),
+            },
+        };
+        let statement = match (&query.within, query.statuses.is_empty()) {
+            (Some(apps), _) if apps.is_empty() => return Ok(Vec::new()),
+            (Some(_), _) => &LIST_OF_JOB_OF_APPS,
+            (None, true) => &LIST_OF_JOB,
+            (None, false) => &LIST_OF_JOB_BY_STATUS,
+        };
+        let page = Query::new(statement)
+            .int(namespace.get())
+            .int(job.get())
+            .int(cursor.0)
+            .int(cursor.0)
+            .int(cursor.1)
+            .int(cursor.1)
+            .int(cursor.2);
+        let page = match &query.within {
+            None => with_statuses(page, &query.statuses),
+            Some(apps) => with_all_statuses(page, &query.statuses).list(apps.iter().map(|app| app.get())),
+        };
+        let page = page.int(query.limit.into());
+        rows::runs(&self.rows(page).await?)
+    }
+
     async fn read_page_of_apps(&self, namespace: NamespaceId, query: &RunQuery, apps: &[AppId]) -> Result<Vec<Run>> {
         if apps.is_empty() {
             return Ok(Vec::new());
         }
-        let wanted = if query.statuses.is_empty() { RunStatus::ALL } else { &query.statuses };
-        let mut page = Query::new(&LIST_OF_APPS).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
-        for status in wanted.iter().cycle().take(RunStatus::ALL.len()) {
-            page = page.text(status.as_str());
-        }
+        let page = Query::new(&LIST_OF_APPS).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
+        let page = with_all_statuses(page, &query.statuses);
         rows::runs(&self.rows(page.list(apps.iter().map(|app| app.get())).int(query.limit.into())).await?)
     }
 
@@ -270,6 +290,13 @@ impl SqlStore {
         }
         Ok(attempts)
     }
+}
+
+/// As many as there are, some of them several times: a statement has one list whose length varies.
+fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+    let wanted = if statuses.is_empty() { RunStatus::ALL } else { statuses };
+    let all = wanted.iter().cycle().take(RunStatus::ALL.len());
+    all.fold(query, |query, status| query.text(status.as_str()))
 }
 
 fn with_statuses(query: Query, statuses: &[RunStatus]) -> Query {

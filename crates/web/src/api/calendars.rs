@@ -227,27 +227,20 @@ pub(super) async fn users(call: Call<PageQuery>, CalendarName(name): CalendarNam
         return Err(invalid("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let mut users = call.engine().calendar_users(&record, after.as_ref(), limit + 1).await?;
+    let seen = call.seen_apps();
+    let mut users = call.engine().calendar_users(&record, seen.as_deref(), after.as_ref(), limit + 1).await?;
     let next = cut(&mut users, call.query.limit).cloned();
     let show = |user: CalendarUser| match user {
         CalendarUser::Calendar(name) => UserJson { kind: "calendar".to_owned(), name },
         CalendarUser::Job(name) => UserJson { kind: "job".to_owned(), name },
     };
     let next_cursor = next.map(|user| listing.cursor(show(user)));
-    let mut items = Vec::with_capacity(users.len());
-    for user in users {
-        let is_seen = match &user {
-            CalendarUser::Calendar(_) => true,
-            CalendarUser::Job(name) => call.sees_job(name).await?,
-        };
-        items.extend(is_seen.then(|| show(user)));
-    }
-    json(StatusCode::OK, &Page { items, next_cursor })
+    json(StatusCode::OK, &Page { items: users.into_iter().map(show).collect(), next_cursor })
 }
 
 /// A document whose name may be left out, because the path has it, and is no other.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Problem> {
-    let spec: CalendarSpec = match serde_json::from_slice(bytes) {
+    let spec: CalendarSpec = match read(bytes) {
         Ok(Value::Object(mut map)) if !map.contains_key("name") => {
             map.insert("name".to_owned(), Value::from(name));
             read_value("", Value::Object(map))?

@@ -10,10 +10,8 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use rondel_admin::auth::principal_of;
 use rondel_admin::events::{Cursor, Event, Listener, Next, What};
 use rondel_core::name;
-use rondel_store::StoreError;
 use rondel_store::catalog::Namespace;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,15 +22,12 @@ use crate::app::Web;
 use crate::call::Call;
 use crate::load::{self, Live, LiveShare, LongLived};
 use crate::parameter::Parameter;
-use crate::problem::{Code, Problem, chain};
+use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::recheck::{Lapse, Recheck};
 
 /// After how long without an event something is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
-/// How often it is asked whether the listener may still look.
-const CHECK_PERIOD: Duration = Duration::from_secs(3);
-/// How long that question may stay without an answer.
-const UNCHECKED_MAX: Duration = Duration::from_secs(30);
 /// Keeps proxies from collecting events before they pass them on.
 const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -117,13 +112,12 @@ pub(super) async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Res
         listener: call.web.events.listen(cursor),
         ends_at: now + call.web.config.follow_timeout,
         web: call.web,
-        caller: call.caller,
+        caller: Recheck::new(call.caller),
         namespace: call.namespace,
         wanted: call.query,
         form,
         cursor,
         spoke_at: now,
-        checked_at: now,
         is_over: false,
         _share: share,
     };
@@ -180,7 +174,7 @@ impl Form {
 
 struct Stream {
     web: Web,
-    caller: Caller,
+    caller: Recheck,
     namespace: Namespace,
     wanted: Wanted,
     form: Form,
@@ -189,7 +183,6 @@ struct Stream {
     cursor: Option<Cursor>,
     ends_at: Instant,
     spoke_at: Instant,
-    checked_at: Instant,
     is_over: bool,
     _share: LiveShare,
 }
@@ -233,7 +226,8 @@ impl Stream {
                 }
                 Next::Events(events, cursor) => {
                     self.cursor = Some(cursor);
-                    let own = events.iter().filter(|event| self.wanted.has(event, &self.namespace, &self.caller));
+                    let own =
+                        events.iter().filter(|event| self.wanted.has(event, &self.namespace, self.caller.caller()));
                     let block = |event: &Arc<Event>| {
                         self.form.block(Some(cursor.at_event(event)), event.what.kind(), &self.show(event))
                     };
@@ -261,30 +255,10 @@ impl Stream {
         if Instant::now() >= self.ends_at {
             return Some(End::Timeout);
         }
-        if self.checked_at.elapsed() < CHECK_PERIOD {
-            return None;
+        match self.caller.lapse(&self.web, self.namespace.id, None).await? {
+            Lapse::Over => Some(End::TokenOver),
+            Lapse::Unchecked => Some(End::Unavailable),
         }
-        match self.may_look().await {
-            Ok(true) => {
-                self.checked_at = Instant::now();
-                None
-            }
-            Ok(false) => Some(End::TokenOver),
-            Err(error) => {
-                tracing::warn!(target: "http", error = chain(&error), "whether a listener may look could not be asked");
-                (self.checked_at.elapsed() >= UNCHECKED_MAX).then_some(End::Unavailable)
-            }
-        }
-    }
-
-    /// Whether the token still holds; what it may do by now holds from now on.
-    async fn may_look(&mut self) -> Result<bool, StoreError> {
-        let (store, now) = (self.web.engine.store(), self.web.engine.now());
-        let Some(token) = self.caller.token else { return Ok(false) };
-        let Some(record) = store.token_by_id(token).await? else { return Ok(false) };
-        let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
-        self.caller = Caller::from(principal);
-        Ok(self.caller.rights.allow(Permission::View, self.namespace.id, None))
     }
 
     fn end(&mut self, end: End) -> Bytes {

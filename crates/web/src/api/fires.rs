@@ -248,5 +248,8 @@ pub(super) async fn versions(call: Call<VersionsQuery>, JobName(name): JobName) 
     items.truncate(limit);
     let last = items.last().filter(|_| has_more);
     let next_cursor = last.map(|last| listing.cursor((last.version, last.created_at.as_millis())));
+    // What a job was while it belonged to another app is for those who see that app.
+    let hidden = call.hidden_apps(items.iter().map(|item| item.definition.app.clone()).collect()).await?;
+    items.retain(|item| !hidden.contains(&item.definition.app));
     json(StatusCode::OK, &Page { items, next_cursor })
 }

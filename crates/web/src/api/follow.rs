@@ -20,11 +20,12 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::lines::{self, Line, Lines, Part, Position, Wanted};
+use crate::access::Caller;
 use crate::app::Web;
 use crate::cursor::Listing;
-use crate::limits::CallerKey;
 use crate::load::{self, Live, LiveShare, LongLived};
 use crate::problem::{Problem, chain};
+use crate::recheck::Recheck;
 
 /// How often the store is asked while nothing is heard: lines may be stored by another node, and runs end.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -61,6 +62,7 @@ pub(super) struct Follow {
 
 struct Reader {
     web: Web,
+    caller: Recheck,
     follow: Follow,
     ends_at: Instant,
     spoke_at: Instant,
@@ -78,8 +80,8 @@ struct End {
     next_cursor: Option<String>,
 }
 
-pub(super) fn answer(web: &Web, caller: CallerKey, follow: Follow) -> Result<Response, Problem> {
-    let share = load::live(web, Live::Log, caller)?;
+pub(super) fn answer(web: &Web, caller: Caller, follow: Follow) -> Result<Response, Problem> {
+    let share = load::live(web, Live::Log, caller.key())?;
     let content_type = match follow.form {
         Form::Lines => "application/x-ndjson",
         Form::Events => "text/event-stream",
@@ -89,7 +91,8 @@ pub(super) fn answer(web: &Web, caller: CallerKey, follow: Follow) -> Result<Res
     let ends_at = now + web.config.follow_timeout;
     // From before the first look: what is stored after it is heard of.
     let stored = web.engine.follow_log(follow.run.id);
-    let reader = Reader { web: web.clone(), follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
+    let (web, caller) = (web.clone(), Recheck::new(caller));
+    let reader = Reader { web, caller, follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
     let mut response = Response::new(Body::from_stream(stream(reader)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.extensions_mut().insert(LongLived);
@@ -108,6 +111,10 @@ impl Reader {
     async fn next(&mut self) -> Option<Bytes> {
         while !self.is_over {
             if self.web.config.shutdown.is_cancelled() || Instant::now() >= self.ends_at {
+                return self.end(false);
+            }
+            let (namespace, app) = (self.follow.run.namespace, self.follow.run.app);
+            if self.caller.lapse(&self.web, namespace, Some(app)).await.is_some() {
                 return self.end(false);
             }
             let (found, is_settled) = match self.read().await {

@@ -153,7 +153,11 @@ pub(super) async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Respon
     let spec = job_body::parse(&body.bytes)?;
     call.check_definition(&spec).await?;
     call.note.object(&spec.name);
-    let record = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await?;
+    let created = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await;
+    let record = match created {
+        Ok(record) => record,
+        Err(error) => return Err(call.job_problem(error).await),
+    };
     let mut response = answer(&call, StatusCode::CREATED, &record, None).await?;
     let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
     if let Ok(location) = HeaderValue::from_str(&location) {
@@ -207,12 +211,8 @@ pub(super) async fn replace(
     if_match: IfMatch,
     body: JsonBody<Unnamed<JobSpec>>,
 ) -> Result<Response, Problem> {
-    let record = find(&call, &name).await?;
-    let expected = if_match.against(record.version)?;
-    let spec = job_body::parse_named(&body.bytes, &name)?;
-    call.check_definition(&spec).await?;
-    let changed = call.engine().change_job(&record, spec, expected, call.caller.name()).await;
-    answer(&call, StatusCode::OK, &changed.map_err(refused)?, None).await
+    let saved = edited(&call, &name, &if_match, |_| job_body::parse_named(&body.bytes, &name).map(Some)).await?;
+    answer(&call, StatusCode::OK, &saved, None).await
 }
 
 pub(super) async fn patch(
@@ -234,61 +234,88 @@ pub(super) async fn resume(call: Call, JobName(name): JobName, if_match: IfMatch
 
 /// Puts back what code declares.
 pub(super) async fn reset(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
-    let record = find(&call, &name).await?;
-    let expected = if_match.against(record.version)?;
-    let reset = call.engine().reset_job(&record, expected, call.caller.name()).await;
-    answer(&call, StatusCode::OK, &reset.map_err(refused)?, None).await
+    let saved = put_back(&call, &name, &if_match).await?;
+    answer(&call, StatusCode::OK, &saved, None).await
+}
+
+/// Gives a job the definition that code declares; does nothing where it has it.
+pub(crate) async fn put_back<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
+    edited(call, name, if_match, |record| {
+        let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;
+        Ok(Some(declared.spec.clone()).filter(|spec| *spec != record.spec))
+    })
+    .await
 }
 
 pub(super) async fn delete(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
-    let record = find(&call, &name).await?;
-    let expected = if_match.against(record.version)?;
-    if call.engine().delete_job(&record, expected).await.map_err(refused)? {
-        Ok(StatusCode::NO_CONTENT.into_response())
-    } else {
-        Err(missing(&call, &name))
+    remove(&call, &name, &if_match).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Deletes the version that the caller was found to have a right to; again if another change was faster, unless the caller
+/// gave a version.
+pub(crate) async fn remove<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<(), Problem> {
+    for _ in 0..TRY_COUNT {
+        let record = find(call, name).await?;
+        if_match.against(record.version)?;
+        match call.engine().delete_job(&record, Some(record.version)).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(missing(call, name)),
+            Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
+            Err(error) => return Err(refused(call, error).await),
+        }
     }
+    Err(changed_too_often())
 }
 
 async fn switch(call: &Call, name: &str, if_match: &IfMatch, enabled: bool) -> Result<Response, Problem> {
     change(call, name, if_match, |record| Ok(JobSpec { enabled, ..record.spec.clone() })).await
 }
 
-/// Reads, changes and writes; again if somebody else was faster, unless the caller said which version is meant.
+/// Saves what `edit` makes of the newest definition, and answers it.
 pub(super) async fn change(
     call: &Call,
     name: &str,
     if_match: &IfMatch,
     edit: impl Fn(&JobRecord) -> Result<JobSpec, Problem> + Send + Sync,
 ) -> Result<Response, Problem> {
+    let edit = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
+    let saved = edited(call, name, if_match, edit).await?;
+    answer(call, StatusCode::OK, &saved, None).await
+}
+
+/// Reads, checks and saves; again if another change was faster, unless the caller gave a version. What is saved was checked
+/// against the very version that it replaces. Without a definition the job is left as it is.
+async fn edited<Q>(
+    call: &Call<Q>,
+    name: &str,
+    if_match: &IfMatch,
+    edit: impl Fn(&JobRecord) -> Result<Option<JobSpec>, Problem> + Send + Sync,
+) -> Result<JobRecord, Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(call, name).await?;
         if_match.against(record.version)?;
-        let spec = edit(&record)?;
+        let Some(spec) = edit(&record)? else { return Ok(record) };
         if spec.app != record.spec.app || spec.schedule != record.spec.schedule {
             call.check_definition(&spec).await?;
         }
-        if spec == record.spec {
-            return answer(call, StatusCode::OK, &record, None).await;
-        }
         match call.engine().change_job(&record, spec, Some(record.version), call.caller.name()).await {
-            Ok(changed) => return answer(call, StatusCode::OK, &changed, None).await,
+            Ok(changed) => return Ok(changed),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
-            Err(error) => return Err(refused(error)),
+            Err(error) => return Err(refused(call, error).await),
         }
     }
-    Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
+    Err(changed_too_often())
 }
 
-fn refused(error: JobError) -> Problem {
+fn changed_too_often() -> Problem {
+    Problem::new(Code::EditConflict, "the job changed under each of several tries; try again")
+}
+
+async fn refused<Q>(call: &Call<Q>, error: JobError) -> Problem {
     match error {
         JobError::Conflict { version } => mismatch(version),
-        error @ (JobError::Invalid(_)
-        | JobError::NameTaken
-        | JobError::IsParent { .. }
-        | JobError::NotFound
-        | JobError::NotDeclared
-        | JobError::Store(_)) => error.into(),
+        error => call.job_problem(error).await,
     }
 }
 
@@ -321,13 +348,10 @@ fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
 
 /// The jobs that follow from it, as far as the caller may see them.
 async fn children<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
-    let mut seen = Vec::new();
-    for name in call.engine().store().child_names(record.id).await? {
-        if call.sees_job(&name).await? {
-            seen.push(name);
-        }
-    }
-    Ok(seen)
+    let mut children = call.engine().store().child_names(record.id).await?;
+    let hidden = call.hidden_jobs(&children).await?;
+    children.retain(|name| !hidden.contains(name));
+    Ok(children)
 }
 
 /// A job by itself with its last run; or, without one, the answer to a change of it, with what its author should know.
@@ -352,7 +376,8 @@ async fn answer(
 /// The newest run that is due; for a broadcast the row that stands for all of its shards.
 async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Problem> {
     let store = call.engine().store();
-    let query = RunQuery { job: Some(record.id), limit: LAST_RUN_ROWS, ..RunQuery::default() };
+    let query =
+        RunQuery { job: Some(record.id), within: call.seen_apps(), limit: LAST_RUN_ROWS, ..RunQuery::default() };
     let now = call.engine().now();
     let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
     let Some(newest) = newest else { return Ok(None) };

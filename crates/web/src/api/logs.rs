@@ -10,11 +10,9 @@ use serde::Serialize;
 use super::follow::{self, Follow, Form};
 use super::lines::{self, LEVELS, Line, Part, Position, Wanted};
 use super::runs::{self, RunPath};
-use crate::app::Web;
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
-use crate::limits::CallerKey;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -78,7 +76,7 @@ pub(super) async fn get(call: Call<ReadLog>, path: RunPath, headers: HeaderMap) 
         (waits, form) => {
             let stays = call.query.attempt.is_some();
             let wanted = call.query.wanted;
-            follow::answer(&call.web, call.caller.key(), Follow { run, listing, position, wanted, form, waits, stays })
+            follow::answer(&call.web, call.caller, Follow { run, listing, position, wanted, form, waits, stays })
         }
     }
 }
@@ -112,11 +110,11 @@ fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) 
 }
 
 /// The whole log of an attempt as text.
-pub(crate) fn text(web: &Web, caller: CallerKey, run: Run, attempt: i32) -> Result<Response, Problem> {
+pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response, Problem> {
     let (listing, position) = (Listing::new("logs", run.id), Position::start(attempt));
     follow::answer(
-        web,
-        caller,
+        &call.web,
+        call.caller.clone(),
         Follow { run, listing, position, wanted: Wanted::default(), form: Form::Text, waits: false, stays: true },
     )
 }

@@ -1,5 +1,7 @@
 //! What an edit of a job changed, and putting back what an earlier version said.
 
+use std::collections::BTreeSet;
+
 use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
@@ -128,9 +130,12 @@ async fn definition(
     Ok(serde_json::to_value(&spec).unwrap_or_default())
 }
 
-/// What a version says, or that there is none.
+/// What a version says, or that there is none. From before the job moved to another app there is none for a caller who does
+/// not see the app of then.
 async fn of_version<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<Result<JobSpec, String>, Problem> {
     let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
     let missing = || format!("there is no version {version}; the newest is {}", record.version);
-    Ok(found.map(|found| found.spec).ok_or_else(missing))
+    let Some(spec) = found.map(|found| found.spec) else { return Ok(Err(missing())) };
+    let is_hidden = !call.hidden_apps(BTreeSet::from([spec.app.clone()])).await?.is_empty();
+    Ok(if is_hidden { Err(missing()) } else { Ok(spec) })
 }

@@ -113,7 +113,8 @@ async fn show<Q>(
     let calendar = Calendar::of_rule(&name, &record.expanded).map_err(CalendarError::Invalid)?;
     let year = shown.year.unwrap_or_else(|| this_year(page.engine().now()));
     let limit = LIMIT as usize;
-    let mut users = page.engine().calendar_users(record, None, limit + 1).await?;
+    let seen = page.call.seen_apps();
+    let mut users = page.engine().calendar_users(record, seen.as_deref(), None, limit + 1).await?;
     let has_more_users = users.len() > limit;
     users.truncate(limit);
     let address = |user| match user {

@@ -22,9 +22,10 @@ use super::schedule_text::{self, ScheduleText};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{Bar, RunRow, bars};
-use crate::api::jobs::{JobName, find};
+use crate::api::jobs::{JobName, find, put_back, remove};
 use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
+use crate::etag::IfMatch;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair, to};
@@ -94,7 +95,7 @@ struct DeclaredNote {
 pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let (now, t) = (page.engine().now(), page.t);
-    let lately = Lately::read(page.engine().store(), &record, now).await?;
+    let lately = Lately::read(&page.call, &record, now).await?;
     let (rows, next) = runs(&page, &record, now).await?;
     let spec = &record.spec;
     let template = JobPage {
@@ -157,7 +158,8 @@ async fn runs(
     if after.is_some_and(|after| after.get() <= 0) {
         return Err(invalid("does not hold an id"));
     }
-    let query = RunQuery { job: Some(record.id), after, limit: LIMIT + 1, ..RunQuery::default() };
+    let within = page.call.seen_apps();
+    let query = RunQuery { job: Some(record.id), within, after, limit: LIMIT + 1, ..RunQuery::default() };
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
     let has_more = runs.len() > LIMIT as usize;
     runs.truncate(LIMIT as usize);
@@ -229,7 +231,7 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
                 return Ok(());
             }
             Err(JobError::Conflict { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(page.call.job_problem(error).await),
         }
     }
     Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
@@ -237,15 +239,13 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
 
 /// Puts back what code declares.
 pub(super) async fn reset(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
-    let record = find(&page.call, &name).await?;
-    let reset = page.engine().reset_job(&record, None, page.call.caller.name()).await?;
+    let reset = put_back(&page.call, &name, &IfMatch::Any).await?;
     page.call.note.after(&reset.spec);
     Ok(to(&format!("/jobs/{name}")))
 }
 
 pub(super) async fn delete(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
-    let record = find(&page.call, &name).await?;
-    page.engine().delete_job(&record, None).await?;
+    remove(&page.call, &name, &IfMatch::Any).await?;
     Ok(to("/jobs"))
 }
 

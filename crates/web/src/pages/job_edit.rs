@@ -128,7 +128,7 @@ pub(super) async fn save(page: Page, JobName(name): JobName, fields: Fields) -> 
         }
         Err(JobError::Store(error)) => return Err(error.into()),
         Err(JobError::Conflict { version }) => typed.conflict = Some(version),
-        Err(refused) => typed.refused(&refused.into(), page.t),
+        Err(refused) => typed.refused(&page.call.job_problem(refused).await, page.t),
     }
     show(&page, typed.status(), &record, typed).await
 }

@@ -104,7 +104,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Err(JobError::Store(error)) => Err(error.into()),
         Err(refused) => {
             let mut errors = Errors::default();
-            sent.add_problem(&mut errors, &refused.into(), page.t);
+            sent.add_problem(&mut errors, &page.call.job_problem(refused).await, page.t);
             form(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await
         }
     }

@@ -6,7 +6,6 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::StatusCode;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunStatus, Timestamp, name};
-use rondel_store::Store;
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
 
@@ -16,6 +15,7 @@ use super::schedule_text::{self, ScheduleText};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, Bar, RunRow, bars};
+use crate::call::Call;
 use crate::cursor::{Listing, invalid};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
@@ -88,8 +88,8 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let next = records.last().filter(|_| has_more).map(|record| {
         format!("/jobs?{}&{}", pair("q", &query.contains), pair("cursor", &listing.cursor(&record.spec.name)))
     });
-    let (store, now, t) = (page.engine().store(), page.engine().now(), page.t);
-    let reads: Vec<_> = records.iter().map(|record| row(store, record, now, t)).collect();
+    let (call, now, t) = (&page.call, page.engine().now(), page.t);
+    let reads: Vec<_> = records.iter().map(|record| row(call, record, now, t)).collect();
     let rows = stream::iter(reads).buffered(READ_COUNT).try_collect().await?;
     let template = JobsPage {
         shell: page.shell(Nav::Jobs),
@@ -103,8 +103,13 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     html(StatusCode::OK, &template)
 }
 
-async fn row(store: &dyn Store, record: &JobRecord, now: Timestamp, t: &'static Texts) -> Result<JobRow, Problem> {
-    let lately = Lately::read(store, record, now).await?;
+async fn row<Q: Sync>(
+    call: &Call<Q>,
+    record: &JobRecord,
+    now: Timestamp,
+    t: &'static Texts,
+) -> Result<JobRow, Problem> {
+    let lately = Lately::read(call, record, now).await?;
     Ok(JobRow {
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
@@ -127,9 +132,10 @@ pub(super) struct Lately {
 }
 
 impl Lately {
-    pub(super) async fn read(store: &dyn Store, record: &JobRecord, now: Timestamp) -> Result<Self, Problem> {
-        let query = RunQuery { job: Some(record.id), limit: ROW_COUNT, ..RunQuery::default() };
-        let mut runs = store.list_runs(record.namespace, &query).await?;
+    pub(super) async fn read<Q: Sync>(call: &Call<Q>, record: &JobRecord, now: Timestamp) -> Result<Self, Problem> {
+        let within = call.seen_apps();
+        let query = RunQuery { job: Some(record.id), within, limit: ROW_COUNT, ..RunQuery::default() };
+        let mut runs = call.engine().store().list_runs(record.namespace, &query).await?;
         if record.spec.is_sharded() {
             runs.retain(|run| run.shard_index == BROADCAST);
         }

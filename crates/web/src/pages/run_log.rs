@@ -105,7 +105,7 @@ pub(super) async fn text(page: Page<ShownLog>, path: RunPath) -> Result<Response
     let run = find(&page.call, &path).await?;
     let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
     let name = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);
-    let mut response = logs::text(&page.call.web, page.call.caller.key(), run, attempt)?;
+    let mut response = logs::text(&page.call, run, attempt)?;
     if let Ok(name) = HeaderValue::from_str(&name) {
         response.headers_mut().insert(CONTENT_DISPOSITION, name);
     }

@@ -26,6 +26,8 @@ mod matrix;
 mod openapi;
 mod pages;
 mod port;
+mod races;
+mod reach;
 mod run_tree;
 mod runs;
 mod schedules;

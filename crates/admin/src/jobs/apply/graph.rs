@@ -59,15 +59,13 @@ impl Engine {
         let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
         let names: HashMap<JobId, String> =
             self.store().job_names(&ids.into_iter().collect::<Vec<_>>()).await?.into_iter().collect();
-        let name = |id: &JobId| names.get(id).map_or("?", String::as_str);
-        let message = |edge: &Edge| {
-            format!(
-                "{:?} is not in the list and would be removed, but {:?} follows from it",
-                name(&edge.parent),
-                name(&edge.child)
-            )
+        let name = |id: JobId| names.get(&id).map_or("?", String::as_str);
+        let error = |edge: &Edge| {
+            let parent = name(edge.parent);
+            let message = format!("{parent:?} is not in the list and would be removed, but a job follows from it");
+            FieldError::new("", message).with_jobs([edge.parent, edge.child].map(|id| name(id).to_owned()).to_vec())
         };
-        Ok(lost.iter().map(|edge| FieldError::new("", message(edge))).collect())
+        Ok(lost.iter().map(error).collect())
     }
 }
 

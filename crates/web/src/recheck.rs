@@ -1,0 +1,81 @@
+//! Whether the caller of a stream may still look: a stream may last much longer than its token.
+
+use std::time::Duration;
+
+use rondel_admin::auth::principal_of;
+use rondel_core::access::{Permission, Rights};
+use rondel_core::{AppId, NamespaceId};
+use rondel_store::StoreError;
+use tokio::time::Instant;
+
+use crate::access::Caller;
+use crate::app::Web;
+use crate::problem::chain;
+
+/// How often it is asked.
+const CHECK_PERIOD: Duration = Duration::from_secs(3);
+/// How long the question may stay without an answer.
+const UNCHECKED_MAX: Duration = Duration::from_secs(30);
+
+/// The caller of a stream, with the rights of the last check.
+#[derive(Debug)]
+pub(crate) struct Recheck {
+    caller: Caller,
+    checked_at: Instant,
+}
+
+/// Why a caller gets no more of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lapse {
+    /// The token or the sign-in has ended, or its roles do not reach this place any more.
+    Over,
+    /// The database did not answer for [`UNCHECKED_MAX`].
+    Unchecked,
+}
+
+impl Recheck {
+    pub(crate) fn new(caller: Caller) -> Self {
+        Self { caller, checked_at: Instant::now() }
+    }
+
+    pub(crate) const fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Why the caller may not look at this place any more; asked once in each [`CHECK_PERIOD`].
+    pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<Lapse> {
+        if self.checked_at.elapsed() < CHECK_PERIOD {
+            return None;
+        }
+        match self.renew(web).await {
+            Ok(true) => {
+                self.checked_at = Instant::now();
+                let may = self.caller.rights.allow(Permission::View, namespace, app);
+                (!may).then_some(Lapse::Over)
+            }
+            Ok(false) => Some(Lapse::Over),
+            Err(error) => {
+                tracing::warn!(target: "http", error = chain(&error), "whether a listener may look could not be asked");
+                (self.checked_at.elapsed() >= UNCHECKED_MAX).then_some(Lapse::Unchecked)
+            }
+        }
+    }
+
+    /// Takes over the rights of now; false where the token or the sign-in has ended.
+    async fn renew(&mut self, web: &Web) -> Result<bool, StoreError> {
+        let (store, now) = (web.engine.store(), web.engine.now());
+        if let Some(token) = self.caller.token {
+            let Some(record) = store.token_by_id(token).await? else { return Ok(false) };
+            let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
+            self.caller.rights = principal.rights;
+            return Ok(true);
+        }
+        let (Some(session), Some(account)) = (self.caller.session, self.caller.account) else { return Ok(false) };
+        let is_open = store.sign_ins(account).await?.iter().any(|one| one.id == session && one.expires_at > now);
+        let Some(account) = store.account(account).await?.filter(|account| is_open && !account.disabled) else {
+            return Ok(false);
+        };
+        self.caller.rights = Rights::new(account.grants);
+        Ok(true)
+    }
+}

@@ -1,0 +1,189 @@
+//! What a caller with a role for one app learns of the other apps of the namespace, and can do there: nothing.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use rondel_core::outcome::Outcome;
+use rondel_core::{JobSpec, RunId};
+use rondel_store::catalog::Declared;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Server};
+use crate::visitor::Visitor;
+
+/// Somebody with this role for the app `mine`, beside whom there is the app `theirs`.
+struct Scoped<'s> {
+    server: &'s Server,
+    bearer: String,
+    token: String,
+}
+
+impl<'s> Scoped<'s> {
+    async fn new(server: &'s Server, role: &str) -> Self {
+        for app in ["mine", "theirs"] {
+            server.with_body("POST", "/api/v1/apps", json!({"name": app})).await;
+        }
+        let grants = json!([{"role": role, "namespace": "default", "app": "mine"}]);
+        let body = json!({"kind": "api", "name": "scoped", "grants": grants});
+        let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+        let text = |field: &str| made[field].as_str().unwrap().to_owned();
+        Self { server, bearer: format!("Bearer {}", text("token")), token: text("id") }
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: Value) -> Answer {
+        let request = Request::builder().method(method).uri(path).header("authorization", &self.bearer);
+        let request = request.header("content-type", "application/json");
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        self.server.send(request.body(body).unwrap()).await
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, Value::Null).await
+    }
+
+    /// The same caller with a browser.
+    async fn visitor(&self) -> Visitor<'s> {
+        let link = self.ask("POST", "/api/v1/sign-in-links", Value::Null).await.expect(201);
+        let token = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
+        let mut visitor = Visitor::new(self.server);
+        let answer = visitor.post("/sign-in", &format!("token={token}&next=/jobs")).await;
+        visitor.cookie = answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+        visitor
+    }
+}
+
+async fn job(server: &Server, name: &str, app: &str, more: Value) {
+    let mut body = json!({"name": name, "app": app, "handler": "h"});
+    body.as_object_mut().unwrap().append(more.clone().as_object_mut().unwrap());
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+}
+
+fn after(parent: &str) -> Value {
+    json!({"schedule": {"after": [parent]}})
+}
+
+#[tokio::test]
+async fn users_of_a_calendar_are_those_that_the_caller_sees() {
+    let server = Server::start().await;
+    let rule = json!({"rule": {"weekdays": ["mon"]}});
+    server.with_body("PUT", "/api/v1/calendars/cal", &rule).await.expect(201);
+    let scoped = Scoped::new(&server, "viewer").await;
+    let used = json!({"schedule": {"cron": "0 0 1 * * ?"}, "calendar": {"name": "cal", "rule": "skip"}});
+    for (name, app) in [("a-theirs", "theirs"), ("b-mine", "mine"), ("c-theirs", "theirs"), ("d-mine", "mine")] {
+        job(&server, name, app, used.clone()).await;
+    }
+    let mut seen = Vec::new();
+    let mut path = "/api/v1/calendars/cal/users?limit=1".to_owned();
+    loop {
+        let page = scoped.get(&path).await.expect(200);
+        seen.extend(page["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap().to_owned()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/api/v1/calendars/cal/users?limit=1&cursor={cursor}");
+    }
+    assert_eq!(seen, ["b-mine", "d-mine"], "each page is full, and none ends at a job of another app");
+    let page = scoped.visitor().await.get("/calendars/cal").await.text();
+    assert!(page.contains("b-mine") && page.contains("d-mine") && !page.contains("theirs"), "{page}");
+    let all = server.get("/api/v1/calendars/cal/users").await.expect(200);
+    assert_eq!(all["items"].as_array().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn refusals_name_no_job_of_another_app() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "editor").await;
+    job(&server, "parent", "mine", json!({})).await;
+    job(&server, "own-child", "mine", after("parent")).await;
+    job(&server, "secret-child", "theirs", after("parent")).await;
+    let refused = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409);
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains("own-child, 1 in apps that you may not see") && !detail.contains("secret"), "{detail}");
+    let renamed = scoped.ask("PATCH", "/api/v1/jobs/parent", json!({"name": "other"})).await.expect(409);
+    assert!(!renamed.to_string().contains("secret"), "{renamed:#}");
+    let detail = server.bare("DELETE", "/api/v1/jobs/parent").await.expect(409)["detail"].to_string();
+    assert!(detail.contains("own-child, secret-child"), "{detail}");
+
+    job(&server, "last", "mine", after("secret-child")).await;
+    let refused = scoped.ask("PATCH", "/api/v1/jobs/parent", after("last")).await.expect(422);
+    let message = refused["errors"][0]["message"].as_str().unwrap();
+    assert!(message.ends_with("after itself: last -> parent -> … -> last"), "{message}");
+    let refused = server.with_body("PATCH", "/api/v1/jobs/parent", after("last")).await.expect(422);
+    let message = refused["errors"][0]["message"].as_str().unwrap();
+    assert!(message.ends_with("after itself: last -> parent -> secret-child -> last"), "{message}");
+
+    let list = json!([{"name": "kept", "app": "mine", "handler": "h"}]);
+    let refused = scoped.ask("POST", "/api/v1/jobs/apply?prune_app=mine", list).await.expect(422);
+    assert!(!refused.to_string().contains("secret"), "{refused:#}");
+}
+
+#[tokio::test]
+async fn what_code_declares_is_put_back_by_those_alone_who_may_edit_its_app() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "editor").await;
+    let namespace = server.engine.store().namespace("default").await.unwrap().unwrap().id;
+    let declare = async |name: &str, change: Value| {
+        job(&server, name, "mine", json!({"description": "edited"})).await;
+        let mut spec = json!({"name": name, "app": "mine", "handler": "h"});
+        spec.as_object_mut().unwrap().append(change.clone().as_object_mut().unwrap());
+        let spec: JobSpec = serde_json::from_value(spec).unwrap();
+        let record = server.engine.store().job(namespace, name).await.unwrap().unwrap();
+        let declared = Declared { spec, declared_at: server.engine.now(), undeclared_at: None };
+        assert!(server.engine.store().declare_job(record.id, &declared).await.unwrap());
+    };
+    job(&server, "secret", "theirs", json!({})).await;
+    declare("moved", json!({"app": "theirs"})).await;
+    declare("follower", after("secret")).await;
+    declare("own", json!({})).await;
+    for (name, status) in [("moved", 403), ("follower", 422), ("own", 200)] {
+        scoped.ask("POST", &format!("/api/v1/jobs/{name}/reset"), Value::Null).await.expect(status);
+    }
+    let visitor = scoped.visitor().await;
+    for (name, status) in [("moved", 403), ("follower", 422), ("own", 303)] {
+        assert_eq!(visitor.post(&format!("/jobs/{name}/reset"), "").await.status, status, "{name}");
+    }
+    assert_eq!(server.get("/api/v1/jobs/moved").await.expect(200)["app"], "mine");
+    assert_eq!(server.bare("POST", "/api/v1/jobs/moved/reset").await.expect(200)["app"], "theirs");
+}
+
+#[tokio::test]
+async fn a_followed_log_ends_with_the_token_of_its_reader() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "viewer").await;
+    job(&server, "a", "mine", json!({})).await;
+    let run = server.trigger("a").await;
+    let path = format!("/api/v1/runs/{run}/logs?follow=true");
+    let (answer, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(30), scoped.get(&path)), async {
+        server.bare("DELETE", &format!("/api/v1/tokens/{}", scoped.token)).await.expect(204);
+    });
+    let answer = answer.expect("the run goes on, and the stream does not");
+    let end: Value = serde_json::from_str(answer.text().trim()).unwrap();
+    assert_eq!(end["complete"], false, "{end}");
+    assert_eq!(scoped.get(&path).await.status, 401);
+}
+
+#[tokio::test]
+async fn a_job_that_moved_leaves_its_past_behind() {
+    let server = Server::start().await;
+    job(&server, "moving", "theirs", json!({"params": {"key": "secret"}})).await;
+    let old: RunId = server.trigger("moving").await;
+    server.finish(old, Outcome::Succeeded).await;
+    let scoped = Scoped::new(&server, "editor").await;
+    let moved = json!({"app": "mine", "params": {"key": null}});
+    server.with_body("PATCH", "/api/v1/jobs/moving", moved).await.expect(200);
+    let new = server.trigger("moving").await;
+
+    for path in ["/api/v1/jobs/moving/versions", "/api/v1/runs?job=moving", "/api/v1/jobs/moving"] {
+        let text = scoped.get(path).await.text();
+        assert!(!text.contains("secret") && !text.contains(&old.to_string()), "{path}: {text}");
+    }
+    scoped.get("/api/v1/jobs/moving/versions/diff").await.expect(422);
+    scoped.ask("POST", "/api/v1/jobs/moving/restore", json!({"version": 1})).await.expect(422);
+    let visitor = scoped.visitor().await;
+    for path in ["/jobs/moving", "/jobs"] {
+        let page = visitor.get(path).await.text();
+        assert!(page.contains(&new.to_string()) && !page.contains(&old.to_string()), "{path}: {page}");
+    }
+    assert_eq!(server.get("/api/v1/jobs/moving/versions").await.expect(200)["items"].as_array().unwrap().len(), 2);
+    assert_eq!(server.get("/api/v1/runs?job=moving").await.expect(200)["items"].as_array().unwrap().len(), 2);
+    assert!(server.get("/api/v1/jobs/moving/versions/diff").await.text().contains("secret"));
+}
