@@ -21,6 +21,7 @@ use crate::limits::{CallerKey, Share};
 use crate::load::overloaded;
 use crate::openapi::{BodyForm, Input, Patch, Taken, schema_of};
 use crate::problem::{Code, Complaint, Problem};
+use crate::yaml::{MAP_NODE_COUNT, NODE_COUNT_MAX};
 
 /// In which steps the bytes of bodies are counted.
 const BODY_PIECE_LEN: usize = 64 * 1024;
@@ -232,10 +233,31 @@ async fn pieces(mut body: Body, web: &Web, bound: BodyBound) -> Result<(Bytes, B
 
 /// Reads a whole body as `T`.
 pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if value_count(bytes) > NODE_COUNT_MAX {
+        return Err(refuse_value("", format!("has more than {NODE_COUNT_MAX} values")));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| refuse("", &error))?;
     reader.end().map_err(|error| syntax(&error))?;
     Ok(value)
+}
+
+/// How many values a JSON text has at most, its keys included. A value of two bytes takes a hundred times that in memory: they
+/// are counted before they are read.
+fn value_count(bytes: &[u8]) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (1, false, false);
+    for byte in bytes {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            _ if is_text => {}
+            b',' | b':' | b'[' => count += 1,
+            b'{' => count += MAP_NODE_COUNT,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// Reads `T` out of a value that lies at `pointer` in the body.
@@ -296,4 +318,34 @@ fn reason(error: &serde_json::Error) -> String {
 fn push(pointer: &mut String, key: &str) {
     pointer.push('/');
     pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (text, count) in [
+            ("1", 1),
+            ("[1,2]", 3),
+            (r#""a,b:[{""#, 1),
+            (r#"{"a\\":1,"\",,":[]}"#, 1 + MAP_NODE_COUNT + 4),
+            (r#"[{},{}]"#, 3 + 2 * MAP_NODE_COUNT),
+        ] {
+            assert_eq!(value_count(text.as_bytes()), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_many_small_values_is_refused() {
+        let many = |one: &str| read::<Value>(format!("[{}1]", one.repeat(2_000_000)).as_bytes());
+        for one in ["{},", "[],", "0,", r#"{"":0},"#] {
+            assert!(many(one).unwrap_err().detail().contains("more than"), "{one}");
+        }
+        let text = format!("[\"{}\"]", "[{,:".repeat(1_000_000));
+        assert!(read::<Value>(text.as_bytes()).is_ok(), "text is no value");
+    }
 }

@@ -11,7 +11,7 @@ use futures_util::stream::{Stream, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, Saving};
-use rondel_core::{FieldError, JobSpec};
+use rondel_core::JobSpec;
 use serde_json::Value;
 
 use super::applied::{Answer, Item, Summary, word};
@@ -55,9 +55,10 @@ impl FromQuery for ApplyQuery {
 }
 
 /// The definitions of a body.
-pub(crate) enum Documents {
-    Json(Vec<Value>),
-    Yaml(Vec<Node>),
+pub(crate) struct Documents {
+    specs: Vec<JobSpec>,
+    /// The same as they stand in the text; empty for JSON.
+    nodes: Vec<Node>,
 }
 
 impl Input for Documents {
@@ -79,12 +80,20 @@ impl FromRequest<Web> for Documents {
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
         let bytes = whole(request, LEN_MAX).await?;
-        let found = if is_json { Self::of_json(&bytes)? } else { Self::of_yaml(&bytes)? };
-        match found.len() {
-            0 => Err(refused("", "has no jobs; to remove all jobs of an app, delete them")),
-            1..=COUNT_MAX => Ok(found),
-            count => Err(refused("", format!("has {count} jobs, of which one list can have {COUNT_MAX}"))),
+        // As large as it may be, it takes longer than other requests should wait for this thread.
+        let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
+        match tokio::task::spawn_blocking(read).await {
+            Ok(found) => found,
+            Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
+    }
+}
+
+fn check_count(count: usize) -> Result<(), Problem> {
+    match count {
+        0 => Err(refused("", "has no jobs; to remove all jobs of an app, delete them")),
+        1..=COUNT_MAX => Ok(()),
+        count => Err(refused("", format!("has {count} jobs, of which one list can have {COUNT_MAX}"))),
     }
 }
 
@@ -100,59 +109,47 @@ fn is_yaml(headers: &HeaderMap) -> bool {
 
 impl Documents {
     fn of_json(bytes: &[u8]) -> Result<Self, Problem> {
-        Ok(Self::Json(match read(bytes)? {
+        let values = match read(bytes)? {
             Value::Array(items) => items,
             one => vec![one],
-        }))
+        };
+        check_count(values.len())?;
+        Self { specs: Vec::new(), nodes: Vec::new() }.with_specs(values.into_iter())
     }
 
     fn of_yaml(bytes: &[u8]) -> Result<Self, Problem> {
         let text = std::str::from_utf8(bytes).map_err(|_| Problem::new(Code::InvalidYaml, "the body is not UTF-8"))?;
         let found = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
-        Ok(Self::Yaml(found.into_iter().flat_map(Node::items).collect()))
+        let nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
+        check_count(nodes.len())?;
+        let values = nodes.clone().into_iter().map(|node| node.value());
+        Self { specs: Vec::new(), nodes }.with_specs(values)
     }
 
-    const fn len(&self) -> usize {
-        match self {
-            Self::Json(values) => values.len(),
-            Self::Yaml(nodes) => nodes.len(),
-        }
-    }
-
-    /// The definitions, or everything that is wrong with their form.
-    fn specs(&self) -> Result<Vec<JobSpec>, Problem> {
-        let values = match self {
-            Self::Json(values) => values.clone(),
-            Self::Yaml(nodes) => nodes.iter().map(Node::value).collect(),
-        };
-        let (mut specs, mut complaints) = (Vec::with_capacity(values.len()), Vec::new());
-        for (index, value) in values.into_iter().enumerate() {
+    /// With the definitions that these values are, or everything that is wrong with their form.
+    fn with_specs(mut self, values: impl Iterator<Item = Value>) -> Result<Self, Problem> {
+        let mut complaints = Vec::new();
+        for (index, value) in values.enumerate() {
             match job_body::from_value(value) {
-                Ok(spec) => specs.push(spec),
+                Ok(spec) => self.specs.push(spec),
                 Err(problem) => complaints.extend(problem.complaints().iter().map(|complaint| Complaint {
                     pointer: Some(format!("/{index}{}", complaint.pointer.as_deref().unwrap_or_default())),
                     ..complaint.clone()
                 })),
             }
         }
-        if complaints.is_empty() { Ok(specs) } else { Err(self.complain(complaints)) }
+        if complaints.is_empty() { Ok(self) } else { Err(self.complain(complaints)) }
     }
 
     /// Complaints with the lines and columns of a text that has any.
     fn complain(&self, mut complaints: Vec<Complaint>) -> Problem {
-        if let Self::Yaml(nodes) = self {
-            for complaint in &mut complaints {
-                let place = complaint.pointer.as_deref().and_then(|pointer| place(nodes, pointer));
-                if let Some((line, column)) = place {
-                    complaint.message.push_str(&format!(" (line {line}, column {column})"));
-                }
+        for complaint in &mut complaints {
+            let place = complaint.pointer.as_deref().and_then(|pointer| place(&self.nodes, pointer));
+            if let Some((line, column)) = place {
+                complaint.message.push_str(&format!(" (line {line}, column {column})"));
             }
         }
         Problem::of_complaints(Code::InvalidBody, complaints)
-    }
-
-    fn invalid(&self, errors: Vec<FieldError>) -> Problem {
-        self.complain(errors.into_iter().map(Complaint::from).collect())
     }
 }
 
@@ -164,8 +161,8 @@ fn place(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
     Some(nodes.get(index.parse::<usize>().ok()?)?.place(&below))
 }
 
-pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, body: Documents) -> Result<Response, Problem> {
-    let specs = body.specs()?;
+pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -> Result<Response, Problem> {
+    let specs = std::mem::take(&mut body.specs);
     let prune = match &call.query.prune {
         Some(app) => Some(find_app(&call, app).await?),
         None => None,
@@ -174,7 +171,7 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, body: Docum
     let wanted = Application { namespace: call.namespace.id, specs, prune };
     let plan = match call.engine().plan_jobs(wanted).await {
         Ok(plan) => plan,
-        Err(ApplyError::Invalid(errors)) => return Err(body.invalid(errors)),
+        Err(ApplyError::Invalid(errors)) => return Err(body.complain(call.complaints(errors).await?)),
         Err(ApplyError::Store(error)) => return Err(error.into()),
     };
     for job in plan.jobs() {

@@ -9,15 +9,14 @@ use crate::problem::Problem;
 
 /// A whole definition.
 pub(super) fn parse(bytes: &[u8]) -> Result<JobSpec, Problem> {
-    read(bytes).map_err(|problem| located(problem, || read(bytes).ok()))
+    read(bytes).map_err(|problem| located(problem, || read::<Value>(bytes).ok()?.get("schedule").cloned()))
 }
 
 /// A whole definition whose name may be left out, because the path has it.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<JobSpec, Problem> {
-    if let Ok(Value::Object(map)) = serde_json::from_slice(bytes)
+    if let Ok(Value::Object(mut map)) = read(bytes)
         && !map.contains_key("name")
     {
-        let mut map: Map<String, Value> = map;
         map.insert("name".to_owned(), Value::from(name));
         return from_value(Value::Object(map));
     }
@@ -36,17 +35,17 @@ pub(super) fn patched(spec: &JobSpec, bytes: &[u8]) -> Result<JobSpec, Problem> 
 }
 
 pub(crate) fn from_value(document: Value) -> Result<JobSpec, Problem> {
-    read_value("", document.clone()).map_err(|problem| located(problem, || Some(document)))
+    let schedule = document.get("schedule").cloned();
+    read_value("", document).map_err(|problem| located(problem, || schedule))
 }
 
 /// A schedule is one or many, and serde's complaint about such a choice does not say where: the schedules are read again,
 /// each by itself.
-fn located(problem: Problem, document: impl FnOnce() -> Option<Value>) -> Problem {
+fn located(problem: Problem, schedule: impl FnOnce() -> Option<Value>) -> Problem {
     if problem.first_pointer() != Some("/schedule") {
         return problem;
     }
-    let schedule = document().and_then(|mut document| document.get_mut("schedule").map(Value::take));
-    let exact = match schedule {
+    let exact = match schedule() {
         Some(one @ Value::Object(_)) => read_value::<ScheduleSpec>("/schedule", one).err(),
         Some(Value::Array(many)) => many
             .into_iter()

@@ -7,5 +7,6 @@ mod read;
 mod scalar;
 mod write;
 
+pub(crate) use read::{MAP_NODE_COUNT, NODE_COUNT_MAX};
 pub use read::{Node, YamlError, documents};
 pub use write::{write, write_value};

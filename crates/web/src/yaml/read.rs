@@ -1,7 +1,8 @@
 //! Reading: events of the parser become nodes that know where they stand.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::str::Chars;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use yaml_rust2::Event;
@@ -10,10 +11,14 @@ use yaml_rust2::scanner::{Marker, ScanError, TScalarStyle};
 
 use super::scalar;
 
-/// How deep nodes may be nested.
+/// How deep nodes may be nested, with those that aliases repeat.
 const DEPTH_MAX: usize = 64;
-/// How many nodes a text may have, with those that aliases repeat.
-const NODE_COUNT_MAX: usize = 500_000;
+/// How many nodes a document list may have, with those that aliases repeat.
+pub(crate) const NODE_COUNT_MAX: usize = 500_000;
+/// A map counts as this many nodes: even a small one takes as much memory as several scalars.
+pub(crate) const MAP_NODE_COUNT: usize = 4;
+/// How many bytes of text all scalars may have, with those that aliases repeat.
+const TEXT_LEN_MAX: usize = 32 * 1024 * 1024;
 const CORE_TAGS: &str = "tag:yaml.org,2002:";
 
 /// What is wrong with a text, and where.
@@ -36,15 +41,40 @@ pub struct Node {
     /// The column, from 1.
     pub column: usize,
     kind: Kind,
-    /// How many nodes it consists of.
-    size: usize,
+    size: Size,
 }
 
+/// The content of a node. An anchor and its aliases share it.
 #[derive(Clone, Debug)]
 enum Kind {
-    Scalar(Value),
-    List(Vec<Node>),
-    Map(Vec<(String, Node)>),
+    Scalar(Arc<Value>),
+    List(Arc<Vec<Node>>),
+    Map(Arc<Vec<(String, Node)>>),
+}
+
+/// How large a node is once its aliases are expanded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    node_count: usize,
+    /// The bytes of its scalars and keys.
+    text_len: usize,
+    /// 1 for a scalar.
+    depth: usize,
+}
+
+impl Size {
+    fn of_scalar(value: &Value) -> Self {
+        Self { node_count: 1, text_len: value.as_str().map_or(0, str::len), depth: 1 }
+    }
+
+    /// With a node that is one level below it.
+    fn with(self, below: Self) -> Self {
+        Self {
+            node_count: self.node_count + below.node_count,
+            text_len: self.text_len + below.text_len,
+            depth: self.depth.max(below.depth + 1),
+        }
+    }
 }
 
 /// The documents of a stream; an empty one is left out.
@@ -52,7 +82,7 @@ enum Kind {
 /// # Errors
 /// What is no YAML, and what JSON cannot say.
 pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
-    let mut loader = Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), node_count: 0 };
+    let mut loader = Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), used: Size::default() };
     let mut documents = Vec::new();
     loop {
         match loader.next()? {
@@ -60,7 +90,7 @@ pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
             (Event::DocumentStart, _) => {
                 loader.anchors.clear();
                 let node = loader.node()?;
-                if !matches!(node.kind, Kind::Scalar(Value::Null)) {
+                if !matches!(&node.kind, Kind::Scalar(value) if value.is_null()) {
                     documents.push(node);
                 }
             }
@@ -74,7 +104,7 @@ impl Node {
     #[must_use]
     pub fn items(self) -> Vec<Self> {
         match self.kind {
-            Kind::List(items) => items,
+            Kind::List(items) => Arc::unwrap_or_clone(items),
             Kind::Scalar(_) | Kind::Map(_) => vec![self],
         }
     }
@@ -83,7 +113,7 @@ impl Node {
     #[must_use]
     pub fn value(&self) -> Value {
         match &self.kind {
-            Kind::Scalar(value) => value.clone(),
+            Kind::Scalar(value) => (**value).clone(),
             Kind::List(items) => items.iter().map(Self::value).collect(),
             Kind::Map(fields) => {
                 fields.iter().map(|(key, node)| (key.clone(), node.value())).collect::<Map<_, _>>().into()
@@ -112,13 +142,32 @@ impl Node {
 /// What is being put together.
 enum Open {
     List { at: Marker, anchor: usize, items: Vec<Node> },
-    Map { at: Marker, anchor: usize, fields: Vec<(String, Node)>, key: Option<(String, Marker)> },
+    Map { at: Marker, anchor: usize, fields: Fields, key: Option<(String, Marker)> },
+}
+
+/// The fields of a map, in order.
+#[derive(Default)]
+struct Fields {
+    all: Vec<(String, Node)>,
+    names: HashSet<String>,
+}
+
+impl Fields {
+    /// Adds a field unless there is one with this name.
+    fn add(&mut self, name: String, node: Node) -> bool {
+        let is_new = self.names.insert(name.clone());
+        if is_new {
+            self.all.push((name, node));
+        }
+        is_new
+    }
 }
 
 struct Loader<'a> {
     parser: Parser<Chars<'a>>,
     anchors: HashMap<usize, Node>,
-    node_count: usize,
+    /// What all nodes so far take; the depth is not used.
+    used: Size,
 }
 
 impl Loader<'_> {
@@ -139,14 +188,16 @@ impl Loader<'_> {
                 }
                 Event::MappingStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
-                    open.push(Open::Map { at, anchor, fields: Vec::new(), key: None });
+                    open.push(Open::Map { at, anchor, fields: Fields::default(), key: None });
                     None
                 }
                 Event::Scalar(text, style, anchor, tag) => {
                     let value = scalar_value(text, style, tag.as_ref(), at)?;
-                    Some((self.made(at, Kind::Scalar(value), 1)?, anchor))
+                    let size = Size::of_scalar(&value);
+                    self.charge(size, at)?;
+                    Some((made(at, Kind::Scalar(Arc::new(value)), size), anchor))
                 }
-                Event::Alias(anchor) => Some((self.repeated(anchor, at)?, 0)),
+                Event::Alias(anchor) => Some((self.repeated(anchor, open.len(), at)?, 0)),
                 Event::SequenceEnd | Event::MappingEnd => match open.pop() {
                     Some(ended) => Some(self.closed(ended)?),
                     None => return Err(wrong(at, "an end without a beginning")),
@@ -155,7 +206,7 @@ impl Loader<'_> {
                 Event::Nothing | Event::StreamStart | Event::DocumentStart => None,
             };
             if open.len() > DEPTH_MAX {
-                return Err(wrong(at, format!("is nested deeper than {DEPTH_MAX} levels")));
+                return Err(too_deep(at));
             }
             let Some((node, anchor)) = done else { continue };
             if anchor > 0 {
@@ -168,39 +219,60 @@ impl Loader<'_> {
         }
     }
 
-    fn made(&mut self, at: Marker, kind: Kind, size: usize) -> Result<Node, YamlError> {
-        self.node_count += 1;
-        if self.node_count > NODE_COUNT_MAX {
-            return Err(wrong(at, format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat")));
+    /// Counts what a node takes by itself, or an alias with all below it.
+    fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
+        self.used = self.used.with(size);
+        if self.used.node_count > NODE_COUNT_MAX {
+            let message = format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat");
+            return Err(wrong(at, message));
         }
-        let (line, column) = place(at);
-        Ok(Node { line, column, kind, size })
+        if self.used.text_len > TEXT_LEN_MAX {
+            let message = format!("has more than {TEXT_LEN_MAX} bytes of text, with those that aliases repeat");
+            return Err(wrong(at, message));
+        }
+        Ok(())
     }
 
-    fn repeated(&mut self, anchor: usize, at: Marker) -> Result<Node, YamlError> {
-        let Some(node) = self.anchors.get(&anchor) else {
+    fn repeated(&mut self, anchor: usize, depth: usize, at: Marker) -> Result<Node, YamlError> {
+        let Some(node) = self.anchors.get(&anchor).cloned() else {
             return Err(wrong(at, "is an alias of something that is not complete before it"));
         };
-        self.node_count += node.size;
-        if self.node_count > NODE_COUNT_MAX {
-            return Err(wrong(at, format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat")));
+        // Aliases of aliases nest deeper than the text does.
+        if depth + node.size.depth > DEPTH_MAX + 1 {
+            return Err(too_deep(at));
         }
-        Ok(node.clone())
+        self.charge(node.size, at)?;
+        Ok(node)
     }
 
     fn closed(&mut self, open: Open) -> Result<(Node, usize), YamlError> {
         match open {
             Open::List { at, anchor, items } => {
-                let size = 1 + items.iter().map(|node| node.size).sum::<usize>();
-                Ok((self.made(at, Kind::List(items), size)?, anchor))
+                let own = Size { node_count: 1, text_len: 0, depth: 1 };
+                self.charge(own, at)?;
+                let size = items.iter().fold(own, |size, node| size.with(node.size));
+                Ok((made(at, Kind::List(Arc::new(items)), size), anchor))
             }
             Open::Map { at, anchor, fields, .. } => {
+                let own = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
+                self.charge(own, at)?;
                 let fields = merged(fields)?;
-                let size = 1 + fields.iter().map(|(_, node)| node.size).sum::<usize>();
-                Ok((self.made(at, Kind::Map(fields), size)?, anchor))
+                let size = fields.iter().fold(own, |size, (key, node)| {
+                    size.with(Size { node_count: 1, text_len: key.len(), depth: 1 }).with(node.size)
+                });
+                Ok((made(at, Kind::Map(Arc::new(fields)), size), anchor))
             }
         }
     }
+}
+
+fn made(at: Marker, kind: Kind, size: Size) -> Node {
+    let (line, column) = place(at);
+    Node { line, column, kind, size }
+}
+
+fn too_deep(at: Marker) -> YamlError {
+    wrong(at, format!("is nested deeper than {DEPTH_MAX} levels"))
 }
 
 /// Adds a node to the list, or to the map as a key or a value.
@@ -209,14 +281,13 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
         Open::List { items, .. } => items.push(node),
         Open::Map { at: begin, fields, key, .. } => match key.take() {
             Some((name, place)) => {
-                if fields.iter().any(|(known, _)| *known == name) {
+                if !fields.add(name.clone(), node) {
                     return Err(wrong(place, format!("{name:?} is there twice")));
                 }
-                fields.push((name, node));
             }
             None => {
                 // The parser sees that a block is a map at its first colon: it begins with its first key.
-                if fields.is_empty() && at.index() < begin.index() {
+                if fields.all.is_empty() && at.index() < begin.index() {
                     *begin = at;
                 }
                 *key = Some((key_text(&node, at)?, at));
@@ -227,31 +298,31 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
 }
 
 fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
-    match &node.kind {
-        Kind::Scalar(Value::String(text)) => Ok(text.clone()),
-        Kind::Scalar(other @ (Value::Bool(_) | Value::Number(_))) => Ok(other.to_string()),
-        Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => {
-            Err(wrong(at, "a key is a word, not a list, a map or nothing"))
-        }
-    }
+    let text = match &node.kind {
+        Kind::Scalar(value) => match &**value {
+            Value::String(text) => Some(text.clone()),
+            other @ (Value::Bool(_) | Value::Number(_)) => Some(other.to_string()),
+            Value::Null | Value::Array(_) | Value::Object(_) => None,
+        },
+        Kind::List(_) | Kind::Map(_) => None,
+    };
+    text.ok_or_else(|| wrong(at, "a key is a word, not a list, a map or nothing"))
 }
 
 /// What `<<` names goes where the map says nothing itself.
-fn merged(mut fields: Vec<(String, Node)>) -> Result<Vec<(String, Node)>, YamlError> {
-    let Some(position) = fields.iter().position(|(key, _)| key == "<<") else { return Ok(fields) };
-    let (_, source) = fields.remove(position);
+fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
+    let Some(position) = fields.all.iter().position(|(key, _)| key == "<<") else { return Ok(fields.all) };
+    let (_, source) = fields.all.remove(position);
     for map in source.items() {
         let (line, column) = (map.line, map.column);
         let Kind::Map(more) = map.kind else {
             return Err(YamlError { line, column, message: "<< takes a map, or a list of maps".to_owned() });
         };
-        for (key, node) in more {
-            if !fields.iter().any(|(known, _)| *known == key) {
-                fields.push((key, node));
-            }
+        for (key, node) in more.iter() {
+            fields.add(key.clone(), node.clone());
         }
     }
-    Ok(fields)
+    Ok(fields.all)
 }
 
 fn scalar_value(text: String, style: TScalarStyle, tag: Option<&Tag>, at: Marker) -> Result<Value, YamlError> {
@@ -343,6 +414,43 @@ mod tests {
             text.push_str(&format!("a{level}: &a{level} [{items}]\n"));
         }
         assert!(documents(&text).unwrap_err().message.contains("more than"));
+    }
+
+    #[test]
+    fn a_long_text_is_not_repeated_without_bound() {
+        let aliases = |count: usize| format!("- &a {}\n- [{}]\n", "x".repeat(100_000), "*a, ".repeat(count));
+        assert_eq!(documents(&aliases(300)).unwrap().len(), 1);
+        let error = documents(&aliases(490_000)).unwrap_err();
+        assert!(error.message.contains("bytes of text"), "{error}");
+        let keys = format!("- &a {{{}: 1}}\n- [{}]\n", "x".repeat(1_000), "*a, ".repeat(50_000));
+        assert!(documents(&keys).unwrap_err().message.contains("bytes of text"));
+    }
+
+    #[test]
+    fn anchors_on_each_level_share_what_is_below() {
+        let items = "1, ".repeat(400_000);
+        let opened: String = (0..60).map(|level| format!("&a{level} [")).collect();
+        let found = documents(&format!("{opened}{items}{}", "]".repeat(60))).unwrap();
+        assert_eq!(found[0].size.node_count, 400_060);
+    }
+
+    #[test]
+    fn aliases_nest_no_deeper_than_a_text() {
+        let mut text = format!("- &a0 {}1{}\n", "[".repeat(60), "]".repeat(60));
+        assert!(documents(&text).is_ok());
+        for level in 1..120 {
+            text.push_str(&format!("- &a{level} {}*a{}{}\n", "[".repeat(60), level - 1, "]".repeat(60)));
+        }
+        assert!(documents(&text).unwrap_err().message.contains("deeper"));
+    }
+
+    #[test]
+    fn a_map_may_have_many_keys() {
+        let keys: String = (0..100_000).map(|key| format!("k{key}: 1\n")).collect();
+        let merged = format!("- &base\n  {}\n- <<: *base\n  own: 1\n", keys.trim_end().replace('\n', "\n  "));
+        let found = documents(&merged).unwrap().remove(0).value();
+        assert_eq!(found[1].as_object().unwrap().len(), 100_001);
+        assert!(documents(&format!("{keys}k99999: 2\n")).unwrap_err().message.contains("twice"));
     }
 
     #[test]
