@@ -11,6 +11,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
 use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 /// What is registered with the provider. The server listens elsewhere, at a free port: the browser of the tests knows.
 const REDIRECT_URL: &str = "http://localhost/sign-in/oidc/callback";
@@ -203,6 +204,16 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
         let refused = victim.go(&planted).await;
         assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
     }
+    // One that no server began: the provider is not asked.
+    let (begun, seal) = attacker.cookies["rondel_oidc"].rsplit_once('.').expect("a seal");
+    let cookie = format!("{begun}A.{seal}");
+    let digest = Sha256::digest(format!("rondel oidc state\n{cookie}"));
+    let state: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    attacker.cookies.insert("rondel_oidc".to_owned(), cookie);
+    let refused = attacker.go(&format!("/sign-in/oidc/callback?code=made-up&state={state}")).await;
+    assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
+    let mut attacker = Browser::new(&server);
+    let planted = attacker.there().await;
     let mut other = planted.clone();
     other.push_str("&iss=http%3A%2F%2F127.0.0.1%3A1");
     assert!(attacker.go(&other).await.text.contains("comes from another provider"));

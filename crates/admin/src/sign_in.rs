@@ -28,12 +28,17 @@ const USE_PERIOD: Duration = Duration::from_secs(60);
 /// How many attempts there are within [`ATTEMPT_WINDOW`]: for one account, and from one address.
 const ACCOUNT_ATTEMPTS: u32 = 10;
 const ADDRESS_ATTEMPTS: u32 = 60;
+/// How many browsers may come back from the provider of sign-ins, from one address within [`ATTEMPT_WINDOW`]: each makes the
+/// server call the provider. More than of refusals, since a whole office may sign in from one address.
+const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// How many addresses are remembered that an account signed in from.
 const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
 /// Into how many buckets unknown names and addresses are thrown: so much is kept of strangers, and no more.
 const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
+/// Between the buckets of refusals and those of arrivals: those of accounts at their addresses are in the middle.
+const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// The same for what may be used once. Two that share one by chance are taken for the same: the second begins anew.
 const ONCE_BUCKETS: u64 = 1 << 20;
 
@@ -112,6 +117,14 @@ pub async fn count_from(store: &dyn Store, from: Option<IpAddr>, now: Timestamp)
     store.count_attempt(address_bucket(from), ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
 }
 
+/// Counts a browser that comes back from the provider of sign-ins, before anything else is done for it.
+///
+/// # Errors
+/// The store's.
+pub async fn count_arrival(store: &dyn Store, from: Option<IpAddr>, now: Timestamp) -> Result<Attempt, StoreError> {
+    store.count_attempt(address_bucket(from) - ADDRESS_BUCKETS_SPAN, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
+}
+
 /// Uses something up that works once, among all nodes; false where it was used within `window`.
 ///
 /// # Errors
@@ -126,7 +139,7 @@ fn unknown_bucket(name: &str) -> i64 {
 }
 
 /// Of an IPv6 address the network: whoever has one address there has all of them.
-fn network(address: IpAddr) -> String {
+pub(crate) fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V6(address) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
         IpAddr::V4(address) => address.to_string(),

@@ -86,6 +86,7 @@ macro_rules! pass_on {
                 fn link(hash: &str) -> Option<SignInLink>;
                 fn take_link(hash: &str) -> Option<SignInLink>;
                 fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> $crate::access::Attempt;
+                fn server_key(name: &str, fresh: &str, now: Timestamp) -> String;
                 fn forget_attempts(bucket: i64) -> ();
                 fn is_known_address(account: AccountId, network: &str) -> bool;
                 fn remember_address(account: AccountId, network: &str, now: Timestamp, count_max: u32) -> ();

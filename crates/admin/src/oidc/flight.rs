@@ -1,10 +1,12 @@
 //! A sign-in that is under way at the provider. All of it is in the browser's cookie: a random number, when it began and
-//! where it goes on. State, nonce and the verifier of PKCE are made of the whole of it, so none of it can be changed.
+//! where it goes on, authenticated with a key of the servers: a browser cannot make one up. State, nonce and the verifier of
+//! PKCE are made of the whole of it, so none of it can be changed.
 
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use rondel_core::Timestamp;
 use sha2::{Digest as _, Sha256};
 
@@ -17,6 +19,36 @@ const SKEW: Duration = Duration::from_secs(60);
 /// The longest cookie that is looked at.
 const COOKIE_LEN_MAX: usize = 1_024;
 
+/// The key that all servers of a database share.
+#[derive(Clone)]
+pub(super) struct Key(String);
+
+impl Key {
+    pub(super) const fn new(secret: String) -> Self {
+        Self(secret)
+    }
+
+    fn seal(&self, body: &str) -> String {
+        // A key may have any length.
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return String::new() };
+        mac.update(b"rondel oidc cookie\n");
+        mac.update(body.as_bytes());
+        hex(&mac.finalize().into_bytes())
+    }
+
+    /// Whether this is the seal of that text, in a time that does not depend on how much of it is right.
+    fn has_sealed(&self, body: &str, seal: &str) -> bool {
+        let made = self.seal(body);
+        !made.is_empty() && Sha256::digest(made) == Sha256::digest(seal)
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
 #[derive(Clone)]
 pub(super) struct Flight {
     cookie: String,
@@ -24,18 +56,22 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    pub(super) fn begin(next: &str, now: Timestamp) -> Self {
+    pub(super) fn begin(key: &Key, next: &str, now: Timestamp) -> Self {
         let encoded = BASE64_URL_SAFE_NO_PAD.encode(next);
-        let cookie = format!("{}.{}.{encoded}", Token::generate().reveal(), now.second());
-        Self { cookie, next: next.to_owned() }
+        let body = format!("{}.{}.{encoded}", Token::generate().reveal(), now.second());
+        Self { cookie: format!("{body}.{}", key.seal(&body)), next: next.to_owned() }
     }
 
-    /// What a cookie tells, if it is one of these and not too old.
-    pub(super) fn from_cookie(cookie: &str, now: Timestamp) -> Option<Self> {
+    /// The sign-in of a cookie, if a server with this key made it and it is not too old.
+    pub(super) fn from_cookie(key: &Key, cookie: &str, now: Timestamp) -> Option<Self> {
         if cookie.len() > COOKIE_LEN_MAX {
             return None;
         }
-        let mut parts = cookie.split('.');
+        let (body, seal) = cookie.rsplit_once('.')?;
+        if !key.has_sealed(body, seal) {
+            return None;
+        }
+        let mut parts = body.split('.');
         let (_, second, next) = (parts.next()?, parts.next()?, parts.next()?);
         let begun_at = Timestamp::from_secs(second.parse().ok()?);
         if parts.next().is_some() || begun_at > now + SKEW || begun_at + LIFETIME <= now {
@@ -87,10 +123,14 @@ mod tests {
 
     const START: Timestamp = Timestamp::from_secs(1_790_000_000);
 
+    fn key() -> Key {
+        Key::new("00ff".to_owned())
+    }
+
     #[test]
     fn a_cookie_tells_all_of_it() {
-        let flight = Flight::begin("/jobs?a=b.c", START);
-        let found = Flight::from_cookie(flight.cookie(), START + Duration::from_secs(599)).unwrap();
+        let flight = Flight::begin(&key(), "/jobs?a=b.c", START);
+        let found = Flight::from_cookie(&key(), flight.cookie(), START + Duration::from_secs(599)).unwrap();
         assert_eq!(found.next(), "/jobs?a=b.c");
         assert!(found.has_state(&flight.state()) && !found.has_state("") && !found.has_state(&flight.nonce()));
         let derived = [flight.state(), flight.nonce(), flight.verifier()];
@@ -98,21 +138,37 @@ mod tests {
         assert_ne!(derived[0], derived[1]);
         assert_ne!(derived[1], derived[2]);
         assert!(!format!("{flight:?}").contains(flight.cookie()));
+        assert_eq!(format!("{:?}", key()), "Key(…)");
     }
 
     #[test]
     fn what_was_changed_or_is_too_old_is_none() {
-        let flight = Flight::begin("/jobs", START);
-        let (secret, rest) = flight.cookie().split_once('.').unwrap();
-        let (_, next) = rest.split_once('.').unwrap();
-        let later = format!("{secret}.{}.{next}", START.second() + 60);
-        let changed = Flight::from_cookie(&later, START + Duration::from_secs(60)).unwrap();
-        assert!(!changed.has_state(&flight.state()), "its age cannot be changed");
-        assert!(Flight::from_cookie(flight.cookie(), START + LIFETIME).is_none());
-        assert!(Flight::from_cookie(flight.cookie(), START.saturating_sub(SKEW * 2)).is_none());
-        for bad in ["", "a.b", "a.1.", "a.1790000000.%", "a.1790000000.L2pvYnM.x", &"a".repeat(2_000)] {
-            let found = Flight::from_cookie(bad, START);
-            assert!(found.is_none(), "{bad}");
+        let flight = Flight::begin(&key(), "/jobs", START);
+        let parts: Vec<&str> = flight.cookie().split('.').collect();
+        let [secret, second, next, seal] = parts[..] else { unreachable!("{parts:?}") };
+        let later = START.second() + 60;
+        for changed in [
+            format!("{secret}.{later}.{next}.{seal}"),
+            format!("{secret}.{second}.L2E.{seal}"),
+            format!("{secret}x.{second}.{next}.{seal}"),
+            format!("{secret}.{second}.{next}"),
+            format!("{secret}.{second}.{next}."),
+        ] {
+            assert!(Flight::from_cookie(&key(), &changed, START + Duration::from_secs(60)).is_none(), "{changed}");
         }
+        assert!(Flight::from_cookie(&key(), flight.cookie(), START + LIFETIME).is_none());
+        assert!(Flight::from_cookie(&key(), flight.cookie(), START.saturating_sub(SKEW * 2)).is_none());
+        for bad in ["", "a.b", "a.1.", "a.1790000000.%", "a.1790000000.L2pvYnM.x", &"a".repeat(2_000)] {
+            let sealed = format!("{bad}.{}", key().seal(bad));
+            assert!([bad, &sealed].iter().all(|bad| Flight::from_cookie(&key(), bad, START).is_none()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nobody_makes_a_cookie_up() {
+        let theirs = Flight::begin(&Key::new("made up".to_owned()), "/jobs", START);
+        assert!(Flight::from_cookie(&key(), theirs.cookie(), START).is_none());
+        let own = Flight::begin(&key(), "/jobs", START);
+        assert!(Flight::from_cookie(&key(), own.cookie(), START).is_some());
     }
 }

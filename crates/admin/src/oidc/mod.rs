@@ -1,6 +1,6 @@
 //! Signing in through an OIDC provider: authorization code, with PKCE, a nonce and a state.
 //!
-//! - `flight` is a sign-in under way, kept in the browser alone; `http` the bounded client; `provider` what the provider is
+//! - `flight` is a sign-in under way, kept in the browser alone; `http` the bounded client; `exchanges` its share per address; `provider` what the provider is
 //!   asked, and the check of the token that it answers with;
 //! - [`Identity`] is who the provider says it is, `account` whom that is here; `roles` what their groups give.
 //!
@@ -8,28 +8,34 @@
 //! server nor passwords.
 
 mod account;
+mod exchanges;
 mod flight;
 mod http;
 mod provider;
 mod refusal;
 mod roles;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use openidconnect::url::Url;
 use rondel_core::Timestamp;
 use rondel_store::{Store, StoreError};
+use tokio::sync::OnceCell;
 
 pub use account::Arrival;
-use flight::Flight;
 pub use flight::LIFETIME as FLIGHT_LIFETIME;
+use flight::{Flight, Key};
 pub use provider::Identity;
 use provider::Provider;
 pub use refusal::Refusal;
 pub use roles::{GroupRole, RoleAt};
 
+use crate::auth::Token;
 use crate::sign_in;
 
+/// The name of the key that the cookies of sign-ins under way are authenticated with.
+const KEY_NAME: &str = "oidc_sign_in";
 /// Where the provider sends browsers back to.
 pub const CALLBACK_PATH: &str = "/sign-in/oidc/callback";
 
@@ -142,13 +148,14 @@ pub struct Answer {
 pub struct Oidc {
     config: OidcConfig,
     provider: Provider,
+    key: OnceCell<Key>,
 }
 
 impl Oidc {
     /// By this configuration; nobody is asked yet.
     #[must_use]
     pub fn new(config: OidcConfig) -> Self {
-        Self { config, provider: Provider::default() }
+        Self { config, provider: Provider::default(), key: OnceCell::new() }
     }
 
     /// How it is set up.
@@ -157,28 +164,38 @@ impl Oidc {
         &self.config
     }
 
+    /// The key that the servers of this database share; read once.
+    async fn key(&self, store: &dyn Store, now: Timestamp) -> Result<&Key, StoreError> {
+        let read = async || {
+            let fresh = Token::generate();
+            store.server_key(KEY_NAME, fresh.reveal(), now).await.map(Key::new)
+        };
+        self.key.get_or_try_init(read).await
+    }
+
     /// Begins a sign-in that goes on at `next`.
     ///
     /// # Errors
-    /// The provider cannot be asked.
-    pub async fn begin(&self, next: &str, now: Timestamp) -> Result<Departure, OidcError> {
-        let flight = Flight::begin(next, now);
+    /// The provider cannot be asked, or the store fails.
+    pub async fn begin(&self, store: &dyn Store, next: &str, now: Timestamp) -> Result<Departure, OidcError> {
+        let flight = Flight::begin(self.key(store, now).await?, next, now);
         let url = self.provider.sign_in_url(&self.config, &flight).await?;
         Ok(Departure { url, cookie: flight.cookie().to_owned() })
     }
 
-    /// Ends a sign-in: who it is, by the provider's word, and where they go on.
+    /// Ends a sign-in: who it is, by the provider's word, and where they go on. `from` is the address of the browser.
     ///
     /// # Errors
     /// The provider cannot be asked, or the sign-in is refused.
     pub async fn finish(
         &self,
         store: &dyn Store,
-        cookie: Option<&str>,
+        (cookie, from): (Option<&str>, Option<IpAddr>),
         answer: &Answer,
         now: Timestamp,
     ) -> Result<(Identity, String), OidcError> {
-        let flight = cookie.and_then(|cookie| Flight::from_cookie(cookie, now)).ok_or(Refusal::NotBegun)?;
+        let key = self.key(store, now).await?;
+        let flight = cookie.and_then(|cookie| Flight::from_cookie(key, cookie, now)).ok_or(Refusal::NotBegun)?;
         if !flight.has_state(answer.state.as_deref().unwrap_or_default()) {
             return Err(Refusal::NotBegun.into());
         }
@@ -189,7 +206,7 @@ impl Oidc {
             return Err(Refusal::Provider(error.chars().take(60).collect()).into());
         }
         let code = answer.code.as_deref().ok_or(Refusal::NotBegun)?;
-        let identity = self.provider.identity(&self.config, &flight, code, now).await?;
+        let identity = self.provider.identity(&self.config, (&flight, from), code, now).await?;
         // Whatever the provider does with a code that comes twice, a sign-in ends once.
         if !sign_in::use_once(store, &flight.state(), FLIGHT_LIFETIME * 2, now).await? {
             return Err(Refusal::Replayed(identity.email).into());

@@ -1,5 +1,6 @@
 //! What the provider is asked: its document and keys, a code's worth, and who its token is about.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +19,10 @@ use rondel_core::Timestamp;
 use rondel_outgoing::Outgoing;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::exchanges::Exchanges;
 use super::flight::Flight;
 use super::http;
 use super::{OidcConfig, OidcError, Refusal};
@@ -37,8 +39,6 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
 /// How far the provider's clock may be off.
 const SKEW: Duration = Duration::from_secs(60);
-/// How many codes are asked about at the same time.
-const EXCHANGE_COUNT_MAX: usize = 16;
 /// The longest secret of a client, in bytes.
 const SECRET_LEN_MAX: usize = 4_096;
 /// What a token may be signed with: keys of which only the provider has the secret half.
@@ -76,10 +76,10 @@ impl AdditionalClaims for OtherClaims {}
 
 type Token = IdToken<OtherClaims, CoreGenderClaim, CoreJweContentEncryptionAlgorithm, Alg>;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Provider {
     known: Mutex<Known>,
-    exchanges: Semaphore,
+    exchanges: Exchanges,
 }
 
 #[derive(Debug, Default)]
@@ -87,12 +87,6 @@ struct Known {
     client: Option<Outgoing>,
     metadata: Option<(Arc<CoreProviderMetadata>, Instant)>,
     failed: Option<(String, Instant)>,
-}
-
-impl Default for Provider {
-    fn default() -> Self {
-        Self { known: Mutex::default(), exchanges: Semaphore::new(EXCHANGE_COUNT_MAX) }
-    }
 }
 
 impl Provider {
@@ -115,12 +109,16 @@ impl Provider {
     pub(super) async fn identity(
         &self,
         config: &OidcConfig,
-        flight: &Flight,
+        (flight, from): (&Flight, Option<IpAddr>),
         code: &str,
         now: Timestamp,
     ) -> Result<Identity, OidcError> {
         let (metadata, http) = self.known(config, KNOWN_AGE_MAX).await?;
+        let Some(exchange) = self.exchanges.begin(from) else {
+            return Err(OidcError::Unavailable("too many sign-ins at the same time".to_owned()));
+        };
         let token = self.exchange(config, &metadata, http, (code, flight)).await?;
+        drop(exchange);
         let nonce = Nonce::new(flight.nonce());
         let claims = match verified(config, &metadata, &token, &nonce, now) {
             // The provider has new keys, it may be.
@@ -134,7 +132,7 @@ impl Provider {
             tracing::warn!(error = chain(&error), "a token of the provider of sign-ins was refused");
             Refusal::Token(sentence(&error).to_owned())
         })?;
-        let email = claims.email().map(|email| email.to_lowercase()).ok_or(Refusal::NoEmail)?;
+        let email = account_name(claims.email().map(|email| email.as_str()))?;
         if claims.email_verified() != Some(true) {
             return Err(Refusal::NotVerified(email).into());
         }
@@ -150,9 +148,6 @@ impl Provider {
         http: Outgoing,
         (code, flight): (&str, &Flight),
     ) -> Result<Token, OidcError> {
-        let Ok(_permit) = self.exchanges.try_acquire() else {
-            return Err(OidcError::Unavailable("too many sign-ins at the same time".to_owned()));
-        };
         let secret = match &config.client_secret_file {
             Some(file) => Some(ClientSecret::new(read_secret(file).map_err(OidcError::Unavailable)?)),
             None => None,
@@ -275,6 +270,16 @@ fn sentence(error: &ClaimsVerificationError) -> &'static str {
     }
 }
 
+/// The name that an address stands for here: in small letters. Beyond ASCII there are letters whose small ones are of ASCII,
+/// such as the Kelvin sign: by these one address would become another one.
+fn account_name(email: Option<&str>) -> Result<String, Refusal> {
+    match email {
+        None => Err(Refusal::NoEmail),
+        Some(email) if !email.is_ascii() => Err(Refusal::NotAName(email.to_owned())),
+        Some(email) => Ok(email.to_ascii_lowercase()),
+    }
+}
+
 /// A list of words, or one.
 fn groups(claim: Option<&Value>) -> Vec<String> {
     match claim {
@@ -299,6 +304,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_address_stands_for_itself_alone() {
+        assert_eq!(account_name(Some("Kim@Example.com")).unwrap(), "kim@example.com");
+        assert_eq!("\u{212a}im@example.com".to_lowercase(), "kim@example.com", "what would be taken for somebody else");
+        for email in ["\u{212a}im@example.com", "kim@example.c\u{f6}m", "\u{130}ris@example.com"] {
+            assert!(matches!(account_name(Some(email)), Err(Refusal::NotAName(_))), "{email}");
+        }
+        assert!(matches!(account_name(None), Err(Refusal::NoEmail)));
+    }
 
     #[test]
     fn groups_are_words() {

@@ -90,6 +90,20 @@ async fn junk_of_others_does_not_lock_out_who_signed_in_here_before() {
     assert_eq!(wrong, ACCOUNT_ATTEMPTS);
 }
 
+#[tokio::test]
+async fn arrivals_from_one_address_are_counted() {
+    let (store, _, _) = store().await;
+    let count = async |from: [u8; 4], at| count_arrival(&store, Some(IpAddr::from(from)), at).await.unwrap();
+    for _ in 0..ARRIVAL_COUNT_MAX {
+        assert_eq!(count([192, 0, 2, 1], START).await, Attempt::Allowed);
+    }
+    assert_eq!(count([192, 0, 2, 1], START).await, Attempt::Blocked(START + ATTEMPT_WINDOW));
+    assert_eq!(count([192, 0, 2, 2], START).await, Attempt::Allowed);
+    assert_eq!(count([192, 0, 2, 1], START + ATTEMPT_WINDOW).await, Attempt::Allowed);
+    let refusals = count_from(&store, Some(IpAddr::from([192, 0, 2, 1])), START).await.unwrap();
+    assert_eq!(refusals, Attempt::Allowed, "refusals are counted by themselves");
+}
+
 #[test]
 fn strangers_take_a_bounded_number_of_rows() {
     let names: std::collections::BTreeSet<i64> = (0..100_000).map(|n| unknown_bucket(&n.to_string())).collect();

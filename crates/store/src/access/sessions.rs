@@ -99,6 +99,9 @@ pub trait SignIns {
     /// numbers are the caller's to bound: a row is kept for each.
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<Attempt>;
 
+    /// The key that all servers of this database share under a name: `fresh` where there is none yet.
+    async fn server_key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String>;
+
     /// Forgets the attempts under a number.
     async fn forget_attempts(&self, bucket: i64) -> Result<()>;
 

@@ -257,6 +257,16 @@ pub async fn a_link_is_used_once(store: &dyn Store) {
     assert_eq!(store.take_link(&long.hash).await.unwrap(), None);
 }
 
+/// All servers get the key of the one that was first.
+pub async fn servers_share_a_key(store: &dyn Store) {
+    let (now, word) = (store.now().await.unwrap(), name("key"));
+    let (a, b) = tokio::join!(store.server_key(&word, "one", now), store.server_key(&word, "two", now));
+    let key = a.unwrap();
+    assert!(key == b.unwrap() && ["one", "two"].contains(&key.as_str()), "{key}");
+    assert_eq!(store.server_key(&word, "three", now).await.unwrap(), key);
+    assert_eq!(store.server_key(&name("key"), "four", now).await.unwrap(), "four");
+}
+
 /// However many come at once; a window later there are new ones.
 pub async fn attempts_are_counted_and_bounded(store: &dyn Store) {
     let now = store.now().await.unwrap();

@@ -24,6 +24,7 @@ pub(super) struct Access {
     attempts: HashMap<i64, (u32, Timestamp)>,
     /// Where accounts signed in from, and when they last did.
     addresses: BTreeMap<(AccountId, String), Timestamp>,
+    server_keys: HashMap<String, String>,
     tokens: BTreeMap<TokenId, TokenRecord>,
     audit: BTreeMap<AuditId, AuditEntry>,
 }
@@ -282,6 +283,11 @@ impl SignIns for MemStore {
         }
         *count += 1;
         Ok(Attempt::Allowed)
+    }
+
+    async fn server_key(&self, name: &str, fresh: &str, _now: Timestamp) -> Result<String> {
+        let mut state = self.state();
+        Ok(state.access.server_keys.entry(name.to_owned()).or_insert_with(|| fresh.to_owned()).clone())
     }
 
     async fn forget_attempts(&self, bucket: i64) -> Result<()> {

@@ -97,6 +97,11 @@ const LIST_ADDRESSES: Statement = Statement {
 };
 const DELETE_ADDRESS: Statement =
     Statement { name: "delete_address", text: "DELETE FROM account_address WHERE account_id = ? AND network = ?" };
+const INSERT_KEY: Statement = Statement {
+    name: "insert_server_key",
+    text: "INSERT {ignore} INTO server_key (name, secret, created_at_ms) VALUES (?, ?, ?) {or_ignore}",
+};
+const READ_KEY: Statement = Statement { name: "read_server_key", text: "SELECT secret FROM server_key WHERE name = ?" };
 
 #[async_trait]
 impl SignIns for SqlStore {
@@ -193,6 +198,16 @@ impl SignIns for SqlStore {
             };
             Ok(Attempt::Blocked(since + window))
         })
+    }
+
+    async fn server_key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String> {
+        let read = || Query::new(&READ_KEY).text(name);
+        if let Some(row) = self.row(read()).await? {
+            return Reader::new(&row, "server_key").text("secret");
+        }
+        self.execute(Query::new(&INSERT_KEY).text(name).text(fresh).at(now)).await?;
+        let row = self.row(read()).await?;
+        row.map_or_else(|| Ok(fresh.to_owned()), |row| Reader::new(&row, "server_key").text("secret"))
     }
 
     async fn forget_attempts(&self, bucket: i64) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Signing in through an OIDC provider: there, and back.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -28,7 +29,7 @@ pub(super) async fn leave(State(web): State<Web>, uri: Uri) -> Result<Response, 
     reader.finish()?;
     let oidc = provider(&web)?;
     let next = next.as_deref().and_then(own_path).unwrap_or("/");
-    let departure = oidc.begin(next, web.engine.now()).await.map_err(|error| away(&error))?;
+    let departure = oidc.begin(web.engine.store(), next, web.engine.now()).await.map_err(|error| away(&error))?;
     let location = HeaderValue::from_str(&departure.url)
         .map_err(|_| away(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
     let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
@@ -45,9 +46,13 @@ pub(super) async fn come_back(
 ) -> Result<Response, Problem> {
     let oidc = provider(&web)?;
     let is_tls = oidc.config().is_tls();
+    // Before anything is done for it: the provider is asked by then.
+    if let Attempt::Blocked(until) = count_arrival(&web, &stranger).await? {
+        return Err(blocked(until, web.engine.now()));
+    }
     // Whatever comes of it, the cookie has had its use.
     let spent = cookies::set_flight("", Duration::ZERO, is_tls);
-    match arrive(&web, oidc, cookies::flight(&headers, is_tls), &answer(&uri)).await {
+    match arrive(&web, oidc, (cookies::flight(&headers, is_tls), stranger.address()), &answer(&uri)).await {
         Ok((identity, arrival, next)) => {
             write(&web, &stranger, oidc, &identity, &arrival).await?;
             let account = arrival.settle(web.engine.store()).await.map_err(|error| away(&error))?;
@@ -67,13 +72,17 @@ pub(super) async fn come_back(
 async fn arrive(
     web: &Web,
     oidc: &Oidc,
-    cookie: Option<&str>,
+    browser: (Option<&str>, Option<IpAddr>),
     answer: &Answer,
 ) -> Result<(Identity, Arrival, String), OidcError> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    let (identity, next) = oidc.finish(store, cookie, answer, now).await?;
+    let (identity, next) = oidc.finish(store, browser, answer, now).await?;
     let arrival = oidc.account(store, &identity, web.engine.new_id(), now).await?;
     Ok((identity, arrival, next))
+}
+
+async fn count_arrival(web: &Web, stranger: &Stranger) -> Result<Attempt, Problem> {
+    Ok(sign_in::count_arrival(web.engine.store(), stranger.address(), web.engine.now()).await?)
 }
 
 fn provider(web: &Web) -> Result<&Oidc, Problem> {

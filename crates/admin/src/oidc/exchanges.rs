@@ -1,0 +1,72 @@
+//! How many codes the provider is asked about at the same time: in all, and from one address, so that one address cannot take
+//! all of them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::sign_in::network;
+
+/// How many there are in all.
+const COUNT_MAX: usize = 16;
+/// How many of them one address may have.
+const COUNT_PER_ADDRESS_MAX: usize = 4;
+
+/// Those under way, by the network that they come from.
+#[derive(Debug, Default)]
+pub(super) struct Exchanges(Mutex<BTreeMap<String, usize>>);
+
+/// One that is under way until this is dropped.
+#[derive(Debug)]
+pub(super) struct Exchange<'a> {
+    all: &'a Exchanges,
+    network: String,
+}
+
+impl Exchanges {
+    /// Begins one, unless there are too many.
+    pub(super) fn begin(&self, from: Option<IpAddr>) -> Option<Exchange<'_>> {
+        let network = from.map(network).unwrap_or_default();
+        let mut counts = self.counts();
+        let own = counts.get(&network).copied().unwrap_or_default();
+        if own >= COUNT_PER_ADDRESS_MAX || counts.values().sum::<usize>() >= COUNT_MAX {
+            return None;
+        }
+        counts.insert(network.clone(), own + 1);
+        drop(counts);
+        Some(Exchange { all: self, network })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Exchange<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.all.counts();
+        match counts.get_mut(&self.network) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(counts.remove(&self.network)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_does_not_take_them_all() {
+        let exchanges = Exchanges::default();
+        let from = |address: &str| exchanges.begin(Some(address.parse().unwrap()));
+        let mut held: Vec<_> = (0..COUNT_PER_ADDRESS_MAX).map(|_| from("192.0.2.1").unwrap()).collect();
+        assert!(from("192.0.2.1").is_none() && from("::ffff:192.0.2.1").is_none());
+        held.extend((0..COUNT_MAX - COUNT_PER_ADDRESS_MAX).map(|n| from(&format!("198.51.100.{n}")).unwrap()));
+        assert!(from("203.0.113.1").is_none(), "there are so many in all");
+        held.remove(0);
+        assert!(from("192.0.2.1").is_some());
+        held.clear();
+        assert!(exchanges.counts().is_empty(), "nothing is kept of those that ended");
+    }
+}
