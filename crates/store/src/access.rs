@@ -12,7 +12,7 @@ pub(crate) use self::audit::kept;
 pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, UNANSWERED, Verdict};
 pub use self::sessions::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
 pub(crate) use self::tokens::earlier;
-pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, Tokens};
+pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens};
 use crate::Result;
 
 /// What is kept of a password: a PHC string.

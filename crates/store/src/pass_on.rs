@@ -96,6 +96,8 @@ macro_rules! pass_on {
                 fn token(hash: &str) -> Option<TokenRecord>;
                 fn token_by_id(id: TokenId) -> Option<TokenRecord>;
                 fn tokens(query: &TokenQuery) -> Vec<TokenRecord>;
+                fn living_tokens(owner: AccountId, now: Timestamp) -> u64;
+                fn forget_tokens(before: Timestamp, limit: u32) -> u64;
                 fn touch_token(id: TokenId, now: Timestamp) -> ();
                 fn revoke_token(id: TokenId, now: Timestamp) -> bool;
                 fn rotate_token(old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> bool;

@@ -69,6 +69,7 @@ codes! {
     RunFinished = "run_finished", 409, "The run is over already";
     CalendarUsed = "calendar_used", 409, "The calendar is in use";
     TooManyCalendars = "too_many_calendars", 409, "The namespace has as many calendars as it can";
+    TooManyTokens = "too_many_tokens", 409, "The account has as many tokens as it may have";
     ShardOfBroadcast = "shard_of_broadcast", 409, "The run is one shard of a broadcast";
     KeyInFlight = "key_in_flight", 409, "The same call is being made";
     LinkSpent = "link_spent", 410, "The sign-in link was used or has expired";

@@ -33,6 +33,8 @@ const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For how long the same call with a key gets the same answer.
 const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// How long a token is shown that has ended.
+const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// A server that was off asks the executors that it knows about the runs of back then before it forgets them. Nodes that
 /// are forgotten own nothing: they need not wait for it.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
@@ -41,6 +43,7 @@ const PURGE: &str = "purge";
 const LOGS: &str = "remove_logs";
 const STATS: &str = "roll_up";
 const CALLS: &str = "forget_calls";
+const TOKENS: &str = "forget_tokens";
 const EXECUTORS: &str = "forget_executors";
 const NODES: &str = "forget_nodes";
 
@@ -97,6 +100,9 @@ impl HousekeepingLoop {
         }
         if self.shared.store.begin_pass(CALLS, PERIOD_MAX).await? {
             self.forget_calls(stop).await?;
+        }
+        if self.shared.store.begin_pass(TOKENS, PERIOD_MAX).await? {
+            self.forget_tokens(stop).await?;
         }
         if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(EXECUTORS, PERIOD_MAX).await? {
             self.forget_executors(stop).await?;
@@ -166,6 +172,18 @@ impl HousekeepingLoop {
         while !stop.is_cancelled() {
             let began = Instant::now();
             if self.shared.store.forget_calls(before, BATCH_MAX).await? == 0 {
+                break;
+            }
+            pause(began.elapsed(), stop).await;
+        }
+        Ok(())
+    }
+
+    async fn forget_tokens(&self, stop: &CancellationToken) -> Result<(), StoreError> {
+        let before = self.shared.clock.now() - DEAD_TOKENS_KEPT;
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            if self.shared.store.forget_tokens(before, BATCH_MAX).await? == 0 {
                 break;
             }
             pause(began.elapsed(), stop).await;

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::access::Grant;
-use rondel_core::{AccountId, NamespaceId, Timestamp, TokenId};
+use rondel_core::{AccountId, AppId, NamespaceId, Timestamp, TokenId};
 
 use crate::Result;
 
@@ -80,10 +80,36 @@ pub(crate) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Time
 pub struct TokenQuery {
     /// Only this account's.
     pub owner: Option<AccountId>,
+    /// Only those in this scope.
+    pub scope: Option<TokenScope>,
     /// Only tokens older than this one.
     pub after: Option<TokenId>,
     /// At most so many.
     pub limit: u32,
+}
+
+/// Which tokens a caller may have a say in. Those that are found may still have roles elsewhere too.
+#[derive(Clone, Debug, Default)]
+pub struct TokenScope {
+    /// All of this account.
+    pub account: Option<AccountId>,
+    /// Those of executors with a role for the whole of one of these namespaces.
+    pub namespaces: Vec<NamespaceId>,
+    /// Those of executors with a role for one of these apps.
+    pub apps: Vec<AppId>,
+}
+
+impl TokenScope {
+    /// Whether a token is in it.
+    pub(crate) fn has(&self, token: &TokenRecord) -> bool {
+        let holds = |grant: &Grant| match (grant.app, grant.namespace) {
+            (Some(app), _) => self.apps.contains(&app),
+            (None, Some(namespace)) => self.namespaces.contains(&namespace),
+            (None, None) => false,
+        };
+        let is_own = self.account.is_some() && token.owner == self.account;
+        is_own || (token.kind == TokenKind::Executor && token.grants.iter().any(holds))
+    }
 }
 
 /// API tokens.
@@ -101,6 +127,12 @@ pub trait Tokens {
 
     /// A page of tokens.
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
+
+    /// How many tokens of an account work.
+    async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64>;
+
+    /// Removes tokens that ended before `before`, with all that belongs to them; how many, about `limit` at most.
+    async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// Notes that it is used.
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()>;

@@ -9,7 +9,7 @@ use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
     Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, Kept, LinkPurpose, Means, PasswordHash,
-    SignInLink, TokenKind, TokenQuery, TokenRecord, UNANSWERED, Verdict, WebSession,
+    SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED, Verdict, WebSession,
 };
 use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
 use crate::ledger::RunQuery;
@@ -257,6 +257,46 @@ pub async fn a_link_is_used_once(store: &dyn Store) {
     assert_eq!(store.take_link(&long.hash).await.unwrap(), None);
 }
 
+/// Those of an account that work, those within a scope, and none that ended long ago.
+pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let (owner, app, namespace) = (AccountId::new(next_id()), AppId::new(next_id()), NamespaceId::new(next_id()));
+    let make = async |kind, owner, grant: Grant, expires_at| {
+        let record = TokenRecord { grants: vec![grant], expires_at, ..token(kind, owner, now) };
+        store.add_token(&record).await.unwrap();
+        record.id
+    };
+    let at = |namespace, app| Grant { role: Role::Executor, namespace: Some(namespace), app };
+    let viewer = Grant::everywhere(Role::Viewer);
+    let long_ago = now.saturating_sub(MINUTE * 10_000);
+    let living = make(TokenKind::Api, Some(owner), viewer, None).await;
+    let dead = make(TokenKind::Api, Some(owner), viewer, Some(long_ago.saturating_sub(MINUTE))).await;
+    let revoked = make(TokenKind::Api, Some(owner), viewer, None).await;
+    store.revoke_token(revoked, long_ago).await.unwrap();
+    let of_app = make(TokenKind::Executor, None, at(DEFAULT, Some(app)), None).await;
+    let of_namespace = make(TokenKind::Executor, None, at(namespace, None), None).await;
+    make(TokenKind::Executor, None, at(DEFAULT, Some(AppId::new(next_id()))), None).await;
+    make(TokenKind::Api, None, at(DEFAULT, Some(app)), None).await;
+    assert_eq!(store.living_tokens(owner, now).await.unwrap(), 1);
+
+    let found = async |account, namespaces: &[NamespaceId], apps: &[AppId]| {
+        let scope = Some(TokenScope { account, namespaces: namespaces.to_vec(), apps: apps.to_vec() });
+        let query = TokenQuery { scope, limit: 100, ..TokenQuery::default() };
+        store.tokens(&query).await.unwrap().into_iter().map(|token| token.id).collect::<Vec<_>>()
+    };
+    assert_eq!(found(None, &[namespace], &[app]).await, [of_namespace, of_app]);
+    assert_eq!(found(Some(owner), &[], &[app]).await, [of_app, revoked, dead, living]);
+    assert_eq!(found(None, &[], &[]).await, []);
+
+    store.forget_tokens(long_ago, 100).await.unwrap();
+    assert!(store.token_by_id(dead).await.unwrap().is_none());
+    for id in [living, revoked, of_app] {
+        assert!(!store.token_by_id(id).await.unwrap().unwrap().grants.is_empty(), "{id}");
+    }
+    store.forget_tokens(long_ago + MINUTE, 100).await.unwrap();
+    assert_eq!(found(Some(owner), &[], &[]).await, [living]);
+}
+
 /// All servers get the key of the one that was first.
 pub async fn servers_share_a_key(store: &dyn Store) {
     let (now, word) = (store.now().await.unwrap(), name("key"));
@@ -320,7 +360,7 @@ pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     let own = TokenQuery { owner: Some(owner), limit: 5, ..TokenQuery::default() };
     assert_eq!(store.tokens(&own).await.unwrap(), std::slice::from_ref(&used));
     assert_eq!(store.tokens(&TokenQuery { after: Some(used.id), ..own }).await.unwrap(), []);
-    let next = TokenQuery { after: Some(used.id), limit: 1, owner: None };
+    let next = TokenQuery { after: Some(used.id), limit: 1, ..TokenQuery::default() };
     assert_eq!(store.tokens(&next).await.unwrap(), [executor]);
 }
 

@@ -91,6 +91,7 @@ macro_rules! for_each_conformance_check {
             attempts_are_counted_and_bounded,
             addresses_of_an_account_are_remembered,
             servers_share_a_key,
+            tokens_are_counted_found_by_place_and_forgotten,
             tokens_are_found_by_their_hash,
             a_token_is_replaced_with_an_overlap,
             what_a_token_made_ends_with_it,

@@ -331,9 +331,26 @@ impl Tokens for MemStore {
         let state = self.state();
         let wanted = |token: &&TokenRecord| {
             query.owner.is_none_or(|owner| token.owner == Some(owner))
+                && query.scope.as_ref().is_none_or(|scope| scope.has(token))
                 && query.after.is_none_or(|after| token.id < after)
         };
         Ok(state.access.tokens.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+    }
+
+    async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
+        let state = self.state();
+        let living = state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_good(now));
+        Ok(u64::try_from(living.count()).unwrap_or(u64::MAX))
+    }
+
+    async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let access = &mut self.state().access;
+        let is_dead = |token: &&TokenRecord| token.revoked_at.or(token.expires_at).is_some_and(|end| end < before);
+        let dead: Vec<TokenId> =
+            access.tokens.values().filter(is_dead).map(|token| token.id).take(size(limit)).collect();
+        access.tokens.retain(|id, _| !dead.contains(id));
+        access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead.contains(&token)));
+        Ok(u64::try_from(dead.len()).unwrap_or(u64::MAX))
     }
 
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()> {

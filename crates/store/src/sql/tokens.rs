@@ -5,10 +5,10 @@ use rondel_core::{AccountId, NamespaceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
 use super::accounts::Subject;
-use super::query::{Query, Reader, Statement};
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::Result;
-use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier};
+use crate::access::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens, earlier};
 use crate::settle::clean_name;
 
 macro_rules! select_token {
@@ -28,6 +28,33 @@ const LIST_TOKENS: Statement =
     Statement { name: "list_tokens", text: select_token!("WHERE id < ? ORDER BY id DESC LIMIT ?") };
 pub(super) const LIST_TOKENS_OF: Statement =
     Statement { name: "list_tokens_of", text: select_token!("WHERE owner_id = ? AND id < ? ORDER BY id DESC LIMIT ?") };
+/// A role for an app is found by the app, one for a whole namespace by the namespace.
+const LIST_TOKENS_IN: Statement = Statement {
+    name: "list_tokens_in",
+    text: select_token!(
+        "WHERE id < ? AND (owner_id = ? OR (kind = 'executor' AND EXISTS (SELECT 1 FROM role_grant \
+         WHERE subject_kind = 'token' AND subject_id = api_token.id \
+         AND COALESCE(NULLIF(app_id, 0), namespace_id) {in_list}))) ORDER BY id DESC LIMIT ?"
+    ),
+};
+const COUNT_LIVING: Statement = Statement {
+    name: "count_living_tokens",
+    text: "SELECT COUNT(*) FROM api_token WHERE owner_id = ? AND revoked_at_ms IS NULL \
+           AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
+};
+const READ_DEAD: Statement = Statement {
+    name: "read_dead_tokens",
+    text: "SELECT id FROM api_token WHERE revoked_at_ms < ? OR expires_at_ms < ? ORDER BY id LIMIT ?",
+};
+const DELETE_DEAD: [Statement; 4] = [
+    Statement {
+        name: "delete_dead_grants",
+        text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
+    },
+    Statement { name: "delete_dead_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
+    Statement { name: "delete_dead_links", text: "DELETE FROM sign_in_link WHERE token_id {in_list}" },
+    Statement { name: "delete_dead_tokens", text: "DELETE FROM api_token WHERE id {in_list}" },
+];
 const INSERT_TOKEN: Statement = Statement {
     name: "insert_token",
     text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, declares, \
@@ -59,10 +86,14 @@ impl Tokens for SqlStore {
 
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
         let after = query.after.map_or(i64::MAX, TokenId::get);
-        let page = match query.owner {
-            None => Query::new(&LIST_TOKENS).int(after).int(query.limit.into()),
-            Some(owner) => Query::new(&LIST_TOKENS_OF).int(owner.get()).int(after).int(query.limit.into()),
+        let page = match (query.owner, query.scope.as_ref().and_then(places)) {
+            (Some(owner), _) => Query::new(&LIST_TOKENS_OF).int(owner.get()).int(after),
+            (None, None) => Query::new(&LIST_TOKENS).int(after),
+            (None, Some((account, places))) => {
+                Query::new(&LIST_TOKENS_IN).int(after).int(account).list(places.into_iter())
+            }
         };
+        let page = page.int(query.limit.into());
         let mut tokens = self.rows(page).await?.iter().map(token).collect::<Result<Vec<_>>>()?;
         let ids: Vec<i64> = tokens.iter().map(|token| token.id.get()).collect();
         let mut grants = self.grants(Subject::Token, &ids).await?;
@@ -70,6 +101,31 @@ impl Tokens for SqlStore {
             token.grants = grants.remove(&token.id.get()).unwrap_or_default();
         }
         Ok(tokens)
+    }
+
+    async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
+        let row = self.row(Query::new(&COUNT_LIVING).int(owner.get()).at(now)).await?;
+        let count = row.map(|row| Reader::new(&row, "api_token").int("count")).transpose()?;
+        Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default())
+    }
+
+    async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let mut dead = Vec::new();
+        for row in self.rows(Query::new(&READ_DEAD).at(before).at(before).int(limit.into())).await? {
+            dead.push(Reader::new(&row, "api_token").int("id")?);
+        }
+        if dead.is_empty() {
+            return Ok(0);
+        }
+        // One that ended never works again: nothing of it can change meanwhile.
+        transact!(self, "forget_tokens", |tx| {
+            let mut count = 0;
+            for statement in &DELETE_DEAD {
+                count = tx.execute(Query::new(statement).list(dead.iter().copied())).await?;
+            }
+            Ok(count)
+        })
     }
 
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()> {
@@ -93,6 +149,17 @@ impl Tokens for SqlStore {
             Ok(true)
         })
     }
+}
+
+/// The account of a scope, and its places by their ids, of which none is both a namespace and an app; nothing where there are
+/// too many for one statement.
+fn places(scope: &TokenScope) -> Option<(i64, Vec<i64>)> {
+    let account = scope.account.map_or(0, AccountId::get);
+    // No place has this id.
+    let mut places = vec![-1];
+    places.extend(scope.namespaces.iter().map(|namespace| namespace.get()));
+    places.extend(scope.apps.iter().map(|app| app.get()));
+    (places.len() <= CHUNK_MAX).then_some((account, places))
 }
 
 impl SqlStore {

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::token_descent::{self, Bounds};
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, token_room};
 use crate::access::{Caller, unauthenticated};
 use crate::app::Web;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
@@ -189,9 +189,10 @@ async fn page(
         return Ok((Vec::new(), false));
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), person.engine().store());
+    let scope = if owner.is_none() { token_room::scope(person).await? } else { None };
     let mut found = Vec::new();
     while found.len() <= limit {
-        let batch = store.tokens(&TokenQuery { owner, after, limit: BATCH }).await?;
+        let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
         let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
         after = batch.last().map(|last| last.id);
         found.extend(batch.into_iter().filter(|token| has_a_say(&person.caller, token)));
@@ -212,7 +213,7 @@ pub(crate) fn has_a_say(caller: &Caller, token: &TokenRecord) -> bool {
 /// The newest tokens of the caller's account, as far as it may see them.
 pub(crate) async fn own<Q>(person: &Person<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
     let Some(owner) = person.caller.account else { return Ok(Vec::new()) };
-    let query = TokenQuery { owner: Some(owner), limit, after: None };
+    let query = TokenQuery { owner: Some(owner), limit, ..TokenQuery::default() };
     let mut found = person.engine().store().tokens(&query).await?;
     found.retain(|token| has_a_say(&person.caller, token));
     Ok(found)
@@ -251,6 +252,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     let Bounds { minted_by, expires_at } = token_descent::of_new(person, expires_at, new.expires_in.is_some()).await?;
     let secret = Token::generate_for(kind);
     let owner = person.caller.account.filter(|_| kind == TokenKind::Api);
+    token_room::check(person, owner).await?;
     let namespace = namespace.or_else(|| only_namespace(&grants));
     let record = secret.record(engine.new_id(), kind, now);
     let (name, declares) = (new.name, new.declares);
@@ -369,6 +371,7 @@ pub(super) async fn rotate(
     let old = find(&person, &id).await?;
     let wanted = body.read()?;
     let overlap = overlap(wanted.overlap.as_deref())?;
+    token_room::check(&person, old.owner).await?;
     let engine = person.engine();
     let now = engine.now();
     let secret = Token::generate_for(old.kind);

@@ -255,7 +255,8 @@ impl Texts {
             | Code::VersionMismatch
             | Code::KeyInFlight
             | Code::KeyReused
-            | Code::TooManyCalendars => (self.problem_conflict, self.problem_conflict_hint),
+            | Code::TooManyCalendars
+            | Code::TooManyTokens => (self.problem_conflict, self.problem_conflict_hint),
             Code::CalendarUsed => (self.problem_used, self.problem_used_hint),
             Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),
             Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use rondel_admin::auth::Token;
+use rondel_core::access::{Grant, Role};
 use rondel_core::outcome::Outcome;
 use rondel_core::{JobSpec, RunId};
+use rondel_store::access::{TokenKind, TokenRecord};
 use rondel_store::catalog::Declared;
 use serde_json::{Value, json};
 
@@ -69,7 +72,7 @@ async fn users_of_a_calendar_are_those_that_the_caller_sees() {
     let rule = json!({"rule": {"weekdays": ["mon"]}});
     server.with_body("PUT", "/api/v1/calendars/cal", &rule).await.expect(201);
     let scoped = Scoped::new(&server, "viewer").await;
-    let used = json!({"schedule": {"cron": "0 0 1 * * ?"}, "calendar": {"name": "cal", "rule": "skip"}});
+    let used = json!({"schedule": {"cron": "0 0 1 * * ?"}, "calendar": {"name": "cal", "rule": "only"}});
     for (name, app) in [("a-theirs", "theirs"), ("b-mine", "mine"), ("c-theirs", "theirs"), ("d-mine", "mine")] {
         job(&server, name, app, used.clone()).await;
     }
@@ -186,4 +189,54 @@ async fn a_job_that_moved_leaves_its_past_behind() {
     assert_eq!(server.get("/api/v1/jobs/moving/versions").await.expect(200)["items"].as_array().unwrap().len(), 2);
     assert_eq!(server.get("/api/v1/runs?job=moving").await.expect(200)["items"].as_array().unwrap().len(), 2);
     assert!(server.get("/api/v1/jobs/moving/versions/diff").await.text().contains("secret"));
+}
+
+#[tokio::test]
+async fn an_account_has_a_bounded_number_of_tokens() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": [{"role": "viewer"}]})).await.expect(201);
+    let store = server.engine.store();
+    let owner = Some(store.account_by_name("ann").await.unwrap().unwrap().id);
+    let mut bearer = String::new();
+    for _ in 0..200 {
+        let token = Token::generate();
+        bearer = format!("Bearer {}", token.reveal());
+        let grants = vec![Grant::everywhere(Role::Viewer)];
+        let record = token.record(server.engine.new_id(), TokenKind::Api, server.engine.now());
+        store.add_token(&TokenRecord { name: "one".to_owned(), owner, grants, ..record }).await.unwrap();
+    }
+    let ask = async |method: &str, path: &str, body: Value| {
+        let request = Request::builder().method(method).uri(path).header("authorization", &bearer);
+        let request = request.header("content-type", "application/json");
+        server.send(request.body(Body::from(body.to_string())).unwrap()).await
+    };
+    let one = json!({"kind": "api", "name": "one more", "grants": [{"role": "viewer"}]});
+    assert_eq!(ask("POST", "/api/v1/tokens", one.clone()).await.expect(409)["code"], "too_many_tokens");
+    let list = ask("GET", "/api/v1/tokens?limit=200", Value::Null).await.expect(200);
+    let last = list["items"][199]["id"].as_str().unwrap().to_owned();
+    ask("POST", &format!("/api/v1/tokens/{last}/rotate"), json!({})).await.expect(409);
+    assert_eq!(server.with_body("POST", "/api/v1/tokens", one.clone()).await.status, 201, "others have room");
+    ask("DELETE", &format!("/api/v1/tokens/{last}"), Value::Null).await.expect(204);
+    ask("POST", "/api/v1/tokens", one).await.expect(201);
+}
+
+#[tokio::test]
+async fn all_tokens_are_those_within_reach() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "admin").await;
+    let make = async |name: &str, apps: &[&str]| {
+        let grant = |app: &&str| json!({"role": "executor", "namespace": "default", "app": app});
+        let grants: Vec<Value> = apps.iter().map(grant).collect();
+        let body = json!({"kind": "executor", "name": name, "grants": grants});
+        server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    };
+    for (name, apps) in [("own", &["mine"][..]), ("theirs", &["theirs"]), ("both", &["mine", "theirs"])] {
+        make(name, apps).await;
+    }
+    let list = scoped.get("/api/v1/tokens?all=true").await.expect(200);
+    let names: Vec<&str> =
+        list["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["own"]);
+    let all = server.get("/api/v1/tokens?all=true").await.expect(200);
+    assert_eq!(all["items"].as_array().unwrap().len(), 6);
 }

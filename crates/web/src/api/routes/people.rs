@@ -63,7 +63,7 @@ fn of_tokens() -> Routes {
                 "Of the API, which can do no more than whoever makes it; or of executors of some apps. It ends with the token that makes it.",
             )
             .json::<tokens::TokenJson>(201, "The token, with `token`, which is shown this once.")
-            .refuses(&[Code::NamespaceNotFound])
+            .refuses(&[Code::NamespaceNotFound, Code::TooManyTokens])
             .example(json!({"kind": "api", "name": "deploy", "grants": [{"role": "viewer"}], "expires_in": "30d"})),
         )
         .delete(
@@ -85,7 +85,7 @@ fn of_tokens() -> Routes {
                 "The old one works on for `overlap`, and no longer than it would have. What it made belongs to the new one.",
             )
             .json::<tokens::TokenJson>(201, "The new token, with `token`, which is shown this once.")
-            .refuses(&[Code::TokenOver])
+            .refuses(&[Code::TokenOver, Code::TooManyTokens])
             .example(json!({"overlap": "24h"})),
         )
 }
