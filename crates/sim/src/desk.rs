@@ -167,20 +167,18 @@ impl Desk {
         Answer::Accept
     }
 
-    /// Hands back what has been queued here for too long to begin.
+    /// Hands back what has been queued here for too long to begin, to the server that sent it, by the stream that it came on.
     pub(crate) fn hand_back_expired(&mut self, now: Instant) {
-        // What nobody is told of would be taken for lost on the way.
-        if self.links.is_empty() {
-            return;
-        }
-        let is_over = |held: &Held| held.since.is_none() && held.begin_until.is_some_and(|until| until <= now);
+        let is_over = |held: &Held| {
+            let is_linked = self.links.contains_key(&held.link);
+            is_linked && held.since.is_none() && held.begin_until.is_some_and(|until| until <= now)
+        };
         let over: Vec<Key> = self.held.iter().filter(|(_, held)| is_over(held)).map(|(key, _)| *key).collect();
         for key in over {
             self.queue.retain(|queued| *queued != key);
             let Some(held) = self.held.remove(&key) else { continue };
-            let link = self.links.get(&held.link).or_else(|| self.links.values().next());
             self.refused.insert(held.trigger.fence_n);
-            if let Some(link) = link {
+            if let Some(link) = self.links.get(&held.link) {
                 link.refuse(key, RefusedWhy::Full, held.trigger.fence_n);
             }
         }
@@ -266,6 +264,8 @@ impl Desk {
     pub(crate) fn fence(&mut self, fence: &v1::Fence) {
         let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
         *fenced = (*fenced).max(fence.node_epoch);
+        // Whoever has taken over what is queued here would not hear that it is handed back.
+        self.held.values_mut().for_each(|held| held.begin_until = None);
     }
 
     /// Says what is here of a node that is fenced.

@@ -102,13 +102,11 @@ impl Desk {
         Answer::Accept
     }
 
-    /// Hands back what has been queued here for too long to begin: the server says why it did not run.
+    /// Hands back what has been queued here for too long to begin: the server that sent it says why it did not run. Only that
+    /// server, by the stream that the run came on, knows whose it is.
     pub(crate) fn hand_back_expired(&mut self, now: Instant) {
-        // What nobody is told of would be taken for lost on the way.
-        if self.outbox.links().next().is_none() {
-            return;
-        }
-        for run in self.runs.take_expired(now) {
+        let links: Vec<u64> = self.outbox.links().map(|link| link.id).collect();
+        for run in self.runs.take_expired(now, |run| links.contains(&run.link())) {
             let refusal = Reply { fence_n: run.fencing_token().n, ..refusal(run.key(), RefusedWhy::Full) };
             self.outbox.reply(run.link(), refusal);
         }
@@ -228,6 +226,8 @@ impl Desk {
     pub(crate) fn fence(&mut self, fence: &Fence) {
         let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
         *fenced = (*fenced).max(fence.node_epoch);
+        // Whoever has taken over what is queued here would not hear that it is handed back.
+        self.runs.lift_limits();
     }
 
     /// Tells the server that fenced a node what is here: accepted runs, and results that nobody has answered for. All of

@@ -137,14 +137,19 @@ impl Runs {
         Some(held.run)
     }
 
-    /// Removes the runs that have been queued for too long to begin.
-    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<RunContext> {
+    /// Removes the runs of which `which` holds and that have been queued for too long to begin.
+    pub(crate) fn take_expired(&mut self, now: Instant, which: impl Fn(&RunContext) -> bool) -> Vec<RunContext> {
         let is_over = |key: &&RunKey| {
-            let held = self.held.get(key);
+            let held = self.held.get(key).filter(|held| which(&held.run));
             held.and_then(|held| held.begin_until).is_some_and(|until| until <= now)
         };
         let keys: Vec<RunKey> = self.queue.values().filter(is_over).copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// Lets the runs that are queued now begin however long they wait.
+    pub(crate) fn lift_limits(&mut self) {
+        self.held.values_mut().for_each(|held| held.begin_until = None);
     }
 
     /// Removes the runs that have not started and of which `which` holds.
@@ -239,8 +244,9 @@ mod tests {
         let soon = Some(now + Duration::from_secs(1));
         [(1, soon), (2, soon), (3, None)].into_iter().for_each(|(id, until)| runs.accept(run(id, 0), until));
         assert_eq!(ids(&runs.take_startable(now)), [1]);
-        assert!(runs.take_expired(now).is_empty());
-        assert_eq!(ids(&runs.take_expired(now + Duration::from_secs(1))), [2], "what runs goes on");
+        let later = now + Duration::from_secs(1);
+        assert!(runs.take_expired(now, |_| true).is_empty() && runs.take_expired(later, |_| false).is_empty());
+        assert_eq!(ids(&runs.take_expired(later, |_| true)), [2], "what runs goes on");
         runs.remove(RunKey::new(1, 1));
         assert_eq!(ids(&runs.take_startable(now)), [3]);
     }
