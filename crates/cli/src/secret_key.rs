@@ -26,6 +26,7 @@ pub(crate) fn read_or_make(config: &ServerConfig, births: &mut Births) -> Result
     if config.database.0.sqlite_path().is_none() {
         return Ok(None);
     }
+    births.folder(&config.data_dir)?;
     let path = config.data_dir.join(FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => parse(&path, &text).map(Some),

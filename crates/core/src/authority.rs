@@ -50,7 +50,7 @@ impl Actor<'_> {
             let own = Rights::new(self.rights.grants().to_vec());
             return !self.is_token || target.grants.iter().all(|grant| own.cover(grant));
         }
-        let is_of_executors = target.is_executor && !target.grants.is_empty();
+        let is_of_executors = target.is_executor && target.owner.is_none() && !target.grants.is_empty();
         self.rights.allow_somewhere(Permission::Cluster) || (is_of_executors && self.covers(target.grants))
     }
 

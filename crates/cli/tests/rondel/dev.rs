@@ -86,8 +86,8 @@ fn commands_do_what_they_say() {
     assert_eq!(created["overrides"], serde_json::json!(["/argv"]));
     assert_eq!(created["name"], "once");
     dev.command(&[&create[..], &[params]].concat()).refused(6, &["name"]);
-    dev.command(&["job", "create", "--name", "bad", "--app", "demo", "--handler", "shell", "--cron", "0 0 24 * * ?"])
-        .refused(2, &["/schedule/cron: ", "hour", "\"24\""]);
+    let bad = ["job", "create", "--name", "bad", "--app", "demo", "--handler", "shell", "--cron", "0 0 24 * * ?"];
+    dev.command(&[&bad[..], &["--params", params]].concat()).refused(2, &["/schedule/cron: ", "hour", "\"24\""]);
 
     let triggered = dev.command(&["job", "trigger", "once", "--wait", "-o", "name"]);
     assert_eq!(triggered.code, Some(0), "{}{}", triggered.stdout, triggered.stderr);

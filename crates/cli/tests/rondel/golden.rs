@@ -115,6 +115,8 @@ impl Stage {
         {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(folder.path().join("wrong.token"), private).unwrap();
         let data = folder.path().join("data");
         let database = format!("sqlite://{}", folder.path().join("golden.db").display());
         let mut server = Program::start(&[
