@@ -38,6 +38,7 @@ mod tidy;
 mod unruly;
 mod verdicts;
 mod webhook;
+mod why;
 
 /// The same story on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.
 macro_rules! on_each_database {

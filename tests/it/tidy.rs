@@ -6,6 +6,7 @@ mod compose;
 mod documents;
 mod failpoints;
 mod licences;
+mod reasons;
 mod security;
 mod sources;
 

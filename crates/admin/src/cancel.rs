@@ -1,5 +1,6 @@
 //! Requests to cancel: of a run, of a fire, of all that is open of a job.
 
+use rondel_core::outcome::CancelRequest;
 use rondel_core::{Run, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
@@ -27,10 +28,10 @@ impl Engine {
     /// # Errors
     /// The store's.
     pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
-        let asked = self.store().ask_cancel(run, by, self.now()).await?;
+        let asked = self.store().ask_cancel(run, CancelRequest::requested(by), self.now()).await?;
         if let CancelAsked::Noted(run) = &asked {
             let shards: Vec<RunId> = self.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
-            self.store().ask_cancels(&shards, by, self.now()).await?;
+            self.store().ask_cancels(&shards, CancelRequest::requested(by), self.now()).await?;
             self.poke_cancels(run);
         }
         Ok(asked)
@@ -51,7 +52,7 @@ impl Engine {
         for _ in 0..BATCH_COUNT_MAX {
             let open = self.store().open_runs(record.id, fire_at, BATCH).await?;
             let ids: Vec<RunId> = open.iter().map(|run| run.id).collect();
-            self.store().ask_cancels(&ids, by, self.now()).await?;
+            self.store().ask_cancels(&ids, CancelRequest::requested(by), self.now()).await?;
             let whole = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
             cancelled.asked += u64::try_from(open.iter().filter(whole).count()).unwrap_or(0);
             if let Some(run) = open.first() {

@@ -1,9 +1,10 @@
 //! What became of a job's fires: the facts for the account are read here, the account is computed in `core`.
 
-use rondel_core::fires::{self, Account, Definition, Facts, Range, Why};
-use rondel_core::{Run, Timestamp};
+use rondel_core::fires::{self, About, Account, Definition, Facts, Range, Why};
+use rondel_core::{Run, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, VersionRecord};
+use rondel_store::ledger::RunQuery;
 
 use crate::engine::Engine;
 
@@ -11,6 +12,10 @@ use crate::engine::Engine;
 const VERSION_COUNT_MAX: u32 = 50;
 /// How far around an instant the definitions are read that tell of the fires next to it.
 const AROUND: std::time::Duration = fires::RANGE_MAX;
+
+/// Among so many newest runs the last one is looked for: some may be claimed ahead of their instants, or be shards.
+const NEWEST_COUNT: u32 = 100;
+const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
 /// What an account is computed from.
 struct Read {
@@ -32,6 +37,29 @@ impl Read {
             now: self.now,
             kept_from: self.kept_from,
         }
+    }
+}
+
+/// What is told of a job without an instant.
+enum Answer {
+    Told(Why),
+    At(Timestamp, About),
+}
+
+fn answer_now(read: &Read, is_open: bool) -> Answer {
+    let facts = read.facts();
+    let told = |run: &Run, about| Answer::Told(fires::why_run(&facts, run).about(about, &facts));
+    if let Some(run) = read.rows.first().filter(|_| is_open) {
+        return told(run, About::OpenRun);
+    }
+    let (before, after) = fires::nearest(&facts);
+    match (read.rows.first(), before, after) {
+        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => told(run, About::LastFire),
+        // A run that was asked for is none of the account's.
+        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => told(run, About::LastFire),
+        (_, Some(at), _) => Answer::At(at, About::LastFire),
+        (_, None, Some(at)) => Answer::At(at, About::NextFire),
+        (_, None, None) => Answer::Told(fires::why_never(&facts)),
     }
 }
 
@@ -77,6 +105,47 @@ impl Engine {
         let rows = self.store().planned_rows(record.id, at, at, 2).await?;
         let read = self.read(record, versions, rows);
         Ok(self.compute(move || fires::why(&read.facts(), at)).await)
+    }
+
+    /// Why a job stands where it stands: about its newest run that is due and open; else about its last fire, or its last run
+    /// where that is later; else about its next fire.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn why_now(&self, record: &JobRecord) -> Result<Why, StoreError> {
+        let now = self.now();
+        let open = self.newest_run(record, &OPEN, now).await?;
+        let last = match open {
+            Some(_) => None,
+            None => self.newest_run(record, &[], now).await?,
+        };
+        let about_run = open.is_some();
+        let versions = self.versions(record, now - AROUND, now + AROUND).await?;
+        let read = self.read(record, versions, open.into_iter().chain(last).collect());
+        let (answer, read) = self.compute(move || (answer_now(&read, about_run), read)).await;
+        match answer {
+            Answer::Told(why) => Ok(why),
+            // The account of an instant needs the rows of that.
+            Answer::At(at, about) => {
+                let rows = self.store().planned_rows(record.id, at, at, 2).await?;
+                let read = Read { rows, ..read };
+                Ok(self.compute(move || fires::why(&read.facts(), at).about(about, &read.facts())).await)
+            }
+        }
+    }
+
+    /// The newest run of a job, by its planned instant, that is due; no shards.
+    async fn newest_run(
+        &self,
+        record: &JobRecord,
+        statuses: &[RunStatus],
+        now: Timestamp,
+    ) -> Result<Option<Run>, StoreError> {
+        let statuses = statuses.to_vec();
+        let query = RunQuery { job: Some(record.id), statuses, limit: NEWEST_COUNT, ..RunQuery::default() };
+        let runs = self.store().list_runs(record.namespace, &query).await?;
+        let is_whole = |run: &Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
+        Ok(runs.into_iter().find(|run| run.fire_at <= now && is_whole(run)))
     }
 
     async fn versions(

@@ -179,6 +179,7 @@ fn finish(run: &Run) -> Finish {
         message: None,
         result: None,
         trace: None,
+        detail: None,
         jitter: 0.5,
         owner: None,
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::spec::JobSpec;
 
 /// The fields in the order in which they are written.
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 23] = [
     "name",
     "app",
     "handler",
@@ -28,6 +28,7 @@ const ORDER: [&str; 22] = [
     "queue_timeout",
     "retry",
     "over",
+    "notify",
     "enabled",
 ];
 
@@ -94,7 +95,7 @@ mod tests {
             "route": "first", "select": {"labels": ["ssd"]}, "misfire": {"policy": "once", "max": 3},
             "overlap": {"policy": "allow"}, "concurrency": {"key": "k", "max": 2}, "rate": {"max": 1, "per": "1s"},
             "priority": 7, "delivery": "at_most_once", "timeout": "1m", "queue_timeout": "2m",
-            "retry": {"max": 2}, "over": "children", "enabled": false,
+            "retry": {"max": 2}, "over": "children", "notify": {"skipped": ["overlap"]}, "enabled": false,
         });
         let spec: JobSpec = serde_json::from_value(whole.clone()).unwrap();
         let document = spec.document();

@@ -9,8 +9,8 @@ use crate::outcome::AfterPolicy;
 use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::spec::{
-    CalendarRule, ConcurrencySpec, Delivery, FieldError, JobSpec, MisfirePolicy, MisfireSpec, Over, OverlapPolicy,
-    OverlapSpec, RateSpec, Route, ScheduleSpec,
+    CalendarRule, ConcurrencySpec, Delivery, FieldError, JobSpec, MisfirePolicy, MisfireSpec, NotifySpec, Over,
+    OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec,
 };
 use crate::timetable::{Applied, Timetable};
 
@@ -285,6 +285,13 @@ fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     if spec.misfire.policy == MisfirePolicy::All && !(1..=MISFIRE_MAX).contains(&spec.misfire.max) {
         let message = format!("{} fires; 1 to {MISFIRE_MAX} can be made up for", spec.misfire.max);
         errors.push(FieldError::new("/misfire/max", message));
+    }
+    for (index, reason) in spec.notify.skipped.iter().enumerate() {
+        if !NotifySpec::SKIPPED_ALL.contains(reason) {
+            let known: Vec<&str> = NotifySpec::SKIPPED_ALL.iter().map(|reason| reason.as_str()).collect();
+            let message = format!("{reason} is not reported; choose among {}", known.join(", "));
+            errors.push(FieldError::new(format!("/notify/skipped/{index}"), message));
+        }
     }
 }
 

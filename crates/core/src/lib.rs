@@ -13,6 +13,7 @@
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
+//! - [`reason`] says why a run stands where it stands, in codes with parameters and in words;
 //! - [`run`] is the row of the ledger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words.
 
 pub mod access;
@@ -38,6 +39,7 @@ pub mod outgoing;
 pub mod overrides;
 pub mod plan;
 pub mod preview;
+pub mod reason;
 pub mod route;
 pub mod run;
 pub mod schedule;
@@ -58,7 +60,8 @@ pub use id::{
     TokenId,
 };
 pub use job::Job;
-pub use run::{Reason, Run, RunStatus, Trigger};
+pub use reason::Reason;
+pub use run::{Run, RunStatus, Trigger};
 pub use spec::{FieldError, JobSpec, Route};
 pub use time::{TimeError, Timestamp};
 pub use trace_parent::TraceParent;

@@ -13,13 +13,25 @@ pub const LOST_RETRY_MAX: i32 = 3;
 /// lost before each of them.
 const UNRECEIVED_ATTEMPT_MAX: i32 = 1_000;
 
-/// Who asks to cancel a run in whose place a later one of its job comes.
-pub const LATER_RUN: &str = "a later run of the job";
+/// A request to cancel a run: who asks, and the reason of the verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CancelRequest<'a> {
+    /// The user, the token or the part of the server that asks, with the text of the request.
+    pub by: &'a str,
+    /// The reason of the verdict.
+    pub reason: Reason,
+}
 
-/// Why a run ends that this one asked to cancel.
-#[must_use]
-pub fn cancel_reason(by: &str) -> Reason {
-    if by == LATER_RUN { Reason::Covered } else { Reason::Requested }
+impl<'a> CancelRequest<'a> {
+    /// A later run of the job takes the run's place.
+    pub const LATER_RUN: CancelRequest<'static> =
+        CancelRequest { by: "a later run of the job", reason: Reason::Covered };
+
+    /// A user or a program asks.
+    #[must_use]
+    pub const fn requested(by: &'a str) -> Self {
+        Self { by, reason: Reason::Requested }
+    }
 }
 
 /// The message of the verdict of a run that this one asked to cancel.
@@ -228,7 +240,7 @@ mod tests {
         check_after(POLICY, asked, Outcome::Lost(Reason::ExecutorLost), cancelled);
         check_after(POLICY, asked, Outcome::Cancelled, cancelled);
         check_after(POLICY, FIRST, Outcome::Cancelled, cancelled);
-        let covered = Ended { cancel_asked: Some(cancel_reason(LATER_RUN)), ..FIRST };
+        let covered = Ended { cancel_asked: Some(CancelRequest::LATER_RUN.reason), ..FIRST };
         check_after(POLICY, covered, Outcome::Cancelled, verdict(RunStatus::Cancelled, Some(Reason::Covered)));
     }
 

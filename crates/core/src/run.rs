@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId};
+use crate::reason::Detail;
+pub use crate::reason::Reason;
 use crate::time::Timestamp;
 
 macro_rules! words {
@@ -109,46 +111,6 @@ words! {
     }
 }
 
-words! {
-    /// Why a run stands where it stands, where the status alone does not say it.
-    Reason {
-        /// The fire was missed (outage, pause of the node) and the job's policy passes it over.
-        Misfire = "misfire",
-        /// The overlap policy passed it over.
-        Overlap = "overlap",
-        /// A calendar removed it.
-        Calendar = "calendar",
-        /// The job was paused.
-        Paused = "paused",
-        /// The job was changed and its new definition does not fire at this instant.
-        Changed = "changed",
-        /// The job was deleted.
-        Deleted = "deleted",
-        /// Nobody was online to run it until the queue timeout.
-        NoExecutor = "no_executor",
-        /// Every fit executor was busy until the queue timeout.
-        Expired = "expired",
-        /// The attempt before failed, and the job's retry policy gave another.
-        Retry = "retry",
-        /// The executor was lost with the attempt before.
-        ExecutorLost = "executor_lost",
-        /// The trigger never reached the executor, or the executor never knew of it.
-        NotReceived = "not_received",
-        /// The executors refused it.
-        Refused = "refused",
-        /// Somebody asked for it.
-        Requested = "requested",
-        /// A job that it follows from did not end as its definition wants.
-        Parent = "parent",
-        /// A later run of the job took its place.
-        Covered = "covered",
-        /// The handler itself passed it over.
-        Handler = "handler",
-        /// Its app, or its node, is stopped.
-        Stopped = "stopped",
-    }
-}
-
 /// The shard of the row that stands for a whole broadcast: it counts its shards and is never sent itself.
 pub const BROADCAST: i32 = -1;
 
@@ -179,6 +141,8 @@ pub struct Run {
     pub status: RunStatus,
     /// Why it stands there.
     pub reason: Option<Reason>,
+    /// The parameters of the reason, and what the run waits or waited for.
+    pub detail: Option<Box<Detail>>,
     /// Counts from 1.
     pub attempt: i32,
     /// When it may start: `fire_at`, or later by jitter, backoff or queueing.
@@ -215,6 +179,8 @@ pub struct Run {
     pub trace: Option<String>,
     /// Somebody asked to cancel it: who.
     pub cancel_by: Option<String>,
+    /// The reason of its verdict when it ends by that request.
+    pub cancel_reason: Option<Reason>,
     /// For a row that stands for a span of skipped fires: the last of them …
     pub span_end_at: Option<Timestamp>,
     /// … and how many they are.
@@ -263,6 +229,7 @@ impl Run {
             trigger,
             status: RunStatus::Pending,
             reason: None,
+            detail: None,
             attempt: 1,
             due_at: fire_at,
             node: owner.0,
@@ -281,6 +248,7 @@ impl Run {
             parent: None,
             trace: None,
             cancel_by: None,
+            cancel_reason: None,
             span_end_at: None,
             span_count: 1,
         }
@@ -290,6 +258,12 @@ impl Run {
     #[must_use]
     pub fn for_all_shards(self) -> Self {
         Self { shard_index: BROADCAST, shard_total: None, ..self }
+    }
+
+    /// Why it ends by the request to cancel it; `None` where there is no request.
+    #[must_use]
+    pub fn cancel_asked(&self) -> Option<Reason> {
+        self.cancel_by.as_ref().map(|_| self.cancel_reason.unwrap_or(Reason::Requested))
     }
 
     /// Whether its own work is done and it is over only with the runs that follow from it: nobody has it in hand.
@@ -314,6 +288,8 @@ pub struct Attempt {
     pub status: RunStatus,
     /// Why the next one exists.
     pub reason: Option<Reason>,
+    /// The parameters of that reason.
+    pub detail: Option<Box<Detail>>,
     /// Who had it.
     pub executor: Option<String>,
     /// Incarnation of that executor.

@@ -1,6 +1,7 @@
 //! Which executors of an app may get a job's runs: conditions on their labels and names.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::name;
 use crate::spec::{FieldError, SelectSpec};
@@ -63,10 +64,41 @@ impl Select {
             && self.labels.iter().all(|condition| condition.holds(labels))
     }
 
+    /// The condition that keeps an executor from getting the job's runs.
+    #[must_use]
+    pub fn unmet(&self, executor: &str, labels: &BTreeMap<String, String>) -> Option<Unmet> {
+        if !self.executors.is_empty() && !self.executors.iter().any(|name| name == executor) {
+            return Some(Unmet::Name);
+        }
+        let unmet = self.labels.iter().find(|condition| !condition.holds(labels))?;
+        Some(Unmet::Label(unmet.to_string()))
+    }
+
     /// Whether any executor may.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.labels.is_empty() && self.executors.is_empty()
+    }
+}
+
+/// Why an executor may not get a job's runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmet {
+    /// The job selects executors by name, and not this one.
+    Name,
+    /// This condition on labels is not met, as the job writes it.
+    Label(String),
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.key;
+        match &self.test {
+            Test::Is(value) => write!(f, "{key}={value}"),
+            Test::IsNot(value) => write!(f, "{key}!={value}"),
+            Test::Has => f.write_str(key),
+            Test::HasNot => write!(f, "!{key}"),
+        }
     }
 }
 
@@ -110,6 +142,7 @@ mod tests {
         let select = Select::compile(&SelectSpec { labels: owned(labels), executors: owned(executors) }, &mut errors);
         assert_eq!(errors, []);
         let has = BTreeMap::from([("zone".to_owned(), "eu".to_owned()), ("ssd".to_owned(), String::new())]);
+        assert_eq!(select.admits(name, &has), select.unmet(name, &has).is_none());
         select.admits(name, &has)
     }
 

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::policies::{
-    ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, Over, OverlapPolicy, OverlapScope, OverlapSpec,
-    RateSpec, RetrySpec, Route, SelectSpec,
+    ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, Over, OverlapPolicy, OverlapScope,
+    OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
 };
 pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
@@ -110,6 +110,9 @@ pub struct JobSpec {
     /// When a run counts as over: with its own end, or when the runs that follow from it are over too.
     #[serde(default)]
     pub over: Over,
+    /// Which verdicts are reported to the failure webhook, beside failures.
+    #[serde(default, skip_serializing_if = "NotifySpec::is_default")]
+    pub notify: NotifySpec,
     /// Whether its schedule fires; it can be triggered by hand either way.
     #[serde(default = "enabled")]
     pub enabled: bool,

@@ -37,6 +37,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "mark",
     "move_jobs",
     "note_running",
+    "note_waits",
     "open_session",
     "purge",
     "put_failure_webhook",

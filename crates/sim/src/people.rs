@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rondel_admin::Engine;
 use rondel_admin::jobs::RunRequest;
+use rondel_core::outcome::CancelRequest;
 use rondel_core::{NamespaceId, Trigger};
 use rondel_store::catalog::JobRecord;
 use tokio::sync::oneshot;
@@ -65,7 +66,7 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
             let Ok(runs) = engine.store().open_runs(record.id, None, 3).await else { return };
             let ids: Vec<_> = runs.iter().map(|run| run.id).collect();
             world.say("cancels", record.id.get(), || format!("{name} {ids:?}"));
-            engine.store().ask_cancels(&ids, "somebody", engine.now()).await.ok();
+            engine.store().ask_cancels(&ids, CancelRequest::requested("somebody"), engine.now()).await.ok();
         }
         Wish::Switch => switch(world, engine, &record).await,
     }

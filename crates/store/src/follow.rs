@@ -7,7 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::graph::{Fire, Graph, Stand, Turn};
+use rondel_core::reason::Detail;
+use rondel_core::reason::words::because;
 use rondel_core::run::RunOf;
+use rondel_core::words::Lang;
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use serde_json::{Map, Value, json};
 
@@ -159,10 +162,10 @@ impl FireFacts<'_> {
                 let run = self.run(job, child, RunId::new(ids.next(now)), now);
                 let run = match turn {
                     Turn::Runs if child.spec.enabled => run,
-                    Turn::Runs => skipped(run, Reason::Paused, "the job is paused".to_owned(), now),
+                    Turn::Runs => skipped(run, Reason::Paused, Detail::default(), now),
                     Turn::Refused(parent) => {
-                        let message = self.refusal(parent, &fire, children);
-                        skipped(run, Reason::Parent, message, now)
+                        let detail = self.refusal(parent, &fire, children);
+                        skipped(run, Reason::Parent, detail, now)
                     }
                 };
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
@@ -181,13 +184,11 @@ impl FireFacts<'_> {
         stored.or_else(|| made.get(&job).map(|follower| follower.run.id))
     }
 
-    fn refusal(&self, parent: JobId, fire: &Fire<'_>, children: &BTreeMap<JobId, Child>) -> String {
+    fn refusal(&self, parent: JobId, fire: &Fire<'_>, children: &BTreeMap<JobId, Child>) -> Detail {
         let stored = self.members.get(&parent).map(|member| member.name.as_str());
-        let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str())).unwrap_or("a parent");
-        match fire.stand(parent).and_then(|stand| stand.ended) {
-            Some(status) => format!("{name} {}", said(status)),
-            None => format!("{name} has no verdict"),
-        }
+        let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
+        let parent_status = fire.stand(parent).and_then(|stand| stand.ended);
+        Detail { parent: name.map(str::to_owned), parent_status, ..Detail::default() }
     }
 
     fn run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
@@ -246,9 +247,10 @@ impl FireFacts<'_> {
     }
 }
 
-fn skipped(run: Run, reason: Reason, message: String, now: Timestamp) -> Run {
-    let (reason, message) = (Some(reason), Some(message));
-    Run { status: RunStatus::Skipped, reason, message, finished_at: Some(now), ..run }
+fn skipped(run: Run, reason: Reason, detail: Detail, now: Timestamp) -> Run {
+    let message = Some(because(reason, &detail, Lang::En));
+    let detail = (detail != Detail::default()).then(|| Box::new(detail));
+    Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
 }
 
 const fn said(status: RunStatus) -> &'static str {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::outcome::{After, AfterPolicy, Outcome};
+use rondel_core::outcome::{After, AfterPolicy, CancelRequest, Outcome};
+use rondel_core::reason::Detail;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
@@ -166,6 +167,17 @@ pub struct InHand {
     pub at: Timestamp,
 }
 
+/// What a pending run waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotedWait {
+    /// The run.
+    pub run: RunId,
+    /// Its attempt.
+    pub attempt: i32,
+    /// What it waits for, with the parameters of its reason.
+    pub detail: Box<Detail>,
+}
+
 /// The end of an attempt, from whatever side it comes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
@@ -191,6 +203,8 @@ pub struct Finish {
     pub result: Option<String>,
     /// How the attempt came to its executor, as [`rondel_core::route::trace`] writes it.
     pub trace: Option<String>,
+    /// The parameters of the outcome's reason.
+    pub detail: Option<Box<Detail>>,
     /// A number from 0 to 1 that spreads the retry.
     pub jitter: f64,
     /// Under which lease a server came to this end by itself: it is none where the run is somebody else's by now. `None`
@@ -351,6 +365,9 @@ pub trait Ledger {
     /// Notes that these runs are in an executor's hands: `pending` becomes `running`.
     async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()>;
 
+    /// Stores what own pending runs wait for, at most a few hundred at once. A run that has gone on since keeps what it has.
+    async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
+
     /// Fixes the total of a broadcast and inserts its shards, all or nothing; false where it was expanded already.
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool>;
 
@@ -359,11 +376,11 @@ pub trait Ledger {
     async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends>;
 
     /// Notes that somebody wants an open run cancelled.
-    async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked>;
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;
 
     /// The same for several at once, at most a few hundred: those that are over are passed by. Answers how many of them
     /// are open and asked for now, by whoever was first.
-    async fn ask_cancels(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<u64>;
+    async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
     /// Open runs of a job that nobody asked to cancel, in the order of their ids, at most `limit`: those of one planned
     /// instant, or all that the nodes of the cluster look after.

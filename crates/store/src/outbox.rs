@@ -1,19 +1,26 @@
 //! Messages to the world that follow from a transaction: written in it, sent after it.
 //!
-//! The only kind so far says that a run failed. Its row has the id of the run: no run fails twice, and a node never makes
-//! an id that another thing has.
+//! One kind reports a run that failed, one a run that was skipped where its job wants that reported. The row has the id of
+//! the run: no run ends twice, and a node never makes an id that another thing has.
 
 use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::reason::Detail;
+use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::spec::NotifySpec;
+use rondel_core::words::Lang;
 use rondel_core::{NamespaceId, OutboxId, Reason, RunId, RunStatus, Timestamp, Trigger};
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::Result;
 
-/// The kind of a message that says that a run failed.
+/// The kind of a message that reports a failed run.
 pub const RUN_FAILED: &str = "run.failed";
+/// The kind of a message that reports a skipped run, or one row of several skipped fires.
+pub const RUN_SKIPPED: &str = "run.skipped";
 
 /// Where failed runs of a namespace are told.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,20 +84,38 @@ pub trait Outbox {
     async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()>;
 }
 
-/// Whether somebody wants to hear of this verdict.
+/// Whether a run ended in a way that its job may want reported.
+pub(crate) const fn may_be_reported(status: RunStatus) -> bool {
+    is_failure(status) || matches!(status, RunStatus::Skipped)
+}
+
+/// Whether a definition, as JSON, wants skips for this reason reported. One that cannot be read has the default.
+pub(crate) fn reports_skip(spec: &str, reason: Reason) -> bool {
+    /// The part of a definition that counts here: a whole one may have parameters and schedules of many kilobytes.
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Part {
+        notify: NotifySpec,
+    }
+    serde_json::from_str::<Part>(spec).unwrap_or_default().notify.skipped.contains(&reason)
+}
+
+/// Whether a verdict is a failure.
 pub(crate) const fn is_failure(status: RunStatus) -> bool {
     matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown)
 }
 
-/// A run that failed, as the message about it tells it.
+/// A run that failed or was skipped, as the message reports it.
 #[derive(Clone, Debug)]
-pub(crate) struct FailedRun {
+pub(crate) struct RunMessage {
     pub(crate) run: RunId,
     pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
+    pub(crate) app_name: String,
     pub(crate) job_name: String,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
+    pub(crate) detail: Option<Box<Detail>>,
     pub(crate) attempt: i32,
     pub(crate) trigger: Trigger,
     pub(crate) fire_at: Timestamp,
@@ -98,17 +123,28 @@ pub(crate) struct FailedRun {
     pub(crate) finished_at: Option<Timestamp>,
     pub(crate) executor: Option<String>,
     pub(crate) message: Option<String>,
+    /// For a row of several skipped fires: the last of them, and how many they are.
+    pub(crate) span: Option<(Timestamp, i64)>,
 }
 
-impl FailedRun {
+impl RunMessage {
+    pub(crate) const fn kind(&self) -> &'static str {
+        if is_failure(self.status) { RUN_FAILED } else { RUN_SKIPPED }
+    }
+
     /// What is sent.
     pub(crate) fn payload(&self, now: Timestamp) -> String {
-        let data = json!({
+        let subject =
+            Subject { status: self.status, reason: self.reason, detail: self.detail.as_deref(), attempt: self.attempt };
+        let mut data = json!({
             "namespace": self.namespace_name,
+            "app": self.app_name,
             "job": self.job_name,
             "run_id": self.run,
             "status": self.status,
             "reason": self.reason,
+            "detail": self.detail,
+            "why": sentence(subject, Lang::En),
             "attempt": self.attempt,
             "trigger": self.trigger,
             "fire_at": self.fire_at,
@@ -117,6 +153,9 @@ impl FailedRun {
             "executor": self.executor,
             "message": self.message,
         });
-        json!({"type": RUN_FAILED, "timestamp": now, "data": data}).to_string()
+        if let Some((last, count)) = self.span {
+            (data["last_fire_at"], data["count"]) = (json!(last), json!(count));
+        }
+        json!({"type": self.kind(), "timestamp": now, "data": data}).to_string()
     }
 }

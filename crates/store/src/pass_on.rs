@@ -17,6 +17,7 @@ macro_rules! pass_on {
             };
             use ::rondel_core::graph::Edge;
             use ::rondel_core::homes::Switch;
+            use ::rondel_core::outcome::CancelRequest;
             use ::rondel_core::run::Attempt;
             use $crate::{LeaseToken, StoreError, Trouble};
             use $crate::access::{
@@ -34,7 +35,8 @@ macro_rules! pass_on {
             };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, InHand, LimitName, MovedJobs, RunQuery,
+                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, InHand, LimitName, MovedJobs, NotedWait,
+                RunQuery,
                 UnsentRun,
             };
             use $crate::logs::{LogChunk, LogRange, RemovedLogs};
@@ -118,9 +120,10 @@ macro_rules! pass_on {
                 fn mark(token: LeaseToken, runs: &[InHand]) -> Vec<RunId>;
                 fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();
                 fn shelve(token: LeaseToken, in_hand: &[RunId]) -> u64;
+                fn note_waits(token: LeaseToken, waits: &[NotedWait]) -> ();
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
-                fn ask_cancel(run: RunId, by: &str, now: Timestamp) -> CancelAsked;
-                fn ask_cancels(runs: &[RunId], by: &str, now: Timestamp) -> u64;
+                fn ask_cancel(run: RunId, request: CancelRequest<'_>, now: Timestamp) -> CancelAsked;
+                fn ask_cancels(runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> u64;
                 fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
                 fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
                 fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;

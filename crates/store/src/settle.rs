@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rondel_core::edit::EditPlan;
 use rondel_core::outcome::{After, Ended, Outcome, after, fold_shards};
+use rondel_core::reason::Detail;
 use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::{BROADCAST, RunOf};
 use rondel_core::{ExecutorId, Job, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
@@ -187,6 +188,8 @@ pub(crate) struct CleanFinish<'f> {
     pub(crate) message: Option<Cow<'f, str>>,
     pub(crate) result: Option<Cow<'f, str>>,
     pub(crate) trace: Option<Cow<'f, str>>,
+    /// As JSON text.
+    pub(crate) detail: Option<String>,
 }
 
 impl<'f> CleanFinish<'f> {
@@ -199,6 +202,7 @@ impl<'f> CleanFinish<'f> {
             message: finish.message.as_deref().map(|text| clean(text, MESSAGE_LEN_MAX)),
             result: finish.result.as_deref().map(|text| clean(text, RESULT_LEN_MAX)),
             trace: finish.trace.as_deref().map(|text| clean(text, TRACE_LEN_MAX)),
+            detail: finish.detail.as_deref().and_then(Detail::to_json),
         }
     }
 }
@@ -265,6 +269,7 @@ mod tests {
             message: None,
             result: None,
             trace: None,
+            detail: None,
             jitter: 0.5,
             owner: None,
         };

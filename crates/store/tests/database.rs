@@ -371,6 +371,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             message: [13, 30].contains(&(run.id.get() - 100)).then(|| "poison".to_owned()),
             result: None,
             trace: None,
+            detail: None,
             jitter: 0.0,
             owner: None,
         };

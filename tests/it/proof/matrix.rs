@@ -52,6 +52,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("finish_unwritable", "only a result that the database refuses: the same"),
     ("free_homeless", "only a home that is no node any more: the same"),
     ("heal_job", "only a job whose next fire is missing: the same"),
+    ("note_waits", "only a run that waits for longer than a second, and what it waits for decides nothing"),
     ("purge", "old_runs_go_whatever_dies, below: what is purged cannot be judged"),
     ("remove_logs", "as the purge"),
     ("roll_up", "as the purge, of which it is the first step: once a minute elsewhere"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use rondel_core::NamespaceId;
+use rondel_core::{NamespaceId, RunId};
 use rondel_outgoing::Outgoing;
 use rondel_store::StoreError;
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
@@ -143,12 +143,14 @@ impl Sender<'_> {
     }
 
     async fn send(&self, webhook: &FailureWebhook, item: &OutboxItem) -> Sent {
+        let base = self.shared.config.advertise_url.as_deref();
+        let item = OutboxItem { payload: with_link(&item.payload, base, item.run), ..item.clone() };
         let stopping = async {
             self.stop.cancelled().await;
             sleep(STOP_GRACE).await;
         };
         tokio::select! {
-            sent = client::send(self.client, webhook, item, self.shared.clock.now()) => match sent {
+            sent = client::send(self.client, webhook, &item, self.shared.clock.now()) => match sent {
                 Ok(()) => Sent::Well,
                 Err(refusal) => Sent::Refused(refusal),
             },
@@ -178,5 +180,28 @@ impl Sender<'_> {
                 self.shared.store.drop_outbox(&[item.id]).await
             }
         }
+    }
+}
+
+/// The payload with the address of the run's page, where this server knows its own.
+fn with_link(payload: &str, base: Option<&str>, run: Option<RunId>) -> String {
+    let Some((base, run)) = base.zip(run) else { return payload.to_owned() };
+    let Ok(mut message) = serde_json::from_str::<serde_json::Value>(payload) else { return payload.to_owned() };
+    if let Some(data) = message.get_mut("data").and_then(serde_json::Value::as_object_mut) {
+        data.insert("link".to_owned(), format!("{}/runs/{run}", base.trim_end_matches('/')).into());
+    }
+    message.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_links_to_the_run_where_the_address_is_known() {
+        let payload = r#"{"data":{"job":"a"},"type":"run.skipped"}"#;
+        let linked = with_link(payload, Some("https://rondel.example/"), Some(RunId::new(7)));
+        assert!(linked.contains(r#""link":"https://rondel.example/runs/7""#), "{linked}");
+        assert_eq!(with_link(payload, None, Some(RunId::new(7))), payload);
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use rondel_core::route::{Answer, Candidate, Refusal, Seat};
+use rondel_core::reason::{Obstacle, ObstacleKind};
+use rondel_core::route::{Answer, Candidate, Question, Refusal, Seat, question};
+use rondel_core::select::Unmet;
 use rondel_core::{AppId, ExecutorId, Job, NodeId, RunId, Timestamp};
 use rondel_store::LeaseToken;
 
@@ -54,6 +56,23 @@ impl Online {
         self.handlers.contains(&job.handler) && job.select.admits(&self.given_name, &self.labels)
     }
 
+    /// Why it takes no run of the job now.
+    fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
+        let unmet = job.select.unmet(&self.given_name, &self.labels);
+        let (kind, condition) = match (self.handlers.contains(&job.handler), unmet, self.refusal(now)) {
+            (false, ..) => (ObstacleKind::Handler, None),
+            (true, Some(Unmet::Name), _) => (ObstacleKind::NotSelected, None),
+            (true, Some(Unmet::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),
+            (true, None, Some(Refusal::Draining)) => (ObstacleKind::Draining, None),
+            (true, None, Some(_)) => (ObstacleKind::Full, None),
+            (true, None, None) => match question(job.route)? {
+                Question::There => (ObstacleKind::Silent, None),
+                Question::Free => (ObstacleKind::Busy, None),
+            },
+        };
+        Some(Obstacle { executor: self.name.clone(), kind, condition })
+    }
+
     /// Why it takes no run now.
     fn refusal(&self, now: Timestamp) -> Option<Refusal> {
         if self.draining {
@@ -71,6 +90,11 @@ impl Online {
 
 /// Stands between a name that two share and what tells them apart; no name has it.
 const SUFFIX: char = '~';
+
+/// Whether an executor with this obstacle could take the run later as it is.
+pub(crate) const fn is_fit_for_it(kind: ObstacleKind) -> bool {
+    matches!(kind, ObstacleKind::Full | ObstacleKind::Busy | ObstacleKind::Silent)
+}
 
 fn given_name(name: &str) -> &str {
     name.split_once(SUFFIX).map_or(name, |(given, _)| given)
@@ -213,6 +237,13 @@ impl Executors {
     /// Everyone in the app who has the handler and meets the job's conditions, by name: those whom a router knows.
     pub(crate) fn fit(&self, app: AppId, job: &Job) -> Vec<&Online> {
         self.in_app(app).filter(|online| online.is_fit(job)).collect()
+    }
+
+    /// Why each executor of the app that is online does not take a run of the job now; those that could take it first.
+    pub(crate) fn obstacles(&self, app: AppId, job: &Job, now: Timestamp) -> Vec<Obstacle> {
+        let mut obstacles: Vec<Obstacle> = self.in_app(app).filter_map(|online| online.obstacle(job, now)).collect();
+        obstacles.sort_by_key(|obstacle| !is_fit_for_it(obstacle.kind));
+        obstacles
     }
 
     /// Of those, the ones who do not go away: what a broadcast goes to.

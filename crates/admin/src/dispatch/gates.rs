@@ -116,6 +116,12 @@ impl Gate {
         left > 0 && before.take(left).count() < left
     }
 
+    /// The run that those who wait are behind: the first that is open, or waits for another attempt.
+    fn ahead(&self) -> Option<RunId> {
+        let first = self.open.keys().next().or_else(|| self.reserved.keys().next());
+        first.map(|(_, run)| *run)
+    }
+
     /// The place of a broadcast by whatever of it is here.
     fn place_of(&self, whole: RunId) -> Option<Place> {
         let queued = self.queue.keys().map(|(place, _)| place);
@@ -135,6 +141,22 @@ impl Gates {
     /// How many runs wait for their turn.
     pub(crate) fn queued_count(&self) -> usize {
         self.gates.values().map(|gate| gate.queue.len()).sum()
+    }
+
+    /// Some of the runs that wait for their turn, each with the run that it waits behind.
+    pub(crate) fn some_queued(&self, count: usize) -> impl Iterator<Item = (&Ready, Option<RunId>)> {
+        let waiting = self.gates.values().filter(|gate| !gate.queue.is_empty());
+        waiting.flat_map(|gate| gate.queue.values().map(|ready| (ready, gate.ahead()))).take(count)
+    }
+
+    /// The run that keeps this one from passing the gate of its job, and how many wait behind that.
+    pub(crate) fn ahead_of(&self, ready: &Ready) -> (Option<RunId>, usize) {
+        let gate = before_routing(ready).and_then(|before| self.gates.get(&before));
+        let gate = gate.or_else(|| {
+            let is_its = |before: &Before| matches!(before, Before::Executor(job, _) if *job == ready.run.job);
+            self.gates.iter().find(|(before, _)| is_its(before)).map(|(_, gate)| gate)
+        });
+        gate.map_or((None, 0), |gate| (gate.ahead(), gate.queue.len()))
     }
 
     /// A run is due: through the gate of its job.
@@ -429,7 +451,7 @@ fn place(before: Before, ready: &Ready) -> Place {
     (ready.run.fire_at, whole.unwrap_or(ready.run.id))
 }
 
-fn queue_max(job: &Job) -> usize {
+pub(crate) fn queue_max(job: &Job) -> usize {
     match job.overlap.policy {
         OverlapPolicy::Serial if job.overlap.max > 0 => usize::try_from(job.overlap.max).unwrap_or(usize::MAX),
         OverlapPolicy::Serial | OverlapPolicy::Allow | OverlapPolicy::Discard | OverlapPolicy::Cover => QUEUE_MAX,

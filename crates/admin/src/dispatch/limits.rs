@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use rondel_core::reason::{Detail, LimitDetail, LimitKind, WaitFor, milliseconds};
 use rondel_core::spec::{ConcurrencySpec, RateSpec};
-use rondel_core::time::format_duration;
 use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
 
 use super::Ready;
 use super::parked::{Turn, Waiting};
+use super::waits::waited_ms;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {
@@ -251,7 +252,7 @@ impl Limits {
     }
 
     /// Takes out everyone who has waited as long as they may, with what they waited for. Forgets limits without use.
-    pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<(Ready, String)> {
+    pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<(Ready, Detail)> {
         let is_over = |waiting: &&Waiting| now >= waiting.until();
         let over = self.limits.values().flat_map(|limit| limit.waiting.values()).filter(is_over);
         let mut over: Vec<RunId> = over.map(|waiting| waiting.ready.run.id).collect();
@@ -260,8 +261,9 @@ impl Limits {
         for run in over {
             let key = self.waiting.get(&run).map(|(key, _)| key.clone());
             if let (Some(key), Some(waiting)) = (key, self.remove(run)) {
-                let message = message(&key, &waiting.ready);
-                expired.push((waiting.ready, message));
+                let waited_ms = Some(waited_ms(&waiting.ready, now));
+                let detail = Detail { waited_ms, ..wait_detail(&key, &waiting.ready) };
+                expired.push((waiting.ready, detail));
             }
         }
         // The longest span that a limit can look back.
@@ -271,6 +273,12 @@ impl Limits {
             is_used || !limit.open.is_empty() || !limit.waiting.is_empty()
         });
         expired
+    }
+
+    /// Some of the runs that wait, with the limits that they wait for.
+    pub(crate) fn some_waiting(&self, count: usize) -> impl Iterator<Item = (&LimitKey, &Waiting)> {
+        let waiting = self.limits.iter();
+        waiting.flat_map(|(key, limit)| limit.waiting.values().map(move |waiting| (key, waiting))).take(count)
     }
 
     /// Forgets all but what `is_kept` of what is held; answers what waited.
@@ -285,25 +293,22 @@ impl Limits {
     }
 }
 
-/// What a run that waited too long for this limit waited for.
-pub(crate) fn message(key: &LimitKey, ready: &Ready) -> String {
+/// What a run waits for that a limit holds back.
+pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> Detail {
     let job = &ready.definition.job;
-    let waited = format_duration(job.queue_timeout);
-    match (key, &job.concurrency, &job.rate) {
-        (LimitKey::Home(name), ..) => {
-            format!("waited {waited} for the server that counts for the limit {:?}", name.key)
-        }
-        (LimitKey::Concurrency(_, key), Some(spec), _) => {
-            format!("waited {waited} for the concurrency limit {key:?}: {} at the same time", spec.max)
-        }
-        (LimitKey::Rate(_, key), _, Some(spec)) => {
-            format!("waited {waited} for the rate limit {key:?}: {} in {}", spec.max, format_duration(spec.per))
-        }
-        (_, _, Some(spec)) => {
-            format!("waited {waited} for the rate limit of the job: {} in {}", spec.max, format_duration(spec.per))
-        }
-        _ => format!("waited {waited} for a limit"),
-    }
+    let (kind, key) = match key {
+        LimitKey::Home(name) => (LimitKind::Home, Some(name.key.clone())),
+        LimitKey::Concurrency(_, key) => (LimitKind::Concurrency, Some(key.clone())),
+        LimitKey::Rate(_, key) => (LimitKind::Rate, Some(key.clone())),
+        LimitKey::JobRate(_) => (LimitKind::Rate, None),
+    };
+    let (max, per_ms) = match (kind, &job.concurrency, &job.rate) {
+        (LimitKind::Concurrency, Some(spec), _) => (Some(spec.max), None),
+        (LimitKind::Rate, _, Some(spec)) => (Some(spec.max), Some(milliseconds(spec.per))),
+        _ => (None, None),
+    };
+    let limit = Some(LimitDetail { kind, key, max, per_ms });
+    Detail { waits_for: Some(WaitFor::Limit), limit, ..Detail::default() }
 }
 
 #[cfg(test)]
@@ -311,6 +316,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use rondel_core::Reason;
+    use rondel_core::reason::words::because;
+    use rondel_core::words::Lang;
     use serde_json::json;
 
     use super::*;
@@ -462,7 +470,10 @@ mod tests {
         send(&mut limits, &ready(7, &low), at(0));
         assert!(limits.take_expired(at(11_999)).is_empty());
         let expired = limits.take_expired(at(12_000));
-        assert_eq!(expired[0].1, "waited 5s for the concurrency limit \"db\": 1 at the same time");
+        assert_eq!(
+            because(Reason::Expired, &expired[0].1, Lang::En),
+            "it waited 5 s for concurrency limit \"db\" (1 at a time)"
+        );
         assert_eq!(expired.len(), 1);
         assert_eq!(limits.take_expired(at(12_000) + Duration::from_secs(100_000)).len(), 0);
         assert_eq!(limits.limits.len(), 1, "one is open still");

@@ -76,7 +76,7 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         Status::Failed => Outcome::Failed { retryable: result.retryable },
         Status::TimedOut => Outcome::TimedOut,
         Status::Cancelled => Outcome::Cancelled,
-        Status::Skipped => Outcome::Skipped(Reason::Requested),
+        Status::Skipped => Outcome::Skipped(Reason::Handler),
         Status::Unspecified => Outcome::Failed { retryable: false },
     };
     let text = |text: String| (!text.is_empty()).then_some(text);

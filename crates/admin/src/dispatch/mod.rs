@@ -28,6 +28,7 @@ mod switches;
 pub(crate) mod tests_support;
 mod turns;
 mod verdicts;
+pub(crate) mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -314,6 +315,7 @@ pub(crate) fn finish_unsent(
         message,
         result: None,
         trace: run.trace.clone(),
+        detail: None,
         jitter: jitter(run.id, run.attempt),
         owner: Some(LeaseToken { node: run.node, epoch: run.node_epoch }),
     }

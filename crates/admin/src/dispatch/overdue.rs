@@ -12,6 +12,7 @@ use rondel_store::ledger::Finish;
 
 use super::messages::cancel;
 use super::run_loop::{DispatchLoop, Phase};
+use super::waits::lost_detail;
 use super::{Ready, finish_unsent};
 use crate::metrics::Counted;
 
@@ -110,6 +111,7 @@ impl DispatchLoop {
         let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
         let finish = Finish {
             executor: Some((active.executor, active.executor_name.clone())),
+            detail: Some(Box::new(lost_detail(Some(&active.executor_name)))),
             ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
         };
         if self.shared.results.try_submit(finish, Counted::of_ready(&active.ready), None) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
+use rondel_core::reason::Detail;
 use rondel_core::route::question;
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
@@ -17,6 +18,7 @@ use super::parked::Waiting;
 use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
 use super::steps::Step;
 use super::switches::Switched;
+use super::waits::explained;
 use super::{Ready, Shards, finish_unsent};
 use crate::metrics::{Counted, FireOutcome};
 
@@ -89,6 +91,7 @@ impl DispatchLoop {
         if ready.came_late && ready.is_missed(now) {
             let outcome = Outcome::Skipped(Reason::Misfire);
             let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
+            let finish = explained(finish, Reason::Misfire, Detail::default());
             let counted = Counted::of_ready(&ready);
             return (!self.shared.results.try_submit(finish, counted, None)).then_some(ready);
         }

@@ -56,6 +56,7 @@ impl IncomingResult {
             message: self.message,
             result: self.result,
             trace: None,
+            detail: None,
             jitter: jitter(self.run, self.attempt),
             owner: None,
         }

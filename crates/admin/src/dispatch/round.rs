@@ -3,16 +3,17 @@
 use std::sync::atomic::Ordering;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::time::format_duration;
+use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{AppId, ExecutorId, Reason, RunStatus, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::{Finish, InHand};
+use rondel_store::ledger::InHand;
 
 use super::parked::Waiting;
 use super::rollcall::Found;
-use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand, lost_message};
+use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand};
 use super::steps::Step;
+use super::waits::{explained, lost_detail, waited_ms};
 use super::{CalledRun, Ready, finish_unsent};
 use crate::metrics::{Counted, size};
 
@@ -24,8 +25,8 @@ impl DispatchLoop {
         self.ask_covered();
         self.expand_again();
         self.limits.ask_again();
-        for (ready, message) in self.limits.take_expired(now) {
-            self.end_unsent(&ready, Outcome::Skipped(Reason::Expired), Some(message), now);
+        for (ready, detail) in self.limits.take_expired(now) {
+            self.skip(&ready, Reason::Expired, detail, now);
         }
         for ready in self.parked.take_expired(now) {
             self.expire(ready, now);
@@ -33,6 +34,7 @@ impl DispatchLoop {
         for ready in self.gates.take_expired(now) {
             self.expire_behind(ready, now);
         }
+        self.note_waits(now);
         self.tell_fences(now);
         self.look_for_lost(now);
         self.look_at_rows(now);
@@ -46,16 +48,9 @@ impl DispatchLoop {
 
     /// A run that has been queued for too long ends: nobody was there to take it, or nobody had room.
     pub(super) fn expire(&mut self, mut ready: Ready, now: Timestamp) {
-        let online = self.executors.staying(ready.run.app, &ready.definition.job).len();
-        let (reason, message) = if let Some(message) = self.switched_off(&ready) {
-            (Reason::Stopped, message)
-        } else if online == 0 {
-            (Reason::NoExecutor, format!("no executor of app {} was online", ready.definition.job.app))
-        } else {
-            (Reason::Expired, format!("{online} executor(s) of app {} had no room", ready.definition.job.app))
-        };
+        let (reason, detail) = self.unserved(&ready, now);
         ready.run.trace = Some(self.trace_of_none(&ready, now));
-        self.end_unsent(&ready, Outcome::Skipped(reason), Some(message), now);
+        self.skip(&ready, reason, detail, now);
     }
 
     /// The same of one that still waits for the job's earlier runs: those are what it waited for, where an executor is there.
@@ -65,13 +60,15 @@ impl DispatchLoop {
             self.expire(ready, now);
         } else if ready.is_made_up() {
             // Earlier ones that are made up for are at work: it has its queue time when its turn comes.
+            let run = ready.run.id;
             let entry = self.gates.enter(Ready { queued_at: Some(now), ..ready });
-            let entered = self.entered(entry, now);
+            let entered = self.entered(run, entry, now);
             entered.into_iter().for_each(|ready| self.place_or_park(ready, now));
         } else {
-            let waited = format_duration(ready.definition.job.queue_timeout);
-            let message = format!("waited {waited} for earlier runs of the job to end");
-            self.end_unsent(&ready, Outcome::Skipped(Reason::Overlap), Some(message), now);
+            let (run, _) = self.gates.ahead_of(&ready);
+            let waited_ms = Some(waited_ms(&ready, now));
+            let detail = Detail { waits_for: Some(WaitFor::Run), run, waited_ms, ..Detail::default() };
+            self.skip(&ready, Reason::Overlap, detail, now);
         }
     }
 
@@ -179,12 +176,10 @@ impl DispatchLoop {
                 Found::Held(ready, executor) => self.hold(ready, executor, now),
                 // Every executor has said that it never had it: it was not sent, and it is late.
                 Found::Nobody(ready, Reason::NotReceived) if ready.is_missed(now) => {
-                    self.end_unsent(&ready, Outcome::Skipped(Reason::Misfire), None, now);
+                    self.skip(&ready, Reason::Misfire, Detail::default(), now);
                 }
                 Found::Nobody(ready, reason) => {
-                    let name = ready.run.executor.clone().unwrap_or_default();
-                    let message = Some(lost_message(reason, &name));
-                    self.end_lost(&ready, reason, message, now);
+                    self.end_lost(&ready, reason, now);
                 }
             }
         }
@@ -208,9 +203,9 @@ impl DispatchLoop {
         self.active.insert(active.ready.run.id, active);
     }
 
-    pub(super) fn end_lost(&mut self, ready: &Ready, reason: Reason, message: Option<String>, now: Timestamp) {
-        let finish =
-            Finish { message, ..finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None) };
-        self.submit(finish, Counted::of_ready(ready));
+    pub(super) fn end_lost(&mut self, ready: &Ready, reason: Reason, now: Timestamp) {
+        let detail = lost_detail(ready.run.executor.as_deref());
+        let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);
+        self.submit(explained(finish, reason, detail), Counted::of_ready(ready));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rondel_core::route::Memories;
 use rondel_core::spec::Delivery;
-use rondel_core::{ExecutorId, JobId, Reason, Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
@@ -24,6 +24,7 @@ use super::parked::Parked;
 use super::probes::Probes;
 use super::rollcall::RollCall;
 use super::steps::Step;
+use super::waits::Waits;
 use super::{Event, Ready};
 use crate::engine::Shared;
 use crate::trace::{DispatchSpan, FireTracer};
@@ -167,6 +168,8 @@ pub(crate) struct DispatchLoop {
     pub(super) fences_told: Told,
     pub(super) is_looking_for_lost: bool,
     pub(super) next_look_at: Timestamp,
+    /// What runs are known to wait for.
+    pub(super) waits: Waits,
     pub(super) next_seek_at: Timestamp,
     pub(super) next_round_at: Timestamp,
     /// The server leaves: nothing is sent any more.
@@ -211,6 +214,7 @@ impl DispatchLoop {
             fences_told: Told::new(),
             is_looking_for_lost: false,
             next_look_at: next_round_at,
+            waits: Waits::default(),
             next_seek_at: next_round_at,
             next_round_at,
             is_draining: false,
@@ -376,12 +380,5 @@ pub(super) fn in_hand(active: &Active) -> InHand {
         executor_id: active.executor,
         executor: active.executor_name.clone(),
         at: active.sent_at,
-    }
-}
-
-pub(super) fn lost_message(reason: Reason, executor: &str) -> String {
-    match reason {
-        Reason::NotReceived => format!("executor {executor} never received it"),
-        _ => format!("executor {executor} was lost with it"),
     }
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::outcome::{LATER_RUN, Outcome, cancelled_by};
-use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId};
-use rondel_store::ledger::{InHand, LimitName};
+use rondel_core::outcome::{CancelRequest, Outcome, cancelled_by};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, Reason, Run, RunId};
+use rondel_store::ledger::{InHand, LimitName, NotedWait};
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -21,8 +21,9 @@ use crate::metrics::Counted;
 pub(crate) const STEP_CAPACITY: usize = 1_024;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Who cancels the runs of an app that is stopped.
-const APP_STOPPED: &str = "the switch of its app: stopped";
+/// The request that ends the runs of an app that is stopped.
+const APP_STOPPED: CancelRequest<'static> =
+    CancelRequest { by: "the switch of its app: stopped", reason: Reason::Stopped };
 
 /// Something to make durable.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(crate) enum Step {
     NoteLeft(ExecutorId),
     /// Note runs that live longer than about a second.
     NoteRunning(Vec<InHand>),
+    /// Store what pending runs wait for.
+    NoteWaits(Vec<NotedWait>),
     /// Results of runs that this node does not have in memory.
     Foreign(Reporter, Vec<IncomingResult>),
     /// Ask runs to make room for a later one of their job.
@@ -137,6 +140,7 @@ impl StepLoop {
                 unmarked
             }
             Step::NoteRunning(runs) => store.note_running(token, &runs).await,
+            Step::NoteWaits(waits) => store.note_waits(token, &waits).await,
             Step::Foreign(reporter, results) => self.foreign(reporter, results).await,
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
@@ -154,7 +158,7 @@ impl StepLoop {
             Step::Cover(runs) => self.cover(runs).await,
             Step::Stop(runs) => {
                 store.ask_cancels(&runs, APP_STOPPED, self.shared.clock.now()).await?;
-                self.tell(Event::Cancels(runs.into_iter().map(|run| (run, APP_STOPPED.to_owned())).collect())).await;
+                self.tell(Event::Cancels(runs.into_iter().map(|run| (run, APP_STOPPED.by.to_owned())).collect())).await;
                 Ok(())
             }
             Step::CancelStray(runs) => self.cancel(&runs).await,
@@ -230,8 +234,8 @@ impl StepLoop {
     /// Notes the request before anybody hears of it: whatever crashes then, the run ends and its successor waits for it.
     async fn cover(&self, runs: Vec<RunId>) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
-        self.shared.store.ask_cancels(&runs, LATER_RUN, now).await?;
-        let cancels = runs.iter().map(|run| (*run, LATER_RUN.to_owned())).collect();
+        self.shared.store.ask_cancels(&runs, CancelRequest::LATER_RUN, now).await?;
+        let cancels = runs.iter().map(|run| (*run, CancelRequest::LATER_RUN.by.to_owned())).collect();
         self.tell(Event::Covered(runs, cancels)).await;
         Ok(())
     }
@@ -244,7 +248,8 @@ impl StepLoop {
         if new.is_empty() {
             return Ok(());
         }
-        self.shared.store.ask_cancels(&new, by, self.shared.clock.now()).await?;
+        let reason = root.cancel_asked().unwrap_or(Reason::Requested);
+        self.shared.store.ask_cancels(&new, CancelRequest { by, reason }, self.shared.clock.now()).await?;
         self.tell(Event::Cancels(new.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
         Ok(())
     }

@@ -8,7 +8,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::ledger::Finish;
 
-use super::run_loop::{Active, DispatchLoop, Phase, lost_message};
+use super::run_loop::{Active, DispatchLoop, Phase};
+use super::waits::{explained, lost_detail};
 use super::{Reply, Report, SessionHandle, finish_unsent};
 use crate::counters::Count;
 use crate::metrics::Counted;
@@ -94,11 +95,12 @@ impl DispatchLoop {
     pub(super) fn lose(&mut self, run: RunId, reason: Reason, now: Timestamp) {
         let Some(active) = self.active.get_mut(&run) else { return };
         let executor = (active.executor, active.executor_name.clone());
+        let detail = lost_detail(Some(&active.executor_name));
         let finish = Finish {
             executor: Some(executor),
-            message: Some(lost_message(reason, &active.executor_name)),
             ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
         };
+        let finish = explained(finish, reason, detail);
         if self.shared.results.try_submit(finish, Counted::of_ready(&active.ready), None) {
             active.phase = Phase::Ending;
             let executor = active.executor;

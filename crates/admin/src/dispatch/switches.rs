@@ -1,7 +1,7 @@
 //! Switches: what a draining or stopped app, and a stopped node, mean for runs.
 
 use rondel_core::homes::Switch;
-use rondel_core::outcome::Outcome;
+use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{AppId, Reason, RunId, Timestamp};
 use rondel_proto::v1;
 
@@ -25,19 +25,20 @@ impl DispatchLoop {
             Switch::Active => Switched::On(ready),
             Switch::Draining => Switched::Waits(ready),
             Switch::Stopped => {
-                let message = self.switched_off(&ready);
-                self.end_unsent(&ready, Outcome::Skipped(Reason::Stopped), message, now);
+                let detail = self.switched_off(&ready).unwrap_or_default();
+                self.skip(&ready, Reason::Stopped, detail, now);
                 Switched::Ended
             }
         }
     }
 
     /// What is told of a run that its app's switch kept from starting.
-    pub(super) fn switched_off(&self, ready: &Ready) -> Option<String> {
+    pub(super) fn switched_off(&self, ready: &Ready) -> Option<Detail> {
         match self.shared.apps.of(ready.run.app) {
             Switch::Active => None,
             switch @ (Switch::Draining | Switch::Stopped) => {
-                Some(format!("app {} is {switch}", ready.definition.job.app))
+                let app = Some(ready.definition.job.app.clone());
+                Some(Detail { waits_for: Some(WaitFor::App), app, switch: Some(switch), ..Detail::default() })
             }
         }
     }

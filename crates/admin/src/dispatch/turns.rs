@@ -1,15 +1,16 @@
 //! Whose turn it is: what gates and limits decide, done.
 
-use rondel_core::outcome::Outcome;
+use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, NodeId, Reason, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
 
 use super::Ready;
-use super::gates::{Entry, Passed};
-use super::limits::{self, LimitKey};
+use super::gates::{Entry, Passed, queue_max};
+use super::limits::{LimitKey, wait_detail};
 use super::parked::Waiting;
 use super::run_loop::DispatchLoop;
 use super::steps::Step;
+use super::waits::waited_ms;
 
 /// Runs whose jobs go to another node in one transaction.
 const HAND_OVER_BATCH: usize = 500;
@@ -25,30 +26,35 @@ impl DispatchLoop {
         if self.gates.is_elsewhere(&ready) {
             self.leave_gate(ready.run.id, now);
         }
+        let run = ready.run.id;
         let entry = self.gates.enter(ready);
-        if let Some(ready) = self.entered(entry, now) {
+        if let Some(ready) = self.entered(run, entry, now) {
             self.place_or_park(ready, now);
         }
     }
 
-    /// Does what a gate says, and gives back whom it let pass.
-    pub(super) fn entered(&mut self, entry: Entry, now: Timestamp) -> Option<Ready> {
+    /// Does what a gate says about a run, and gives it back where it may pass.
+    pub(super) fn entered(&mut self, run: RunId, entry: Entry, now: Timestamp) -> Option<Ready> {
         match entry {
             Entry::Passed(ready) => Some(ready),
             Entry::Queued => None,
             Entry::Discarded(ready) => {
-                self.end_unsent(&ready, Outcome::Skipped(Reason::Overlap), None, now);
+                let (ahead, queued) = self.gates.ahead_of(&ready);
+                let is_queue_full = queued > 0 && queued >= queue_max(&ready.definition.job);
+                let queue_max = is_queue_full.then(|| u64::try_from(queued).unwrap_or(u64::MAX));
+                let detail = Detail { run: ahead, queue_max, ..Detail::default() };
+                self.skip(&ready, Reason::Overlap, detail, now);
                 None
             }
             Entry::Covered(ready) => {
-                self.end_unsent(&ready, Outcome::Skipped(Reason::Covered), None, now);
+                self.skip(&ready, Reason::Covered, Detail::default(), now);
                 None
             }
             Entry::Covers { open, waiting } => {
                 for covered in waiting {
-                    self.end_unsent(&covered, Outcome::Skipped(Reason::Covered), None, now);
+                    self.skip(&covered, Reason::Covered, by_later(run), now);
                 }
-                self.make_room(open, now);
+                self.make_room(open, run, now);
                 None
             }
         }
@@ -56,11 +62,11 @@ impl DispatchLoop {
 
     /// Those who are open end for a later run. Who was not sent is passed over; the others are asked to stop, durably,
     /// so that a crash between the asking and their end changes nothing: the later run waits for their verdicts.
-    fn make_room(&mut self, open: Vec<RunId>, now: Timestamp) {
+    fn make_room(&mut self, open: Vec<RunId>, later: RunId, now: Timestamp) {
         for run in open {
             match self.take_waiting(run) {
                 Some(ready) if ready.run.attempt == 1 => {
-                    self.end_unsent(&ready, Outcome::Skipped(Reason::Covered), None, now);
+                    self.skip(&ready, Reason::Covered, by_later(later), now);
                 }
                 again => {
                     // An attempt before it began: it ends as one that was asked to stop.
@@ -145,8 +151,9 @@ impl DispatchLoop {
             true => self.unless_held_back(ready, now)?,
             false => ready,
         };
+        let run = ready.run.id;
         let entry = self.gates.enter_at(ready, executor);
-        let ready = self.entered(entry, now)?;
+        let ready = self.entered(run, entry, now)?;
         self.limits.take(&ready, now);
         Some(ready)
     }
@@ -200,8 +207,8 @@ impl DispatchLoop {
         while let Some(Waiting { ready, since }) = self.limits.next(key, now) {
             let run = ready.run.id;
             if ready.is_expired(now) {
-                let waited_for = limits::message(key, &ready);
-                self.end_unsent(&ready, Outcome::Skipped(Reason::Expired), Some(waited_for), now);
+                let waited_ms = Some(waited_ms(&ready, now));
+                self.skip(&ready, Reason::Expired, Detail { waited_ms, ..wait_detail(key, &ready) }, now);
                 continue;
             }
             if let Some(ready) = self.place(ready, now) {
@@ -216,4 +223,9 @@ impl DispatchLoop {
         let waiting = self.parked.remove(run).or_else(|| self.limits.remove(run));
         waiting.map(|waiting| waiting.ready).or_else(|| self.gates.remove_queued(run))
     }
+}
+
+/// A later run of the job takes the run's place.
+fn by_later(later: RunId) -> Detail {
+    Detail { run: Some(later), ..Detail::default() }
 }

@@ -193,6 +193,7 @@ mod tests {
                 started_at: None,
                 finished_at: just_now,
                 message: None,
+                detail: None,
             };
             let known = Known { run: &run, attempts: &[ended(1, MINE), ended(2, OTHERS)], sent };
             let hand = (RunId::new(1), attempt, MINE);

@@ -68,14 +68,12 @@ impl FireOutcome {
                 Reason::Stopped => Self::SkippedStopped,
                 Reason::Parent => Self::SkippedParent,
                 Reason::Misfire => Self::Missed,
-                Reason::Calendar
-                | Reason::Paused
+                Reason::Paused
                 | Reason::Changed
                 | Reason::Deleted
                 | Reason::Retry
                 | Reason::ExecutorLost
                 | Reason::NotReceived
-                | Reason::Refused
                 | Reason::Requested
                 | Reason::Handler => return None,
             }),
@@ -184,8 +182,8 @@ mod tests {
         RunStatus::ALL.iter().for_each(|status| counts.run(*status));
         counts.run(RunStatus::Failed);
         assert!(counts.read_runs().all(|(status, count)| count == 1 + u64::from(status == RunStatus::Failed)));
-        counts.retry(Reason::Refused);
-        assert!(counts.read_retries().all(|(why, count)| count == u64::from(why == Reason::Refused)));
+        counts.retry(Reason::NotReceived);
+        assert!(counts.read_retries().all(|(why, count)| count == u64::from(why == Reason::NotReceived)));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
+use rondel_core::reason::Detail;
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
 use rondel_store::ledger::RunCheck;
 use rondel_store::{LeaseToken, StoreError};
@@ -15,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::dispatch::waits::explained;
 use crate::dispatch::{Event, Ready, finish_unsent};
 use crate::engine::Shared;
 use crate::metrics::Counted;
@@ -166,6 +168,7 @@ impl TickLoop {
                     if run.run.trigger != Trigger::Misfire && run.is_missed(now) {
                         let outcome = Outcome::Skipped(Reason::Misfire);
                         let finish = finish_unsent(&run.run, definition, outcome, now, None);
+                        let finish = explained(finish, Reason::Misfire, Detail::default());
                         ended.push((finish, Counted::of(&run.run, definition)));
                     } else {
                         ready.push(run);

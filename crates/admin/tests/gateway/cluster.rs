@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::{Count, EngineConfig};
+use rondel_core::outcome::CancelRequest;
 use rondel_core::{RunId, RunStatus};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
@@ -128,7 +129,7 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
     let run = runs(&a).await.remove(0);
     assert_eq!((run.status, run.attempt), (RunStatus::Running, 1));
     assert_eq!(a.engine.counters().get(Count::ExecutorsLost), 0);
-    store.ask_cancel(run.id, "Bo", a.engine.now()).await.unwrap();
+    store.ask_cancel(run.id, CancelRequest::requested("Bo"), a.engine.now()).await.unwrap();
     let cancel = to_b.hear(|body| match body {
         Down::Cancels(cancels) => cancels.cancels.into_iter().next(),
         _ => None,

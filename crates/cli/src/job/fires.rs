@@ -1,12 +1,16 @@
 //! What became of a job's fires, and why one did or did not run.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use rondel_core::Timestamp;
+use rondel_core::reason::words::because;
+use rondel_core::reason::{Detail, Reason};
+use rondel_core::words::Lang;
 use serde_json::Value;
 
 use crate::client::{Client, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
+use crate::lang::LangArgs;
 use crate::terminal::harmless;
 use crate::view::View;
 use crate::{list, output};
@@ -30,25 +34,18 @@ pub(super) struct FiresArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  rondel job why report.daily --at 2026-03-08T02:30:00Z --lang zh")]
+#[command(
+    after_help = "Examples:\n  rondel job why report.daily\n  rondel job why report.daily --at 2026-03-08T02:30:00Z --lang zh"
+)]
 pub(super) struct WhyArgs {
     /// The job's name
     #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
-    /// The RFC 3339 instant that is asked about
+    /// The RFC 3339 instant that is asked about; without it, the open run, the last fire or the next one
     #[arg(long, value_name = "INSTANT")]
-    at: String,
-    /// The language of the answer
-    #[arg(long, value_enum, default_value_t = Language::En, value_name = "LANGUAGE")]
-    lang: Language,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Language {
-    /// English
-    En,
-    /// Chinese
-    Zh,
+    at: Option<String>,
+    #[command(flatten)]
+    lang: LangArgs,
 }
 
 const VIEW: View = View { name: "fire_at", headers: &["FIRE", "COUNT", "VERDICT", "REASON", "RUN"], row };
@@ -64,11 +61,9 @@ impl FiresArgs {
 
 impl WhyArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let body = client.get(&["jobs", &self.name, "why"], &[("at", &self.at)]).await?;
-        let language = match self.lang {
-            Language::En => "en",
-            Language::Zh => "zh",
-        };
+        let query: Vec<(&str, &str)> = self.at.as_deref().map(|at| ("at", at)).into_iter().collect();
+        let body = client.get(&["jobs", &self.name, "why"], &query).await?;
+        let language = self.lang.lang().as_str();
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
             Format::Name => output::data(&text_of(&body.value()?["fire"]["run"])),
@@ -77,12 +72,22 @@ impl WhyArgs {
     }
 }
 
+/// The reason in words, with its parameters where there are some. A code that is not known stands as it is.
+fn reason(fire: &Value) -> String {
+    let code = text_of(&fire["reason"]);
+    let detail: Detail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();
+    match code.parse::<Reason>() {
+        Ok(reason) if detail != Detail::default() => because(reason, &detail, Lang::En),
+        _ => code,
+    }
+}
+
 fn row(fire: &Value, now: Timestamp) -> Vec<String> {
     let first = time_of(&fire["fire_at"], now);
     let last = fire["last_fire_at"].as_str().map(|last| format!(" .. {last}")).unwrap_or_default();
     let calendar = &fire["calendar"];
     let reason = match (&calendar["day"], &calendar["moved_to"]) {
-        _ if calendar.is_null() => text_of(&fire["reason"]),
+        _ if calendar.is_null() => reason(fire),
         (Value::Null, Value::Null) => text_of(&calendar["name"]),
         (day, Value::Null) => format!("{}: {}", text_of(&calendar["name"]), text_of(day)),
         (_, moved_to) => format!("{}: moved to {}", text_of(&calendar["name"]), text_of(moved_to)),

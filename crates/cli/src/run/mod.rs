@@ -130,6 +130,7 @@ impl RunArgs {
 fn in_words(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
+        "why" => value.get("en").map(text_of),
         "children" | "shards" => value.as_array().map(|all| all.len().to_string()),
         _ => None,
     }

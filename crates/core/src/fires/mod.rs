@@ -5,6 +5,7 @@
 //! decided yet) or by the retention. Nothing is read here: the caller brings the [`Facts`].
 
 mod fold;
+mod speaker;
 mod walk;
 mod why;
 
@@ -15,10 +16,11 @@ use std::time::Duration;
 
 use crate::id::RunId;
 use crate::job::Job;
-use crate::run::{Reason, Run, RunStatus};
+use crate::reason::{Detail, Reason};
+use crate::run::{Run, RunStatus};
 use crate::time::Timestamp;
 
-pub use self::why::{Why, why};
+pub use self::why::{About, Why, nearest, why, why_never, why_run};
 
 /// The longest range that one account covers; what is later is left to the next one.
 pub const RANGE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -92,6 +94,8 @@ pub enum Verdict {
         status: RunStatus,
         /// Why it stands there.
         reason: Option<Reason>,
+        /// The parameters of the reason.
+        detail: Option<Box<Detail>>,
         /// Whether the definition that held at its instant plans it: one that was settled by a change is not.
         planned: bool,
     },
@@ -101,6 +105,8 @@ pub enum Verdict {
         run: RunId,
         /// Why.
         reason: Option<Reason>,
+        /// The parameters of the reason.
+        detail: Option<Box<Detail>>,
     },
     /// The schedule alone would fire, and the job's calendar does not let it.
     Calendar {
@@ -124,6 +130,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// What the row says.
+    pub(crate) fn of_run(run: &Run, planned: bool) -> Self {
+        let detail = run.detail.clone();
+        if run.span_end_at.is_some() {
+            return Self::Span { run: run.id, reason: run.reason, detail };
+        }
+        Self::Row { run: run.id, status: run.status, reason: run.reason, detail, planned }
+    }
+
     /// The word for it in JSON: the status of the row where there is one, else `calendar`, `paused`, `undecided`,
     /// `planned`, `removed` or `missing`.
     #[must_use]

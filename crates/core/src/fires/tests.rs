@@ -219,7 +219,7 @@ fn an_account_that_is_full_says_where_to_go_on() {
     assert_eq!((first.entries.len(), first.next), (4, Some(secs(5))));
     let year = Range { from: secs(10), to: secs(400 * 86_400), limit: 10 };
     let part = account(&facts, year);
-    assert_eq!((part.entries[0].count, part.next), (50_000, Some(Timestamp::from_millis(50_009_001))));
+    assert_eq!((part.entries[0].count, part.next), (25_000, Some(Timestamp::from_millis(25_009_001))));
 }
 
 #[track_caller]
@@ -256,14 +256,14 @@ fn the_answer_is_a_sentence() {
     check_why(
         &facts,
         night(4),
-        "It did not run: an earlier run was not over, and the job's overlap policy passes it over.",
-        "没有执行：上一次执行尚未结束，按任务的重叠策略跳过。",
+        "It did not run: an earlier run had not ended, and the job's overlap policy skips overlapping runs.",
+        "没有执行：较早的运行尚未结束，按任务的重叠策略跳过。",
     );
     check_why(
         &facts,
         night(6),
-        "It did not run: its instant passed while no server was at work, and the job's misfire policy passes it over. So it \
-         went for 3 fires from 2026-06-05 02:30 Europe/Berlin to 2026-06-07 02:30 Europe/Berlin.",
+        "It did not run: its instant passed while no server was at work, and the job's misfire policy skips it. The same \
+         holds for all 3 fires from 2026-06-05 02:30 Europe/Berlin to 2026-06-07 02:30 Europe/Berlin.",
         "没有执行：到期时没有服务器在工作，按任务的错过策略跳过。从 2026-06-05 02:30 Europe/Berlin 到 2026-06-07 02:30 \
          Europe/Berlin 共 3 次触发都是如此。",
     );
@@ -283,7 +283,7 @@ fn the_answer_is_a_sentence() {
     check_why(
         &facts,
         at("06-04T02:30:00"),
-        "Nothing was planned at 2026-06-04 04:30 Europe/Berlin, the fire before is 2026-06-04 02:30 Europe/Berlin, the next one \
+        "Nothing was planned at 2026-06-04 04:30 Europe/Berlin, the previous fire is 2026-06-04 02:30 Europe/Berlin, the next one \
          is 2026-06-05 02:30 Europe/Berlin.",
         "2026-06-04 04:30 Europe/Berlin 没有安排，前一次触发是 2026-06-04 02:30 Europe/Berlin，下一次是 2026-06-05 02:30 \
          Europe/Berlin。",
@@ -296,12 +296,12 @@ fn why_nothing_was_planned_is_said() {
     let child = [Definition { from: secs(100), job: job(json!({"schedule": {"after": ["x", "y"]}})) }];
     let en = |held: &[Definition], deleted_at, at| why(&Facts { deleted_at, ..facts(held, &[]) }, secs(at)).en;
     let expected =
-        "Nothing was planned at 1970-01-01 00:05 UTC: the job has no schedule and runs only when it is asked to.";
+        "Nothing was planned at 1970-01-01 00:05 UTC: the job has no schedule and runs only when it is triggered.";
     assert_eq!(en(&manual, None, 300), expected);
     assert_eq!(en(&child, None, 300), "Nothing was planned at 1970-01-01 00:05 UTC: the job follows x, y.");
     let expected = "Nothing was planned at 1970-01-01 00:05 UTC: the job was deleted at 1970-01-01 00:03:20 UTC.";
     assert_eq!(en(&manual, Some(secs(200)), 300), expected);
-    let expected = "Nothing was planned at 1970-01-01 00:01 UTC: the definition that is known first was saved at \
+    let expected = "Nothing was planned at 1970-01-01 00:01 UTC: the first known definition was saved at \
                     1970-01-01 00:01:40 UTC.";
     assert_eq!(en(&manual, None, 60), expected);
 }
@@ -383,4 +383,45 @@ proptest! {
         }
         prop_assert_eq!(covered, planned.len());
     }
+}
+
+#[test]
+fn lateness_is_told_with_what_the_run_waited_for() {
+    use crate::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let full = Obstacle { executor: "w1".to_owned(), kind: ObstacleKind::Full, condition: None };
+    let detail = Detail { waits_for: Some(WaitFor::Slot), ..Detail::default() }.with_obstacles([full]);
+    let trace = r#"{"route":"round","of":["w1"],"waited":{"executor":38000}}"#;
+    let late = Run {
+        started_at: Some(secs(99)),
+        detail: Some(Box::new(detail)),
+        trace: Some(trace.to_owned()),
+        ..done(1, secs(60))
+    };
+    let rows = [late, Run { started_at: Some(secs(159)), trace: None, ..done(2, secs(120)) }];
+    let facts = facts(&held, &rows);
+    check_why(
+        &facts,
+        secs(60),
+        "It ran at 1970-01-01 00:01:39 UTC on w-1, 39 s late (waited 38 s for a free slot on w1), succeeded.",
+        "已于 1970-01-01 00:01:39 UTC 执行（执行器 w-1），晚了 39 秒（等待 w1 上的空闲槽位用了 38 秒），成功。",
+    );
+    assert!(why(&facts, secs(120)).en.contains("on w-1, 39 s late, succeeded."));
+}
+
+/// Twenty crons of each second, deleted an hour ago or off for a year: the search is bounded, and finds what is near.
+#[test]
+fn the_search_for_the_nearest_fires_is_bounded() {
+    let crons: Vec<Value> = (0..20).map(|_| json!({"cron": "* * * * * ?"})).collect();
+    let held = [Definition { from: secs(1_000_000), job: job(json!({"schedule": crons})) }];
+    let deleted_at = secs(1_500_000);
+    let gone = Facts { deleted_at: Some(deleted_at), now: secs(2_000_000), ..facts(&held, &[]) };
+    let answer = why(&gone, Timestamp::from_millis(1_600_000_500));
+    assert_eq!((answer.before, answer.after), (Some(deleted_at), None));
+    let ahead = why(&gone, secs(100));
+    assert_eq!((ahead.before, ahead.after), (None, Some(secs(1_000_001))));
+    assert_eq!(
+        nearest(&Facts { now: secs(1_200_000), ..facts(&held, &[]) }),
+        (Some(secs(1_200_000)), Some(secs(1_200_001)))
+    );
 }

@@ -10,7 +10,7 @@ use crate::taken::{Taken, taken};
 use crate::time::Timestamp;
 use crate::timetable::Applied;
 
-/// How many instants and days one account looks at; what is left is for the next one.
+/// How many instants and days one account looks at, an instant once for each schedule; what is left is for the next one.
 const STEP_COUNT_MAX: usize = 50_000;
 
 pub(super) struct Walk<'a> {
@@ -21,6 +21,10 @@ pub(super) struct Walk<'a> {
     to: Timestamp,
     fold: Fold,
     steps: usize,
+    steps_max: usize,
+    /// Only the first fire is wanted.
+    is_first_wanted: bool,
+    has_fire: bool,
     /// Where it was given up: everything before is told.
     stopped: Option<Timestamp>,
 }
@@ -39,22 +43,46 @@ impl<'a> Walk<'a> {
             to,
             fold: Fold::new(range.limit.min(ENTRY_COUNT_MAX)),
             steps: 0,
+            steps_max: STEP_COUNT_MAX,
+            is_first_wanted: false,
+            has_fire: false,
             stopped: (to < range.to).then(|| after(to)),
         }
     }
 
+    /// The same with at most so many steps.
+    pub(super) fn within(self, steps: &usize) -> Self {
+        Self { steps_max: (*steps).min(STEP_COUNT_MAX), ..self }
+    }
+
+    /// The same up to the first fire.
+    pub(super) fn to_first_fire(self) -> Self {
+        Self { is_first_wanted: true, ..self }
+    }
+
     pub(super) fn run(mut self) -> Account {
+        self.go()
+    }
+
+    /// Takes what it needed off the steps that are left.
+    pub(super) fn run_within(mut self, steps: &mut usize) -> Account {
+        let account = self.go();
+        *steps = steps.saturating_sub(self.steps.max(1));
+        account
+    }
+
+    fn go(&mut self) -> Account {
         let whole = self.stopped.take();
         let mut cursor = just_before(self.from);
         for cut in self.cuts() {
-            if self.fold.is_full() || self.stopped.is_some() {
+            if self.fold.is_full() || self.stopped.is_some() || self.has_enough() {
                 break;
             }
             self.tell(Between(cursor, cut));
             cursor = cut;
         }
         let stopped = self.stopped.or(whole);
-        self.fold.finish(stopped)
+        std::mem::replace(&mut self.fold, Fold::new(0)).finish(stopped)
     }
 
     /// The instants after which something else holds than up to them, in order; the last is the range's end.
@@ -79,7 +107,7 @@ impl<'a> Walk<'a> {
         let found =
             self.rows.binary_search_by_key(&until, |row| row.fire_at).ok().and_then(|index| self.rows.get(index));
         if let Some(row) = found.copied() {
-            let verdict = verdict_of_row(row, definition.is_some_and(|definition| self.plans(definition, row)));
+            let verdict = Verdict::of_run(row, definition.is_some_and(|definition| self.plans(definition, row)));
             return self.push(Between(until, until), 1, verdict, std::iter::once(until));
         }
         let Some(definition) = definition else { return };
@@ -110,7 +138,7 @@ impl<'a> Walk<'a> {
         let before = self.rows.partition_point(|row| row.fire_at <= at);
         let reaches = |row: &&&Run| row.span_end_at.is_some_and(|end| end >= at);
         if let Some(row) = before.checked_sub(1).and_then(|index| self.rows.get(index)).filter(reaches) {
-            return Verdict::Span { run: row.id, reason: row.reason };
+            return Verdict::Span { run: row.id, reason: row.reason, detail: row.detail.clone() };
         }
         let is_claimed = self.facts.next_fire_at.is_none_or(|next| at < next);
         match () {
@@ -189,8 +217,10 @@ impl<'a> Walk<'a> {
         let next_raw = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
         let mut fire = next_fire(from);
         let mut raw = table.calendar.as_ref().and_then(|_| next_raw(from));
+        // Each step asks every schedule for its next instant; and for the one that the calendar may take.
+        let cost = table.schedules.len().max(1) * (1 + usize::from(table.calendar.is_some()));
         while let Some(at) = fire.into_iter().chain(raw.map(|(at, _)| at)).min() {
-            self.steps += 1;
+            self.steps += cost;
             let told = match (&table.calendar, raw) {
                 _ if fire == Some(at) => verdict.clone(),
                 (Some(applied), Some((_, schedule))) => verdict_of_taken(applied, taken(schedule, applied, at)),
@@ -211,10 +241,14 @@ impl<'a> Walk<'a> {
 
     /// Whether to stop after everything up to `told` is told.
     fn is_over(&mut self, told: Timestamp) -> bool {
-        if self.steps >= STEP_COUNT_MAX && told < self.to {
+        if self.steps >= self.steps_max && told < self.to {
             self.stopped.get_or_insert(after(told));
         }
-        self.stopped.is_some() || self.fold.is_full()
+        self.stopped.is_some() || self.fold.is_full() || self.has_enough()
+    }
+
+    fn has_enough(&self) -> bool {
+        self.is_first_wanted && self.has_fire
     }
 
     fn push(
@@ -224,6 +258,7 @@ impl<'a> Walk<'a> {
         verdict: Verdict,
         instants: impl Iterator<Item = Timestamp>,
     ) {
+        self.has_fire |= verdict.is_fire();
         self.fold.push(Stretch { first, last, count, verdict }, instants);
     }
 }
@@ -234,13 +269,6 @@ fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     rows.sort_by_key(|row| (row.fire_at, row.shard_index));
     rows.dedup_by_key(|row| row.fire_at);
     rows
-}
-
-fn verdict_of_row(row: &Run, planned: bool) -> Verdict {
-    if row.span_end_at.is_some() {
-        return Verdict::Span { run: row.id, reason: row.reason };
-    }
-    Verdict::Row { run: row.id, status: row.status, reason: row.reason, planned }
 }
 
 fn verdict_of_taken(applied: &Applied, Taken { day, moved_to }: Taken) -> Verdict {

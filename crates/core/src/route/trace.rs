@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::Candidate;
+use crate::reason::words::short;
 use crate::spec::Route;
-use crate::time::{format_duration, millis};
+use crate::time::millis;
+use crate::words::Lang;
 
 /// The longest trace, in bytes.
 pub const TRACE_LEN_MAX: usize = 1_000;
@@ -109,7 +111,7 @@ pub fn text(route: Route, candidates: &[Candidate<'_>], waited: Waited) -> Strin
 /// let trace: Trace = serde_json::from_str(text)?;
 /// assert_eq!(
 ///     trace.to_string(),
-///     "round, of a and b; not c (full); waited 1s200ms for its turn and 300ms for an executor"
+///     "round robin; a, b eligible; not c (full); queued 1 s, then waited 300 ms for an executor"
 /// );
 /// # Ok::<(), serde_json::Error>(())
 /// ```
@@ -141,12 +143,15 @@ impl Trace {
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.route)?;
+        match self.route.as_str() {
+            "round" => f.write_str("round robin")?,
+            route => f.write_str(&route.replace('_', " "))?,
+        }
         match (&self.of[..], self.of_more) {
-            ([], _) => f.write_str(", of nobody")?,
-            ([one], 0) => write!(f, ", of {one} alone")?,
-            ([most @ .., last], 0) => write!(f, ", of {} and {last}", most.join(", "))?,
-            (some, more) => write!(f, ", of {} and {more} more", some.join(", "))?,
+            ([], _) => f.write_str("; no executor eligible")?,
+            ([one], 0) => write!(f, "; only {one} eligible")?,
+            (some, 0) => write!(f, "; {} eligible", some.join(", "))?,
+            (some, more) => write!(f, "; {} and {more} more eligible", some.join(", "))?,
         }
         for (index, (name, why)) in self.refused.iter().enumerate() {
             let before = if index == 0 { "; not " } else { ", " };
@@ -156,13 +161,13 @@ impl fmt::Display for Trace {
             write!(f, " and {} more", self.refused_more)?;
         }
         let Waited { turn, executor } = self.waits();
+        let length = |length| short(length, Lang::En);
         match (turn.is_zero(), executor.is_zero()) {
             (true, true) => Ok(()),
-            (false, true) => write!(f, "; waited {} for its turn", format_duration(turn)),
-            (true, false) => write!(f, "; waited {} for an executor", format_duration(executor)),
+            (false, true) => write!(f, "; queued {}", length(turn)),
+            (true, false) => write!(f, "; waited {} for an executor", length(executor)),
             (false, false) => {
-                let (turn, executor) = (format_duration(turn), format_duration(executor));
-                write!(f, "; waited {turn} for its turn and {executor} for an executor")
+                write!(f, "; queued {}, then waited {} for an executor", length(turn), length(executor))
             }
         }
     }

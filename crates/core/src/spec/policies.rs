@@ -5,6 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::reason::Reason;
 use crate::run::words;
 use crate::schema::DurationText;
 use crate::time::{duration_text, format_duration, parse_duration};
@@ -199,6 +200,38 @@ words! {
 impl Default for Over {
     fn default() -> Self {
         Self::Run
+    }
+}
+
+/// Which verdicts are reported to the namespace's failure webhook, beside failures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NotifySpec {
+    /// Reasons of skipped runs; empty for none. Of `no_executor`, `misfire`, `expired`, `overlap`, `covered`, `stopped` and
+    /// `handler`.
+    pub skipped: Vec<Reason>,
+}
+
+impl NotifySpec {
+    /// The reasons that can be reported.
+    pub const SKIPPED_ALL: [Reason; 7] = [
+        Reason::NoExecutor,
+        Reason::Misfire,
+        Reason::Expired,
+        Reason::Overlap,
+        Reason::Covered,
+        Reason::Stopped,
+        Reason::Handler,
+    ];
+
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for NotifySpec {
+    fn default() -> Self {
+        Self { skipped: vec![Reason::NoExecutor, Reason::Misfire, Reason::Expired] }
     }
 }
 

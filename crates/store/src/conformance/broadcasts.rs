@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::Outcome;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus};
@@ -64,7 +65,7 @@ pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
 pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let token = join(store).await;
     let (whole, shards) = expanded(store, token, 3).await;
-    store.ask_cancel(whole.id, "x", whole.due_at).await.unwrap();
+    store.ask_cancel(whole.id, CancelRequest::requested("x"), whole.due_at).await.unwrap();
     let mut retried = finish(&shards[1], FAILED);
     retried.policy.retry_max = 1;
     let batch = [finish(&shards[0], FAILED), retried.clone(), finish(&shards[0], FAILED)];

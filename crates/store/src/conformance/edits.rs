@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::outcome::CancelRequest;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Job, JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -220,7 +221,7 @@ pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
 /// Deleting settles what is ahead and leaves what is over.
 pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
-    store.ask_cancel(rows[1].id, "somebody", now).await.unwrap();
+    store.ask_cancel(rows[1].id, CancelRequest::requested("somebody"), now).await.unwrap();
     let now = now + Duration::from_secs(1);
     assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
     let deleted = (RunStatus::Skipped, Some(Reason::Deleted), 1);

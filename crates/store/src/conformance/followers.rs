@@ -1,5 +1,6 @@
 //! Checks of jobs that follow from jobs: what is refused when they are saved, and what runs when their parents have ended.
 
+use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
 use serde_json::{Value, json};
@@ -257,12 +258,13 @@ pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
         let run = in_fire(store, &root, job).await.unwrap();
         (run.status, run.reason, run.message.unwrap_or_default())
     };
-    let refused = (RunStatus::Skipped, Some(Reason::Parent), format!("{} failed", b.spec.name));
+    let refused = (RunStatus::Skipped, Some(Reason::Parent), format!("parent job {} ended as failed", b.spec.name));
     assert_eq!(skipped(&paused).await, refused);
     assert_eq!(in_fire(store, &root, &d).await, None, "one of its parents is open");
     assert_eq!(end(store, token, of(&middle, &c), Outcome::Succeeded).await.released, []);
     assert_eq!(skipped(&d).await, refused);
-    let after_skip = (RunStatus::Skipped, Some(Reason::Parent), format!("{} was skipped", paused.spec.name));
+    let after_skip =
+        (RunStatus::Skipped, Some(Reason::Parent), format!("parent job {} ended as skipped", paused.spec.name));
     assert_eq!(skipped(&after_paused).await, after_skip);
 
     let root = start(store, token, &a).await;
@@ -369,7 +371,10 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let root = start(store, token, &a).await;
     ends(&root, Outcome::Succeeded).await;
     let now = store.now().await.unwrap();
-    assert!(matches!(store.ask_cancel(root.id, "somebody", now).await.unwrap(), CancelAsked::Noted(_)));
+    assert!(matches!(
+        store.ask_cancel(root.id, CancelRequest::requested("somebody"), now).await.unwrap(),
+        CancelAsked::Noted(_)
+    ));
     ends(&root, Outcome::Cancelled).await;
     assert_eq!(read(store, root.id).await.status, RunStatus::Cancelled);
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{LATER_RUN, Outcome};
+use rondel_core::outcome::{CancelRequest, Outcome};
+use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
-use crate::ledger::{CancelAsked, CancelElsewhere, InHand, LimitName, RunCheck};
+use crate::ledger::{CancelAsked, CancelElsewhere, Finish, InHand, LimitName, NotedWait, RunCheck};
 use crate::{LeaseToken, Store};
 
 pub(super) fn in_hand(run: &Run, executor: &str) -> InHand {
@@ -115,10 +116,19 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
     let run = pending(store, token).await;
-    assert_eq!(store.ask_cancel(RunId::new(next_id()), "x", now).await.unwrap(), CancelAsked::NotFound);
-    let CancelAsked::Noted(noted) = store.ask_cancel(run.id, "Änne", now).await.unwrap() else { unreachable!() };
-    assert_eq!(*noted, Run { cancel_by: Some("Änne".to_owned()), ..run.clone() });
-    let CancelAsked::Noted(again) = store.ask_cancel(run.id, "somebody else", now).await.unwrap() else {
+    assert_eq!(
+        store.ask_cancel(RunId::new(next_id()), CancelRequest::requested("x"), now).await.unwrap(),
+        CancelAsked::NotFound
+    );
+    let CancelAsked::Noted(noted) = store.ask_cancel(run.id, CancelRequest::requested("Änne"), now).await.unwrap()
+    else {
+        unreachable!()
+    };
+    let (cancel_by, cancel_reason) = (Some("Änne".to_owned()), Some(Reason::Requested));
+    assert_eq!(*noted, Run { cancel_by, cancel_reason, ..run.clone() });
+    let CancelAsked::Noted(again) =
+        store.ask_cancel(run.id, CancelRequest::requested("somebody else"), now).await.unwrap()
+    else {
         unreachable!()
     };
     assert_eq!(again, noted);
@@ -132,7 +142,10 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     failed.policy.retry_max = 5;
     assert_eq!(finish_one(store, failed).await, super::verdict(RunStatus::Failed));
     assert_eq!(store.cancels(token).await.unwrap(), []);
-    assert_eq!(store.ask_cancel(run.id, "x", now).await.unwrap(), CancelAsked::Over(RunStatus::Failed));
+    assert_eq!(
+        store.ask_cancel(run.id, CancelRequest::requested("x"), now).await.unwrap(),
+        CancelAsked::Over(RunStatus::Failed)
+    );
 }
 
 /// Whoever has a stream to the executor of another node's run finds the request too.
@@ -141,7 +154,7 @@ pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) 
     let now = store.now().await.unwrap();
     let (held, unsent) = (pending(store, token).await, pending(store, token).await);
     store.note_running(token, &[in_hand(&held, "a")]).await.unwrap();
-    store.ask_cancels(&[held.id, unsent.id], "Bo", now).await.unwrap();
+    store.ask_cancels(&[held.id, unsent.id], CancelRequest::requested("Bo"), now).await.unwrap();
     let is_of_here = |cancel: &CancelElsewhere| [held.id, unsent.id].contains(&cancel.run);
     let mut elsewhere = store.cancels_elsewhere(other, 10_000).await.unwrap();
     elsewhere.retain(is_of_here);
@@ -157,20 +170,20 @@ pub async fn who_is_covered_says_so(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let (stopped, lost) = (pending(store, token).await, pending(store, token).await);
-    assert_eq!(store.ask_cancels(&[stopped.id, lost.id], LATER_RUN, now).await.unwrap(), 2);
+    assert_eq!(store.ask_cancels(&[stopped.id, lost.id], CancelRequest::LATER_RUN, now).await.unwrap(), 2);
     for (run, outcome) in [(&stopped, Outcome::Cancelled), (&lost, Outcome::Lost(Reason::ExecutorLost))] {
         finish_one(store, finish(run, outcome)).await;
         let ended = read(store, run.id).await;
         assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(Reason::Covered)));
     }
     let (whole, shards) = expanded(store, token, 2).await;
-    store.ask_cancels(&[whole.id, shards[0].id, shards[1].id], LATER_RUN, now).await.unwrap();
+    store.ask_cancels(&[whole.id, shards[0].id, shards[1].id], CancelRequest::LATER_RUN, now).await.unwrap();
     finish_one(store, finish(&shards[0], Outcome::Cancelled)).await;
     assert_eq!(read(store, whole.id).await.reason, None);
     finish_one(store, finish(&shards[1], Outcome::Cancelled)).await;
     let ended = read(store, whole.id).await;
     assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(Reason::Covered)));
-    assert_eq!(ended.message, Some(format!("2 of 2 shards were cancelled by {LATER_RUN}")));
+    assert_eq!(ended.message, Some(format!("2 of 2 shards were cancelled by {}", CancelRequest::LATER_RUN.by)));
     assert_eq!(store.cancels(token).await.unwrap(), []);
 }
 
@@ -184,7 +197,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     claim(store, token, &claimed, rows.clone()).await;
     let job = claimed.id;
     assert_eq!(finish_one(store, finish(&rows[0], Outcome::Succeeded)).await, super::verdict(RunStatus::Succeeded));
-    store.ask_cancel(rows[1].id, "Änne", now).await.unwrap();
+    store.ask_cancel(rows[1].id, CancelRequest::requested("Änne"), now).await.unwrap();
     let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
     assert_eq!(ids(store.open_runs(job, None, 10).await.unwrap()), [rows[2].id, rows[3].id]);
     assert_eq!(ids(store.open_runs(job, None, 1).await.unwrap()), [rows[2].id]);
@@ -192,7 +205,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     assert_eq!(ids(store.open_runs(job, Some(rows[0].fire_at), 10).await.unwrap()), []);
 
     let all: Vec<RunId> = rows.iter().map(|run| run.id).collect();
-    assert_eq!(store.ask_cancels(&all, "Bo: too many", now).await.unwrap(), 3);
+    assert_eq!(store.ask_cancels(&all, CancelRequest::requested("Bo: too many"), now).await.unwrap(), 3);
     let expected = [
         (rows[1].id, "Änne".to_owned()),
         (rows[2].id, "Bo: too many".to_owned()),
@@ -200,10 +213,10 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     ];
     assert_eq!(store.cancels(token).await.unwrap(), expected);
     assert_eq!(read(store, rows[3].id).await.cancel_by.as_deref(), Some("Bo: too many"));
-    assert_eq!(store.ask_cancels(&all, "Cy", now).await.unwrap(), 3);
+    assert_eq!(store.ask_cancels(&all, CancelRequest::requested("Cy"), now).await.unwrap(), 3);
     assert_eq!(store.cancels(token).await.unwrap(), expected);
     assert_eq!(store.open_runs(job, None, 10).await.unwrap(), []);
-    assert_eq!(store.ask_cancels(&[], "Cy", now).await.unwrap(), 0);
+    assert_eq!(store.ask_cancels(&[], CancelRequest::requested("Cy"), now).await.unwrap(), 0);
 }
 
 /// The first node to ask counts for a limit, until it is dead and another one adopts what it had open.
@@ -279,4 +292,35 @@ pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     assert_eq!(of_it(&rows[3]), Some(RunStatus::Running), "it may have been sent");
     let woken: Vec<RunId> = store.take_waiting(other, at, 10).await.unwrap().into_iter().map(|run| run.id).collect();
     assert_eq!(woken, [rows[1].id, rows[4].id]);
+}
+
+/// What a pending run waits for is stored, and stays until the verdict has parameters of its own; a retry has the
+/// parameters of the attempt that ended.
+pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
+    let token = join(store).await;
+    let (run, other) = (pending(store, token).await, pending(store, token).await);
+    let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(other.id), ..Detail::default() };
+    let wait = |run: &Run, attempt| NotedWait { run: run.id, attempt, detail: Box::new(behind.clone()) };
+    store.note_waits(token, &[wait(&run, 1), wait(&other, 2)]).await.unwrap();
+    store.note_waits(LeaseToken { epoch: 9, ..token }, &[wait(&other, 1)]).await.unwrap();
+    store.note_waits(token, &[]).await.unwrap();
+    assert_eq!(read(store, run.id).await.detail.as_deref(), Some(&behind));
+    assert_eq!(read(store, other.id).await.detail, None, "another attempt, another lease");
+    finish_one(store, finish(&run, Outcome::Succeeded)).await;
+    assert_eq!(read(store, run.id).await.detail.as_deref(), Some(&behind), "what it waited for stays");
+    store.note_waits(token, &[wait(&run, 1)]).await.unwrap();
+
+    let lost = Detail { executor: Some("w1".to_owned()), ..Detail::default() };
+    let detail = Some(Box::new(lost.clone()));
+    finish_one(store, Finish { detail, ..finish(&other, Outcome::Lost(Reason::ExecutorLost)) }).await;
+    assert_eq!(store.attempts(other.id).await.unwrap()[0].detail.as_deref(), Some(&lost));
+    assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&lost));
+    let full = Detail { waited_ms: Some(5), ..Detail::default() };
+    let ended = Finish {
+        attempt: 2,
+        detail: Some(Box::new(full.clone())),
+        ..finish(&other, Outcome::Skipped(Reason::Expired))
+    };
+    finish_one(store, ended).await;
+    assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&full));
 }

@@ -138,6 +138,7 @@ macro_rules! for_each_conformance_check {
             a_requested_run_goes_to_the_home,
             waiting_runs_wake_when_due,
             marks_are_won_once,
+            waits_and_reasons_keep_their_parameters,
             running_is_noted_for_pending_runs,
             a_cancel_is_noted_until_the_run_is_over,
             a_cancel_is_read_by_those_who_hear_the_executor,
@@ -182,6 +183,7 @@ macro_rules! for_each_conformance_check {
             logs_are_kept_once,
             old_logs_go_by_size_and_leave_a_word,
             a_failed_run_is_told_once,
+            a_skip_is_told_where_its_job_says_so,
             a_message_is_in_one_hand,
             old_runs_go_with_all_that_is_theirs,
             a_broadcast_goes_as_a_whole,
@@ -360,6 +362,7 @@ fn finish(run: &Run, outcome: Outcome) -> Finish {
         message: None,
         result: None,
         trace: Some("{\"route\":\"first\",\"of\":[\"executor-a\"]}".to_owned()),
+        detail: None,
         jitter: 0.5,
         owner: None,
     }

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{OutboxId, Reason, Run, RunId, Timestamp};
+use rondel_core::reason::Detail;
+use rondel_core::{OutboxId, Reason, Run, RunId, RunStatus, Timestamp};
+use serde_json::json;
 
 use super::broadcasts::expanded;
-use super::{DEFAULT, FAILED, finish, finish_all, finish_one, join, next_id, pending};
+use super::{
+    DEFAULT, FAILED, claim, finish, finish_all, finish_one, job_with, join, name, next_id, pending, run, spec,
+};
 use crate::Store;
 use crate::ledger::Finish;
-use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED};
+use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED, RUN_SKIPPED};
 
 const HOLD: Duration = Duration::from_secs(30);
 
@@ -108,6 +112,46 @@ pub async fn a_failed_run_is_told_once(store: &dyn Store) {
     assert!(store.delete_failure_webhook(DEFAULT).await.unwrap());
     assert!(!store.delete_failure_webhook(DEFAULT).await.unwrap());
     assert_eq!(store.failure_webhook(DEFAULT).await.unwrap(), None);
+}
+
+/// A run that was skipped is reported for the reasons that its job names; a row of several fires is one message.
+pub async fn a_skip_is_told_where_its_job_says_so(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    store.put_failure_webhook(DEFAULT, &webhook("http://127.0.0.1:1/", now)).await.unwrap();
+    let (nobody, overlap, requested) =
+        (pending(store, token).await, pending(store, token).await, pending(store, token).await);
+    let skipped =
+        |run: &Run, reason| Finish { executor: None, started_at: None, ..finish(run, Outcome::Skipped(reason)) };
+    let detail = Detail { app: Some("work".to_owned()), waited_ms: Some(60_000), ..Detail::default() };
+    let batch = [
+        Finish { detail: Some(Box::new(detail)), ..skipped(&nobody, Reason::NoExecutor) },
+        skipped(&overlap, Reason::Overlap),
+        skipped(&requested, Reason::Requested),
+    ];
+    finish_all(store, &batch).await;
+    let change = json!({"schedule": {"every": "1s"}, "notify": {"skipped": ["overlap"]}});
+    let chosen = job_with(store, spec(&name("job"), change), Some(now.ceil_second())).await;
+    let span = Run {
+        status: RunStatus::Skipped,
+        reason: Some(Reason::Overlap),
+        finished_at: Some(now),
+        span_end_at: Some(now),
+        span_count: 5,
+        ..run(&chosen, token, now - HOLD)
+    };
+    let missed = Run { id: RunId::new(next_id()), reason: Some(Reason::Misfire), fire_at: now, ..span.clone() };
+    claim(store, token, &chosen, vec![span.clone(), missed.clone()]).await;
+    let told = take(store, soon(store).await, &[nobody.id, overlap.id, requested.id, span.id, missed.id]).await;
+    store.delete_failure_webhook(DEFAULT).await.unwrap();
+    let runs: Vec<Option<RunId>> = told.iter().map(|item| item.run).collect();
+    assert_eq!(runs, [Some(nobody.id), Some(span.id)]);
+    let data = |item: &OutboxItem| serde_json::from_str::<serde_json::Value>(&item.payload).unwrap()["data"].clone();
+    let first = data(&told[0]);
+    assert_eq!((told[0].kind.as_str(), &first["reason"]), (RUN_SKIPPED, &json!("no_executor")));
+    assert_eq!(first["why"], "Skipped: no executor of app work was online for 1 min.");
+    assert!(first["app"].is_string(), "{first}");
+    assert_eq!((&data(&told[1])["count"], &data(&told[1])["last_fire_at"]), (&json!(5), &json!(now)));
 }
 
 fn in_hand(run: &Run) -> crate::ledger::InHand {

@@ -89,6 +89,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
         started_at,
         finished_at: Some(run.due_at + Duration::from_millis(105)),
         message: None,
+        detail: None,
     };
     assert_eq!(store.attempts(run.id).await.unwrap(), [attempt(RunStatus::Unknown, None, None)]);
     let late = finish(&run, Outcome::Succeeded);
@@ -153,6 +154,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
         started_at: failed.started_at,
         finished_at: Some(failed.finished_at),
         message: failed.message.clone(),
+        detail: None,
     };
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&first));
     assert_eq!(finish_one(store, failed.clone()).await, Finished::Superseded);

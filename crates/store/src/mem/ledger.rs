@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use async_trait::async_trait;
+use rondel_core::outcome::CancelRequest;
+use rondel_core::reason::Detail;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -11,7 +13,7 @@ use super::{Due, MemStore, State, StoredNode, key, size};
 use crate::cluster::HomeMove;
 use crate::ledger::{
     Adopted, Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher,
-    InHand, LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun, may_have_been_sent, whole_jobs,
+    InHand, LimitName, MovedJobs, NotedWait, RunCheck, RunQuery, UnsentRun, may_have_been_sent, whole_jobs,
 };
 use crate::settle::clean_name;
 use crate::{LeaseToken, Ledger, Result};
@@ -57,8 +59,9 @@ impl Ledger for MemStore {
             due.home = token.node;
             claimed.jobs.push((job.seen.job, due.term));
             for run in job.runs.iter().filter(|_| !mutant::on(Mutant::ClaimWithoutRows)) {
-                if !state.insert(run.clone()) {
-                    claimed.existing.push(run.id);
+                match state.insert(run.clone()) {
+                    true => state.add_message(run.id, now),
+                    false => claimed.existing.push(run.id),
                 }
             }
         }
@@ -197,6 +200,16 @@ impl Ledger for MemStore {
         Ok(())
     }
 
+    async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
+        let mut state = self.state();
+        for wait in waits {
+            if let Some(run) = state.pending(token, wait.run, wait.attempt) {
+                run.detail = wait.detail.to_json().map(|text| Box::new(Detail::from_json(&text)));
+            }
+        }
+        Ok(())
+    }
+
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
         let now = self.now();
         let mut state = self.state();
@@ -230,24 +243,24 @@ impl Ledger for MemStore {
         Ok(ends)
     }
 
-    async fn ask_cancel(&self, run: RunId, by: &str, _now: Timestamp) -> Result<CancelAsked> {
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, _now: Timestamp) -> Result<CancelAsked> {
         let mut state = self.state();
         let Some(found) = state.runs.get_mut(&run) else { return Ok(CancelAsked::NotFound) };
         if found.status.is_terminal() {
             return Ok(CancelAsked::Over(found.status));
         }
-        found.cancel_by.get_or_insert_with(|| clean_name(by).into_owned());
+        ask_to_cancel(found, request);
         let found = found.clone();
         state.cancels.insert(run);
         Ok(CancelAsked::Noted(Box::new(found)))
     }
 
-    async fn ask_cancels(&self, runs: &[RunId], by: &str, _now: Timestamp) -> Result<u64> {
+    async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, _now: Timestamp) -> Result<u64> {
         let mut state = self.state();
         let mut asked_count = 0;
         for id in runs {
             if let Some(run) = state.runs.get_mut(id).filter(|run| !run.status.is_terminal()) {
-                run.cancel_by.get_or_insert_with(|| clean_name(by).into_owned());
+                ask_to_cancel(run, request);
                 state.cancels.insert(*id);
                 asked_count += 1;
             }
@@ -578,5 +591,12 @@ impl State {
             false => page.sort_by_key(|run| std::cmp::Reverse(run.id)),
         }
         page.into_iter().take(size(query.limit)).cloned().collect()
+    }
+}
+
+/// Who asks first gives the reason.
+fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
+    if run.cancel_by.is_none() {
+        (run.cancel_by, run.cancel_reason) = (Some(clean_name(request.by).into_owned()), Some(request.reason));
     }
 }

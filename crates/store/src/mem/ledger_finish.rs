@@ -1,6 +1,7 @@
 //! The end of attempts.
 
-use rondel_core::outcome::{After, cancel_reason};
+use rondel_core::outcome::After;
+use rondel_core::reason::Detail;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -20,7 +21,7 @@ impl State {
             status: run.status,
             lost_count: run.lost_count,
             marked: run.marked_at.is_some(),
-            cancel_asked: run.cancel_by.as_deref().map(cancel_reason),
+            cancel_asked: run.cancel_asked(),
             awaits_children: !run.status.is_terminal() && run.open_children.is_some(),
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
         };
@@ -38,7 +39,7 @@ impl State {
                 self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
                 if was_passed_over {
                     // An edit passed it over without a word to whoever follows it.
-                    self.tell_failure(finish.run, now);
+                    self.add_message(finish.run, now);
                     self.note_ended(finish.run, false);
                 }
                 self.count_shards(finish, 0, now);
@@ -46,7 +47,7 @@ impl State {
             }
             Judgement::Ends(then @ After::Verdict { status, reason }) => {
                 self.end(&clean, status, reason);
-                self.tell_failure(finish.run, now);
+                self.add_message(finish.run, now);
                 self.note_ended(finish.run, finish.policy.awaits_children);
                 self.count_shards(finish, 1, now);
                 Finished::Stored(then, None)
@@ -70,6 +71,7 @@ impl State {
         run.message = clean.message.clone().map(std::borrow::Cow::into_owned);
         run.result = clean.result.clone().map(std::borrow::Cow::into_owned);
         run.trace = clean.trace.clone().map(std::borrow::Cow::into_owned);
+        run.detail = detail_of(clean).or(run.detail.take());
     }
 
     fn retry(&mut self, clean: &CleanFinish<'_>, due_at: Timestamp, reason: Reason, lost_count: i32) -> Option<Run> {
@@ -85,6 +87,7 @@ impl State {
             started_at: clean.started_at.or(run.started_at),
             finished_at: Some(clean.finish.finished_at),
             message: clean.message.clone().map(std::borrow::Cow::into_owned),
+            detail: detail_of(clean),
         };
         run.executor.clone_from(&ended.executor);
         self.attempts.entry((run.id, run.attempt)).or_insert(ended);
@@ -93,6 +96,7 @@ impl State {
         (run.attempt, run.due_at) = (next, due_at);
         (run.executor_id, run.marked_at) = (None::<ExecutorId>, None);
         (run.started_at, run.message) = (None, None);
+        run.detail = detail_of(clean);
         Some(run.clone())
     }
 
@@ -106,10 +110,11 @@ impl State {
             started_at: clean.started_at,
             finished_at: Some(clean.finish.finished_at),
             message: clean.message.clone().map(std::borrow::Cow::into_owned),
+            detail: detail_of(clean),
         };
         let known = self.attempts.entry((clean.finish.run, clean.finish.attempt)).or_insert_with(|| kept.clone());
         if known.status == RunStatus::Unknown {
-            *known = Attempt { reason: known.reason, ..kept };
+            *known = Attempt { reason: known.reason, detail: known.detail.take(), ..kept };
         }
     }
 
@@ -138,7 +143,7 @@ impl State {
             broadcast.finished_at = ends.into_iter().flatten().max();
             self.cancels.remove(&id);
             if is_first {
-                self.tell_failure(id, now);
+                self.add_message(id, now);
                 self.note_ended(id, finish.policy.awaits_children);
             }
         }
@@ -156,4 +161,9 @@ impl State {
         (due.is_over, due.follows) = (due.next_fire_at.is_none(), None);
         due.next_fire_at.is_some()
     }
+}
+
+/// As it is read again from a row.
+fn detail_of(clean: &CleanFinish<'_>) -> Option<Box<Detail>> {
+    clean.detail.as_deref().map(|text| Box::new(Detail::from_json(text)))
 }

@@ -116,7 +116,7 @@ impl State {
         }
         run.finished_at = Some(now);
         self.cancels.remove(&fold.run);
-        self.tell_failure(fold.run, now);
+        self.add_message(fold.run, now);
         ends.over.push((fold.job, fold.run));
     }
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
 
 use super::{MemStore, State, size};
-use crate::outbox::{FailedRun, FailureWebhook, OutboxItem, RUN_FAILED, is_failure};
+use crate::outbox::{FailureWebhook, OutboxItem, RunMessage, is_failure, may_be_reported, reports_skip};
 use crate::{Outbox, Result};
 
 #[async_trait]
@@ -59,20 +59,28 @@ impl Outbox for MemStore {
 }
 
 impl State {
-    /// Writes a message about a run that failed for good, where its namespace wants to hear of it.
-    pub(super) fn tell_failure(&mut self, id: RunId, now: Timestamp) {
-        let Some(run) = self.runs.get(&id).filter(|run| is_failure(run.status)) else { return };
+    /// Writes a message about a run that failed, or was skipped for a reason that its job wants reported, where its namespace
+    /// has a webhook.
+    pub(super) fn add_message(&mut self, id: RunId, now: Timestamp) {
+        let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
         if !self.webhooks.contains_key(&run.namespace) || self.whole_of(run).is_some() {
             return;
         }
+        let version = self.jobs.get(&run.job).and_then(|job| job.versions.get(&run.job_version));
+        let spec = version.and_then(|version| serde_json::to_string(&version.spec).ok()).unwrap_or_default();
+        if !is_failure(run.status) && !run.reason.is_some_and(|reason| reports_skip(&spec, reason)) {
+            return;
+        }
         let namespace_name = self.namespaces.iter().find(|namespace| namespace.id == run.namespace);
-        let failed = FailedRun {
+        let message = RunMessage {
             run: id,
             namespace: run.namespace,
             namespace_name: namespace_name.map(|namespace| namespace.name.clone()).unwrap_or_default(),
+            app_name: self.apps.get(&run.app).map(|app| app.name.clone()).unwrap_or_default(),
             job_name: self.jobs.get(&run.job).map(|job| job.record.spec.name.clone()).unwrap_or_default(),
             status: run.status,
             reason: run.reason,
+            detail: run.detail.clone(),
             attempt: run.attempt,
             trigger: run.trigger,
             fire_at: run.fire_at,
@@ -80,13 +88,14 @@ impl State {
             finished_at: run.finished_at,
             executor: run.executor.clone(),
             message: run.message.clone(),
+            span: run.span_end_at.map(|last| (last, run.span_count)),
         };
         let item = OutboxItem {
             id: OutboxId::new(id.get()),
             namespace: run.namespace,
-            kind: RUN_FAILED.to_owned(),
+            kind: message.kind().to_owned(),
             run: Some(id),
-            payload: failed.payload(now),
+            payload: message.payload(now),
             attempt_count: 0,
             created_at: now,
             held_until: now,

@@ -1,6 +1,7 @@
 //! The ledger's trait: each method stands in the file of what it does.
 
 use async_trait::async_trait;
+use rondel_core::outcome::CancelRequest;
 use rondel_core::run::Attempt;
 use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 
@@ -8,7 +9,7 @@ use super::SqlStore;
 use crate::cluster::HomeMove;
 use crate::ledger::{
     Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
-    LimitName, MovedJobs, RunCheck, RunQuery, UnsentRun,
+    LimitName, MovedJobs, NotedWait, RunCheck, RunQuery, UnsentRun,
 };
 use crate::{LeaseToken, Ledger, Result};
 
@@ -66,6 +67,10 @@ impl Ledger for SqlStore {
         self.write_running(token, runs).await
     }
 
+    async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
+        self.write_waits(token, waits).await
+    }
+
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
         self.expand_broadcast(token, run, shards).await
     }
@@ -74,12 +79,12 @@ impl Ledger for SqlStore {
         self.finish_batch(finisher, batch).await
     }
 
-    async fn ask_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {
-        self.note_cancel(run, by, now).await
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked> {
+        self.note_cancel(run, request, now).await
     }
 
-    async fn ask_cancels(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<u64> {
-        self.note_cancels(runs, by, now).await
+    async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64> {
+        self.note_cancels(runs, request, now).await
     }
 
     async fn open_runs(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>> {

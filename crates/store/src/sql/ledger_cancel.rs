@@ -1,5 +1,6 @@
 //! Open runs that somebody wants cancelled.
 
+use rondel_core::outcome::CancelRequest;
 use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -13,7 +14,7 @@ const LOCK_RUN: Statement =
     Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
 const SET_CANCEL: Statement = Statement {
     name: "set_cancel",
-    text: "UPDATE run SET cancel_by = ? WHERE id = ? AND status IN ('pending', 'waiting', 'running')",
+    text: "UPDATE run SET cancel_by = ?, cancel_reason = ? WHERE id = ? AND status IN ('pending', 'waiting', 'running')",
 };
 const INSERT_CANCEL: Statement = Statement {
     name: "insert_cancel",
@@ -40,7 +41,7 @@ const LOCK_OPEN: Statement = Statement {
 };
 const SET_CANCELS: Statement = Statement {
     name: "set_cancels",
-    text: "UPDATE run SET cancel_by = ? WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end}",
+    text: "UPDATE run SET cancel_by = ?, cancel_reason = ? WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end}",
 };
 const INSERT_CANCELS: Statement = Statement {
     name: "insert_cancels",
@@ -68,8 +69,13 @@ pub(super) const READ_OPEN_OF_FIRE: Statement = Statement {
 };
 
 impl SqlStore {
-    pub(super) async fn note_cancel(&self, run: RunId, by: &str, now: Timestamp) -> Result<CancelAsked> {
-        let by = clean_name(by);
+    pub(super) async fn note_cancel(
+        &self,
+        run: RunId,
+        request: CancelRequest<'_>,
+        now: Timestamp,
+    ) -> Result<CancelAsked> {
+        let (by, reason) = (clean_name(request.by), request.reason);
         transact!(self, "ask_cancel", |tx| {
             let Some(row) = tx.row(Query::new(&LOCK_RUN).int(run.get())).await? else {
                 return Ok(CancelAsked::NotFound);
@@ -79,9 +85,9 @@ impl SqlStore {
                 return Ok(CancelAsked::Over(found.status));
             }
             if found.cancel_by.is_none() {
-                tx.execute_all(Query::new(&SET_CANCEL).text(&by).int(run.get()), 1).await?;
+                tx.execute_all(Query::new(&SET_CANCEL).text(&by).text(reason.as_str()).int(run.get()), 1).await?;
                 tx.execute(Query::new(&INSERT_CANCEL).int(run.get()).text(&by).at(now)).await?;
-                found.cancel_by = Some(by.clone().into_owned());
+                (found.cancel_by, found.cancel_reason) = (Some(by.clone().into_owned()), Some(reason));
             }
             Ok(CancelAsked::Noted(Box::new(found)))
         })
@@ -112,8 +118,8 @@ impl SqlStore {
         Ok(cancels)
     }
 
-    pub(super) async fn note_cancels(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<u64> {
-        let by = clean_name(by);
+    pub(super) async fn note_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64> {
+        let (by, reason) = (clean_name(request.by), request.reason);
         let mut ids: Vec<i64> = runs.iter().map(|run| run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -130,7 +136,7 @@ impl SqlStore {
                     }
                 }
                 if !new.is_empty() {
-                    let query = Query::new(&SET_CANCELS).text(&by).list(new.iter().copied());
+                    let query = Query::new(&SET_CANCELS).text(&by).text(reason.as_str()).list(new.iter().copied());
                     tx.execute_all(query, new.len()).await?;
                     let query = Query::new(&INSERT_CANCELS).rows(&new, |query, id| query.int(*id).text(&by).at(now));
                     tx.execute(query).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use rondel_core::{JobId, NodeId, Run, RunId};
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
@@ -294,6 +294,9 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     failpoint::pass("claim.moved");
     let runs: Vec<&Run> = won.iter().flat_map(|job| &job.runs).collect();
     claimed.existing = tx.insert_runs(&runs).await?;
+    let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !claimed.existing.contains(&run.id);
+    let skipped: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
+    tx.insert_messages(&skipped).await?;
     Ok(claimed)
 }
 

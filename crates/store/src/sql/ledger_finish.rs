@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use rondel_core::outcome::{After, Outcome, cancel_reason};
+use rondel_core::outcome::{After, Outcome};
 use rondel_core::run::BROADCAST;
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_failpoint as failpoint;
@@ -18,49 +18,49 @@ use super::rows;
 use super::{SqlStore, Tx, transact};
 use crate::follow::EndedRun;
 use crate::ledger::{Ends, Finish, Finished, Finisher};
-use crate::outbox::is_failure;
+use crate::outbox::may_be_reported;
 use crate::settle::{self, CleanFinish, Judgement, Standing};
 use crate::{LeaseToken, Result, StoreError};
 
 pub(super) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
-    text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, parent_id, job_id, fire_at_ms, cause, \
+    text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
            shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
-    text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
+    text: "UPDATE {join:iittitiitttt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
-           result = v.column10, trace = v.column11 {from:iittitiittt} WHERE {of_rows:run.id} \
+           result = v.column10, detail = COALESCE(v.column11, run.detail), trace = v.column12 {from:iittitiitttt} WHERE {of_rows:run.id} \
            AND {check}run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 /// Late results: the only way out of a verdict.
 const CORRECT_RUNS: Statement = Statement {
     name: "correct_runs",
-    text: "UPDATE {join:iittitiitt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
+    text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
-           result = v.column10 {from:iittitiitt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
+           result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped'){end}",
 };
 /// The name of the executor stays, without an incarnation: the next attempt goes to another one first.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
-    text: "UPDATE {join:iiitit}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
+    text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
            reason = v.column4, lost_count = v.column5, executor = v.column6, executor_id = NULL, marked_at_ms = NULL, \
-           started_at_ms = NULL, message = NULL {from:iiitit} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
+           started_at_ms = NULL, message = NULL, detail = v.column7 {from:iiititt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 const INSERT_ATTEMPTS: Statement = Statement {
     name: "insert_attempts",
     text: "INSERT {ignore} INTO run_attempt (run_id, attempt, status, reason, executor_id, executor, started_at_ms, \
-           finished_at_ms, message) {values:iittitiit} {or_ignore}",
+           finished_at_ms, message, detail) {values:iittitiitt} {or_ignore}",
 };
 /// A result that comes after its attempt was given up says how it ended after all.
 const CORRECT_ATTEMPTS: Statement = Statement {
     name: "correct_attempts",
-    text: "UPDATE {join:iittitiit}run_attempt SET status = v.column3, executor_id = v.column5, \
+    text: "UPDATE {join:iittitiitt}run_attempt SET status = v.column3, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9 \
-           {from:iittitiit} WHERE {of_rows:run_attempt.run_id} AND {check}run_attempt.attempt = v.column2 \
+           {from:iittitiitt} WHERE {of_rows:run_attempt.run_id} AND {check}run_attempt.attempt = v.column2 \
            AND run_attempt.status = 'unknown'{end}",
 };
 impl SqlStore {
@@ -155,6 +155,7 @@ struct Retry<'f> {
     reason: Reason,
     lost_count: i32,
     executor: Option<Cow<'f, str>>,
+    detail: Option<&'f str>,
     /// Where in the answers the run goes.
     answer: usize,
 }
@@ -180,8 +181,8 @@ struct Batch<'f> {
     superseded: Vec<EndedAttempt<'f>>,
     cancels: Vec<i64>,
     broadcasts: BTreeMap<RunId, ShardCount>,
-    /// Runs that failed for good: some of them the world is told about.
-    failed: Vec<RunId>,
+    /// Runs that failed or were skipped: some of them are reported.
+    reported: Vec<RunId>,
     delays: Delays,
     /// Rows that got their verdict, with the rows of which they may be shards.
     over: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
@@ -213,8 +214,8 @@ impl<'f> Batch<'f> {
         // A death here must leave the runs open: with a verdict and without their children, those would never come.
         failpoint::pass("finish.settled");
         let Followed { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
-        self.failed.extend(failed);
-        tx.insert_failures(&self.failed).await?;
+        self.reported.extend(failed);
+        tx.insert_messages(&self.reported).await?;
         let is_due = self.delays.write(tx).await?;
         Ok(Ends { answers: self.answers, is_due, released, awaiting, over })
     }
@@ -258,7 +259,7 @@ impl<'f> Batch<'f> {
                     // An edit passed it over without a word to whoever follows it.
                     let ended = EndedRun { awaits_children: false, ..locked.ended(finish, status) };
                     self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
-                    self.failed.extend(is_failure(status).then_some(finish.run));
+                    self.reported.extend(may_be_reported(status).then_some(finish.run));
                 }
                 locked.standing.status = status;
                 locked.is_dirty = true;
@@ -278,8 +279,8 @@ impl<'f> Batch<'f> {
                 self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                 count_shard(&mut self.broadcasts, locked, 1, finish);
                 self.delays.end(finish.run, Timestamp::from_millis(locked.key.fire_at), finish.finished_at);
-                if is_failure(status) {
-                    self.failed.push(finish.run);
+                if may_be_reported(status) {
+                    self.reported.push(finish.run);
                 }
                 self.answers.push(Finished::Stored(then, None));
             }
@@ -295,7 +296,8 @@ impl<'f> Batch<'f> {
                 });
                 let (run, attempt, answer) = (finish.run, finish.attempt, self.answers.len());
                 locked.executor = executor.clone().map(Cow::into_owned);
-                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, answer });
+                let detail = clean.detail.as_deref();
+                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, answer });
                 locked.standing = Standing {
                     fire_at: locked.standing.fire_at,
                     attempt: attempt + 1,
@@ -353,6 +355,7 @@ impl<'f> Batch<'f> {
                     .text(retry.reason.as_str())
                     .int(retry.lost_count.into())
                     .opt_text(retry.executor.as_deref())
+                    .opt_text(retry.detail)
             });
             tx.execute_all(query, chunk.len()).await?;
             let query = Query::new(&rows::READ_RUNS).list(chunk.iter().map(|retry| retry.run.get()));
@@ -384,8 +387,8 @@ impl<'f> Batch<'f> {
                 if folded.is_first {
                     self.over.push((broadcast.ended(), None));
                 }
-                if folded.is_first && is_failure(broadcast.status) {
-                    self.failed.push(broadcast.id);
+                if folded.is_first && may_be_reported(broadcast.status) {
+                    self.reported.push(broadcast.id);
                 }
                 let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
                 self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
@@ -421,7 +424,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             status: columns.word("status")?,
             lost_count: columns.small("lost_count")?,
             marked: columns.opt_int("marked_at_ms")?.is_some(),
-            cancel_asked: columns.opt_text("cancel_by")?.as_deref().map(cancel_reason),
+            cancel_asked: cancel_asked(&mut columns)?,
             awaits_children: false,
             owner: LeaseToken { node: NodeId::new(0), epoch: 0 },
         },
@@ -441,6 +444,13 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     Ok((id, locked))
 }
 
+/// Why the run ends by the request to cancel it, where there is one.
+fn cancel_asked(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
+    let is_asked = columns.opt_text("cancel_by")?.is_some();
+    let reason = columns.opt_word("cancel_reason")?;
+    Ok(is_asked.then(|| reason.unwrap_or(Reason::Requested)))
+}
+
 fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
     query
         .int(verdict.finish.finish.run.get())
@@ -453,6 +463,7 @@ fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
         .at(verdict.finish.finish.finished_at)
         .opt_text(verdict.finish.message.as_deref())
         .opt_text(verdict.finish.result.as_deref())
+        .opt_text(verdict.finish.detail.as_deref())
 }
 
 fn add_attempt(query: Query, ended: &EndedAttempt<'_>) -> Query {
@@ -466,4 +477,5 @@ fn add_attempt(query: Query, ended: &EndedAttempt<'_>) -> Query {
         .opt_at(ended.started_at)
         .at(ended.finish.finish.finished_at)
         .opt_text(ended.finish.message.as_deref())
+        .opt_text(ended.finish.detail.as_deref())
 }

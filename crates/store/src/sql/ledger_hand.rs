@@ -9,7 +9,7 @@ use super::failure;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
-use crate::ledger::InHand;
+use crate::ledger::{InHand, NotedWait};
 use crate::settle::clean_name;
 use crate::{LeaseToken, Result};
 
@@ -64,6 +64,11 @@ const NOTE_RUNNING: Statement = Statement {
     name: "note_running",
     text: "UPDATE {join:iiti}run SET status = 'running', executor_id = v.column2, executor = v.column3, \
            started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} AND {check}run.status = 'pending'{end}",
+};
+const NOTE_WAITS: Statement = Statement {
+    name: "note_waits",
+    text: "UPDATE {join:it}run SET detail = v.column2 {from:it} WHERE {of_rows:run.id} \
+           AND {check}run.status = 'pending'{end}",
 };
 const EXPAND_RUN: Statement = Statement {
     name: "expand_run",
@@ -148,6 +153,32 @@ impl SqlStore {
         transact!(self, "note_running", |tx| {
             let held = tx.lock_own(token, runs, |_| true).await?;
             tx.write_in_hand(&NOTE_RUNNING, &held).await
+        })
+    }
+
+    pub(super) async fn write_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
+        if waits.is_empty() {
+            return Ok(());
+        }
+        let by_id: HashMap<i64, &NotedWait> = waits.iter().map(|wait| (wait.run.get(), wait)).collect();
+        let mut ids: Vec<i64> = by_id.keys().copied().collect();
+        ids.sort_unstable();
+        transact!(self, "note_waits", |tx| {
+            for chunk in ids.chunks(CHUNK_MAX) {
+                let own = tx.lock_own_open(&LOCK_OWN_PENDING, token, chunk).await?;
+                let is_this = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
+                let held: Vec<&NotedWait> = own
+                    .into_iter()
+                    .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_this(wait, attempt)))
+                    .collect();
+                if !held.is_empty() {
+                    let query = Query::new(&NOTE_WAITS).rows(&held, |query, wait| {
+                        query.int(wait.run.get()).opt_text(wait.detail.to_json().as_deref())
+                    });
+                    tx.execute(query).await?;
+                }
+            }
+            Ok(())
         })
     }
 

@@ -1,5 +1,6 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
+use rondel_core::reason::Detail;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
@@ -17,7 +18,7 @@ pub(super) const READ_CHECKS: Statement = Statement {
 };
 const READ_ATTEMPTS: Statement = Statement {
     name: "read_attempts",
-    text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message \
+    text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message, detail \
            FROM run_attempt WHERE run_id = ? ORDER BY attempt",
 };
 
@@ -286,6 +287,7 @@ impl SqlStore {
                 started_at: columns.opt_at("started_at_ms")?,
                 finished_at: columns.opt_at("finished_at_ms")?,
                 message: columns.opt_text("message")?,
+                detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
             });
         }
         Ok(attempts)

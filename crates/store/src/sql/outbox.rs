@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::reason::Detail;
 use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
-use crate::outbox::{FailedRun, FailureWebhook, OutboxItem, RUN_FAILED};
+use crate::outbox::{FailureWebhook, OutboxItem, RunMessage, is_failure, reports_skip};
 use crate::settle::clean_name;
 use crate::{OpenError, Outbox, Result, StoreError};
 
@@ -35,13 +36,16 @@ const UPDATE_WEBHOOK: Statement = Statement {
 const DELETE_WEBHOOK: Statement =
     Statement { name: "delete_webhook", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
 /// Shards are left out: their broadcast tells for all of them.
-const READ_FAILURES: Statement = Statement {
-    name: "read_failures",
+const READ_REPORTED: Statement = Statement {
+    name: "read_reported",
     text: "SELECT run.id, run.namespace_id, namespace.name, job.name, run.status, run.reason, run.attempt, \
-           run.trigger_kind, run.fire_at_ms, run.started_at_ms, run.finished_at_ms, run.executor, run.message, {now} \
+           run.trigger_kind, run.fire_at_ms, run.started_at_ms, run.finished_at_ms, run.executor, run.message, \
+           run.detail, run.span_end_at_ms, run.span_count, app.name, job_version.spec, {now} \
            FROM run JOIN failure_webhook ON failure_webhook.namespace_id = run.namespace_id \
            JOIN namespace ON namespace.id = run.namespace_id JOIN job ON job.id = run.job_id \
-           WHERE run.id {in_list} AND run.status IN ('failed', 'timed_out', 'unknown') \
+           JOIN app ON app.id = run.app_id LEFT JOIN job_version ON job_version.job_id = run.job_id \
+           AND job_version.version = run.job_version \
+           WHERE run.id {in_list} AND run.status IN ('failed', 'timed_out', 'unknown', 'skipped') \
            AND NOT EXISTS (SELECT 1 FROM run whole WHERE whole.job_id = run.job_id \
            AND whole.fire_at_ms = run.fire_at_ms AND whole.cause = run.cause AND whole.shard_index = -1 \
            AND run.shard_index >= 0) ORDER BY run.id",
@@ -126,22 +130,24 @@ impl Outbox for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes a message for each of these runs that failed for good in a namespace that wants to hear of it.
-    pub(super) async fn insert_failures(&mut self, runs: &[RunId]) -> Result<()> {
+    /// Writes a message for each of these runs that failed, or was skipped for a reason that its job wants reported, in a
+    /// namespace with a webhook.
+    pub(super) async fn insert_messages(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in runs.chunks(CHUNK_MAX) {
             let mut messages = Vec::new();
-            for row in self.rows(Query::new(&READ_FAILURES).list(chunk.iter().map(|run| run.get()))).await? {
-                let (failed, now) = failed_run(&row)?;
-                messages.push((failed.run, failed.namespace, failed.payload(now), now));
+            for row in self.rows(Query::new(&READ_REPORTED).list(chunk.iter().map(|run| run.get()))).await? {
+                if let Some((message, now)) = run_message(&row)? {
+                    messages.push((message.run, message.namespace, message.kind(), message.payload(now), now));
+                }
             }
             if messages.is_empty() {
                 continue;
             }
-            let query = Query::new(&INSERT_OUTBOX).rows(&messages, |query, (run, namespace, payload, now)| {
+            let query = Query::new(&INSERT_OUTBOX).rows(&messages, |query, (run, namespace, kind, payload, now)| {
                 query
                     .int(run.get())
                     .int(namespace.get())
-                    .text(RUN_FAILED)
+                    .text(kind)
                     .int(run.get())
                     .text(payload)
                     .int(0)
@@ -226,16 +232,18 @@ impl SqlStore {
     }
 }
 
-/// With the present.
-fn failed_run(row: &AnyRow) -> Result<(FailedRun, Timestamp)> {
+/// With the present; nothing for a skip that is not reported.
+fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
     let mut columns = Reader::new(row, "run");
-    let failed = FailedRun {
+    let mut message = RunMessage {
         run: RunId::new(columns.int("id")?),
         namespace: NamespaceId::new(columns.int("namespace_id")?),
         namespace_name: columns.text("name")?,
+        app_name: String::new(),
         job_name: columns.text("name")?,
         status: columns.word("status")?,
         reason: columns.opt_word("reason")?,
+        detail: None,
         attempt: columns.small("attempt")?,
         trigger: columns.word("trigger_kind")?,
         fire_at: columns.at("fire_at_ms")?,
@@ -243,8 +251,16 @@ fn failed_run(row: &AnyRow) -> Result<(FailedRun, Timestamp)> {
         finished_at: columns.opt_at("finished_at_ms")?,
         executor: columns.opt_text("executor")?,
         message: columns.opt_text("message")?,
+        span: None,
     };
-    Ok((failed, columns.at("now")?))
+    message.detail = columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text)));
+    let (span_end_at, span_count) = (columns.opt_at("span_end_at_ms")?, columns.int("span_count")?);
+    message.span = span_end_at.map(|last| (last, span_count));
+    message.app_name = columns.text("name")?;
+    let spec = columns.opt_text("spec")?.unwrap_or_default();
+    let is_wanted = is_failure(message.status) || message.reason.is_some_and(|reason| reports_skip(&spec, reason));
+    let now = columns.at("now")?;
+    Ok(is_wanted.then_some((message, now)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Rows of `run` as values of the domain and back, and the statements that several files send.
 
+use rondel_core::reason::Detail;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId};
 use sqlx::any::AnyRow;
 
@@ -13,7 +14,8 @@ macro_rules! run_columns {
          run.shard_index, run.shard_total, run.trigger_kind, run.status, run.reason, run.attempt, run.due_at_ms, \
          run.node_id, run.node_epoch, run.params, run.executor, run.executor_id, run.marked_at_ms, \
          run.started_at_ms, run.finished_at_ms, run.message, run.result, run.lost_count, run.open_shards, \
-         run.open_children, run.parent_id, run.trace, run.cancel_by, run.span_end_at_ms, run.span_count"
+         run.open_children, run.parent_id, run.trace, run.cancel_by, run.span_end_at_ms, run.span_count, run.detail, \
+         run.cancel_reason"
     };
 }
 pub(super) use run_columns;
@@ -39,8 +41,8 @@ pub(super) const INSERT_RUNS: Statement = Statement {
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \
            shard_total, trigger_kind, status, attempt, due_at_ms, node_id, node_epoch, params, parent_id, span_count, \
            reason, executor, executor_id, marked_at_ms, started_at_ms, finished_at_ms, message, result, lost_count, \
-           open_shards, cancel_by, span_end_at_ms, open_children, trace) \
-           {values:iiiiiiiiittiiiitiittiiiittiitiit} {or_ignore}",
+           open_shards, cancel_by, span_end_at_ms, open_children, trace, detail, cancel_reason) \
+           {values:iiiiiiiiittiiiitiittiiiittiitiittt} {or_ignore}",
 };
 
 /// Whether [`INSERT_FRESH_RUNS`] says everything about this run.
@@ -59,6 +61,8 @@ pub(super) fn is_fresh(run: &Run) -> bool {
         && run.span_end_at.is_none()
         && run.open_children.is_none()
         && run.trace.is_none()
+        && run.detail.is_none()
+        && run.cancel_reason.is_none()
 }
 
 pub(super) fn add_fresh_run(query: Query, run: &Run) -> Query {
@@ -99,6 +103,8 @@ pub(super) fn add_run(query: Query, run: &Run) -> Query {
         .opt_at(run.span_end_at)
         .opt_int(run.open_children.map(i64::from))
         .opt_text(run.trace.as_deref())
+        .opt_text(run.detail.as_deref().and_then(Detail::to_json).as_deref())
+        .opt_text(run.cancel_reason.map(rondel_core::Reason::as_str))
 }
 
 /// Reads the columns of [`run_columns`].
@@ -137,6 +143,8 @@ pub(super) fn run(row: &AnyRow) -> Result<Run> {
         cancel_by: columns.opt_text("cancel_by")?,
         span_end_at: columns.opt_at("span_end_at_ms")?,
         span_count: columns.int("span_count")?,
+        detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
+        cancel_reason: columns.opt_word("cancel_reason")?,
     })
 }
 

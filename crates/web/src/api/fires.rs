@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::fires::{self, Entry, Range, Verdict};
+use rondel_core::reason::Detail;
 use rondel_core::{JobSpec, Reason, RunId, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -77,7 +78,12 @@ pub(super) struct WhyQuery {
 impl FromQuery for WhyQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            at: reader.parsed(Parameter::instant("at").about("The instant that is asked about.").required(), instant),
+            at: reader.parsed(
+                Parameter::instant("at").about(
+                    "The instant that is asked about; without it, the job's open run, its last fire or its next one.",
+                ),
+                instant,
+            ),
         }
     }
 }
@@ -116,6 +122,9 @@ pub(super) struct EntryJson {
     verdict: &'static str,
     run: Option<RunId>,
     reason: Option<Reason>,
+    /// The parameters of the reason, and what the run waits or waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Box<Detail>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calendar: Option<CalendarJson>,
     /// False for a run of a fire that the definition of its instant does not plan.
@@ -134,17 +143,29 @@ struct CalendarJson {
 impl From<Entry> for EntryJson {
     fn from(entry: Entry) -> Self {
         let verdict = entry.verdict.code();
-        let (mut run, mut reason, mut calendar, mut is_planned) = (None, None, None, true);
+        let (mut run, mut reason, mut detail, mut calendar, mut is_planned) = (None, None, None, None, true);
         match entry.verdict {
-            Verdict::Row { run: id, reason: why, planned, .. } => (run, reason, is_planned) = (Some(id), why, planned),
-            Verdict::Span { run: id, reason: why } => (run, reason) = (Some(id), why),
+            Verdict::Row { run: id, reason: why, detail: more, planned, .. } => {
+                (run, reason, detail, is_planned) = (Some(id), why, more, planned);
+            }
+            Verdict::Span { run: id, reason: why, detail: more } => (run, reason, detail) = (Some(id), why, more),
             Verdict::Calendar { calendar: name, day, moved_to } => {
                 calendar = Some(CalendarJson { name, day, moved_to });
             }
             Verdict::Paused | Verdict::Undecided | Verdict::Planned | Verdict::Removed | Verdict::Missing => {}
         }
         let last_fire_at = (entry.last != entry.first).then_some(entry.last);
-        Self { fire_at: entry.first, last_fire_at, count: entry.count, verdict, run, reason, calendar, is_planned }
+        Self {
+            fire_at: entry.first,
+            last_fire_at,
+            count: entry.count,
+            verdict,
+            run,
+            reason,
+            detail,
+            calendar,
+            is_planned,
+        }
     }
 }
 
@@ -189,6 +210,7 @@ fn range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), P
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Why")]
 pub(super) struct WhyJson {
+    /// The instant that the answer is about.
     at: Timestamp,
     /// The same sentence in each language.
     answer: Sentence,
@@ -199,13 +221,12 @@ pub(super) struct WhyJson {
 
 pub(super) async fn why(call: Call<WhyQuery>, JobName(name): JobName) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let at = call.query.at.ok_or_else(|| {
-        let message = "is needed: an instant such as 2026-03-08T02:30:00Z";
-        Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("at", "missing_parameter", message)])
-    })?;
-    let why = call.engine().why(&record, at).await?;
+    let why = match call.query.at {
+        Some(at) => call.engine().why(&record, at).await?,
+        None => call.engine().why_now(&record).await?,
+    };
     let body = WhyJson {
-        at,
+        at: why.at,
         answer: Sentence { en: why.en, zh: why.zh },
         fire: why.entry.map(EntryJson::from),
         previous_fire_at: why.before,

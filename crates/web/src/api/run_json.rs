@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
+use rondel_core::reason::Detail;
+use rondel_core::reason::words::{Subject, sentence};
 use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::words::Lang;
 use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::RunQuery;
 use schemars::JsonSchema;
@@ -11,6 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::run_tree::ChildJson;
+use super::schedules::Sentence;
 use super::{LIMIT_MAX, run_tree};
 use crate::call::Call;
 use crate::problem::Problem;
@@ -33,6 +37,9 @@ pub(super) struct RunItem {
     shard_total: Option<i32>,
     trigger: Trigger,
     reason: Option<Reason>,
+    /// The parameters of the reason, and what the run waits or waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Box<Detail>>,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     message: Option<String>,
@@ -67,6 +74,9 @@ pub(super) struct RunJson {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     has_more_children: bool,
     cancel_requested_by: Option<String>,
+    /// The reason in words, or what an open run waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<Sentence>,
     /// How far it is, while it is open and its handler has told.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressJson>,
@@ -94,6 +104,9 @@ struct AttemptJson {
     attempt: i32,
     status: RunStatus,
     reason: Option<Reason>,
+    /// The parameters of the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Box<Detail>>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
@@ -113,6 +126,7 @@ impl RunItem {
             shard_total: run.shard_total,
             trigger: run.trigger,
             reason: run.reason,
+            detail: run.detail,
             started_at: run.started_at,
             finished_at: run.finished_at,
             message: run.message,
@@ -128,6 +142,7 @@ impl From<Attempt> for AttemptJson {
             attempt: attempt.attempt,
             status: attempt.status,
             reason: attempt.reason,
+            detail: attempt.detail,
             executor: attempt.executor,
             started_at: attempt.started_at,
             finished_at: attempt.finished_at,
@@ -142,6 +157,7 @@ fn present_attempt(run: &Run) -> AttemptJson {
         attempt: run.attempt,
         status: run.status,
         reason: run.reason,
+        detail: run.detail.clone(),
         // A run that waits to be tried again knows only who had it before.
         executor: run.executor.clone().filter(|_| run.executor_id.is_some()),
         started_at: run.started_at,
@@ -181,6 +197,8 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<RunJson, Proble
     let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let trace = run.trace.clone();
+    let said = |lang| sentence(Subject::of(&run), lang);
+    let why = said(Lang::En).zip(said(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
     let item = items(call, vec![run]).await?.pop();
     let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;
     Ok(RunJson {
@@ -195,6 +213,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<RunJson, Proble
         children,
         has_more_children,
         cancel_requested_by,
+        why,
         progress,
         trace: trace.and_then(raw),
         attempts,

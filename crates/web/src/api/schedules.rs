@@ -45,7 +45,7 @@ pub(super) struct PreviewBody {
 }
 
 /// A sentence in each language.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Sentence {
     /// English.
     pub(super) en: String,

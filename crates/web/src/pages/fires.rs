@@ -7,7 +7,8 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::cron::{Tz, parse_zone};
 use rondel_core::fires::{Account, Entry, Range, Verdict, Why};
-use rondel_core::{JobSpec, RunId, Timestamp, words};
+use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::{JobSpec, RunId, RunStatus, Timestamp, words};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 
@@ -153,12 +154,18 @@ impl Teller<'_> {
         let (class, word) = looks(&entry.verdict, t);
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, why) = match &entry.verdict {
-            Verdict::Row { run, reason, planned, .. } => {
-                let reason = reason.map(|reason| t.reason(reason));
-                let parts = reason.into_iter().chain((!planned).then_some(t.fires_unplanned));
+            Verdict::Row { run, status, reason, detail, planned } => {
+                // Which attempt it is stands on the run's page.
+                let subject = Subject { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
+                let parts = sentence(subject, t.lang()).into_iter().chain(unplanned);
                 (Some(*run), parts.collect::<Vec<_>>().join(" "))
             }
-            Verdict::Span { run, reason } => (Some(*run), reason.map_or(t.fires_span, |why| t.reason(why)).to_owned()),
+            Verdict::Span { run, reason, detail } => {
+                let status = RunStatus::Skipped;
+                let subject = Subject { status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                (Some(*run), sentence(subject, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
+            }
             Verdict::Calendar { calendar, day, moved_to } => {
                 let moved = moved_to.map(|at| t.fires_moved(words::moment(self.zone, at)));
                 let parts = [Some(calendar.clone()), day.clone(), moved];
@@ -226,7 +233,10 @@ pub(super) async fn page(page: Page<FiresQuery>, JobName(name): JobName) -> Resu
     let teller = Teller { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
     let (mut answers, mut note, mut error) = (Vec::new(), None, None);
-    if let Some(at) = query.at.as_deref() {
+    if query.at.as_deref().is_some_and(|at| at.trim().is_empty()) {
+        let why = page.engine().why_now(&record).await?;
+        answers.push(teller.answer(why.at, &why));
+    } else if let Some(at) = query.at.as_deref() {
         let zone = query.zone.as_deref().unwrap_or(teller.zone.name());
         form = form.asked(at, zone);
         match question(at, zone, t) {

@@ -6,6 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::Progress;
+use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
 use rondel_core::route::trace::Trace;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{Run, RunStatus, Timestamp, Trigger};
@@ -19,7 +20,7 @@ use super::run_log::{LogPart, Search, first_part};
 use super::run_tree::RunTree;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::{RunRow, Status};
+use super::view::{RunRow, Status, own_message};
 use crate::api::cancels::{REASON_LEN_MAX, asked_by, note_run};
 use crate::api::run_json::{names, params, shard_runs};
 use crate::api::runs::{RunPath, find, repetition};
@@ -112,7 +113,7 @@ impl RouteFacts {
 struct AttemptRow {
     number: i32,
     status: Status,
-    reason: Option<&'static str>,
+    reason: Option<String>,
     executor: Option<String>,
     started_at: Option<Moment>,
     length: Option<String>,
@@ -195,6 +196,7 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
         attempt: run.attempt,
         status: run.status,
         reason: run.reason,
+        detail: run.detail.clone(),
         executor: run.executor.clone().filter(|_| run.executor_id.is_some()),
         executor_id: run.executor_id,
         started_at: run.started_at,
@@ -204,13 +206,21 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
     let row = |attempt: Attempt| AttemptRow {
         number: attempt.attempt,
         status: Status::new(attempt.status, t),
-        reason: attempt.reason.map(|reason| t.reason(reason)),
+        reason: attempt_reason(&attempt, run, t),
+        message: own_message(attempt.message.as_deref(), attempt.reason, attempt.detail.as_deref()),
         executor: attempt.executor,
         started_at: attempt.started_at.map(|at| Moment::new(at, now, t)),
         length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length(end.since(start), t)),
-        message: attempt.message,
     };
     past.into_iter().chain([present]).rev().map(row).collect()
+}
+
+/// Why there was another attempt after this one, or why the present one stands where it stands.
+fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
+    if attempt.attempt == run.attempt {
+        return sentence(Subject::of(run), t.lang());
+    }
+    attempt_sentence(attempt, t.lang())
 }
 
 pub(super) async fn cancel(page: Page, path: RunPath, fields: Fields) -> Result<Response, Problem> {

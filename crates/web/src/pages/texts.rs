@@ -3,7 +3,7 @@
 use rondel_admin::jobs::JobWarning;
 use rondel_core::spec::{Delivery, MisfirePolicy, OverlapPolicy};
 use rondel_core::tree::Link;
-use rondel_core::{Reason, Route, RunStatus, Trigger};
+use rondel_core::{Route, RunStatus, Trigger};
 
 use crate::problem::Code;
 
@@ -109,28 +109,6 @@ impl Texts {
             RunStatus::Cancelled => self.status_cancelled,
             RunStatus::Unknown => self.status_unknown,
             RunStatus::Skipped => self.status_skipped,
-        }
-    }
-
-    pub(crate) const fn reason(&self, reason: Reason) -> &'static str {
-        match reason {
-            Reason::Misfire => self.reason_misfire,
-            Reason::Overlap => self.reason_overlap,
-            Reason::Calendar => self.reason_calendar,
-            Reason::Paused => self.reason_paused,
-            Reason::Changed => self.reason_changed,
-            Reason::Deleted => self.reason_deleted,
-            Reason::NoExecutor => self.reason_no_executor,
-            Reason::Expired => self.reason_expired,
-            Reason::Retry => self.reason_retry,
-            Reason::ExecutorLost => self.reason_executor_lost,
-            Reason::NotReceived => self.reason_not_received,
-            Reason::Refused => self.reason_refused,
-            Reason::Requested => self.reason_requested,
-            Reason::Parent => self.reason_parent,
-            Reason::Covered => self.reason_covered,
-            Reason::Handler => self.reason_handler,
-            Reason::Stopped => self.reason_stopped,
         }
     }
 

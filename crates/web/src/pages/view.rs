@@ -1,5 +1,8 @@
 //! Runs as pages show them.
 
+use rondel_core::reason::words::{Subject, because, sentence};
+use rondel_core::reason::{Detail, Reason};
+use rondel_core::words::Lang;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use super::moment::{Moment, length};
@@ -31,7 +34,7 @@ pub(crate) struct RunRow {
     /// How much later than planned its handler began.
     pub(crate) late: Option<String>,
     pub(crate) trigger: &'static str,
-    pub(crate) reason: Option<&'static str>,
+    pub(crate) reason: Option<String>,
     pub(crate) executor: Option<String>,
     pub(crate) attempt: i32,
     /// Which of how many, counted from 1.
@@ -41,6 +44,7 @@ pub(crate) struct RunRow {
 
 impl RunRow {
     pub(crate) fn new(run: Run, job: String, now: Timestamp, t: &Texts) -> Self {
+        let message = own_message(run.message.as_deref(), run.reason, run.detail.as_deref());
         Self {
             id: run.id,
             job,
@@ -49,13 +53,21 @@ impl RunRow {
             length: run_length(&run, now, t),
             late: run.started_at.filter(|_| run.attempt == 1).map(|at| length(at.since(run.fire_at), t)),
             trigger: t.trigger(run.trigger),
-            reason: run.reason.map(|reason| t.reason(reason)),
+            reason: sentence(Subject::of(&run), t.lang()),
             attempt: run.attempt,
             shard: run.shard_total.filter(|total| *total > 1 && run.shard_index >= 0).map(|n| (run.shard_index + 1, n)),
             executor: run.executor,
-            message: run.message,
+            message,
         }
     }
+}
+
+/// What the handler or a user said. What the server put into words itself is said by the reason, in the reader's language.
+pub(crate) fn own_message(message: Option<&str>, reason: Option<Reason>, detail: Option<&Detail>) -> Option<String> {
+    let none = Detail::default();
+    let is_server =
+        |message: &&str| reason.is_some_and(|reason| *message == because(reason, detail.unwrap_or(&none), Lang::En));
+    message.filter(|message| !is_server(message)).map(str::to_owned)
 }
 
 /// How long a run took, or takes by now.

@@ -153,6 +153,7 @@ impl Server {
             message: Some("<b>done</b>".to_owned()),
             result: Some("{\"n\": 1.50}".to_owned()),
             trace: Some(r#"{"route":"round","of":["<b>a"],"refused":{"z":"full"},"waited":{"turn":1200}}"#.to_owned()),
+            detail: None,
             jitter: 0.0,
             owner: None,
         };

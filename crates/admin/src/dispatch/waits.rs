@@ -1,0 +1,166 @@
+//! What runs wait for, and why they end without an executor: the parameters of reasons, from the dispatcher's memory.
+//!
+//! What a run has waited for longer than a moment is stored beside it, in batches and apart from the path of a run: so a
+//! restart, and the API of another server, know it too.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::reason::words::because;
+use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor, milliseconds};
+use rondel_core::words::Lang;
+use rondel_core::{Reason, Run, RunId, Timestamp};
+use rondel_store::ledger::{Finish, NotedWait};
+
+use super::executors::is_fit_for_it;
+use super::limits::wait_detail;
+use super::run_loop::DispatchLoop;
+use super::steps::Step;
+use super::{Ready, finish_unsent};
+use crate::metrics::Counted;
+
+/// How long a run has waited before that is stored.
+const NOTE_FROM: Duration = Duration::from_secs(1);
+/// How long what is stored stands before it is looked at again.
+const NOTE_AGAIN: Duration = Duration::from_secs(5);
+/// Waiting runs that one round looks at, of each kind of wait …
+const LOOK_COUNT_MAX: usize = 1_000;
+/// … and whose waits it stores.
+const NOTE_COUNT_MAX: usize = 200;
+
+/// What is stored of runs that wait.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    noted: HashMap<RunId, Noted>,
+}
+
+#[derive(Debug)]
+struct Noted {
+    attempt: i32,
+    at: Timestamp,
+    detail: Box<Detail>,
+}
+
+/// The end of an attempt with its reason: in words where nobody else has said anything.
+pub(crate) fn explained(finish: Finish, reason: Reason, detail: Detail) -> Finish {
+    let message = Some(because(reason, &detail, Lang::En));
+    Finish { message, detail: Some(Box::new(detail)), ..finish }
+}
+
+/// The parameters of the end of an attempt that an executor had, or may have had.
+pub(super) fn lost_detail(executor: Option<&str>) -> Detail {
+    let executor = executor.filter(|name| !name.is_empty()).map(str::to_owned);
+    Detail { executor, ..Detail::default() }
+}
+
+/// How long a run has been queued.
+pub(super) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
+    milliseconds(now.since(ready.queued_at.unwrap_or(ready.run.due_at)))
+}
+
+impl DispatchLoop {
+    /// A run that no executor has is skipped.
+    pub(super) fn skip(&mut self, ready: &Ready, reason: Reason, detail: Detail, now: Timestamp) {
+        let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
+        self.submit(explained(finish, reason, detail), Counted::of_ready(ready));
+    }
+
+    /// Why a run ends that found no executor until its queue timeout.
+    pub(super) fn unserved(&self, ready: &Ready, now: Timestamp) -> (Reason, Detail) {
+        let mut wait = self.wait_for_executor(ready, now);
+        if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
+            // An executor has room by now: what it waited for is over.
+            let noted = self.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
+            wait = noted.map_or(wait, |noted| (*noted.detail).clone());
+        }
+        let detail = Detail { waited_ms: Some(waited_ms(ready, now)), ..wait };
+        let reason = match detail.waits_for {
+            Some(WaitFor::App) => Reason::Stopped,
+            Some(WaitFor::Executor) | None => Reason::NoExecutor,
+            Some(WaitFor::Slot | WaitFor::Limit) => Reason::Expired,
+            Some(WaitFor::Run) => Reason::Overlap,
+        };
+        (reason, detail)
+    }
+
+    /// What a run waits for that no executor takes now.
+    fn wait_for_executor(&self, ready: &Ready, now: Timestamp) -> Detail {
+        if let Some(detail) = self.switched_off(ready) {
+            return detail;
+        }
+        let job = &ready.definition.job;
+        let mut obstacles = self.executors.obstacles(ready.run.app, job, now);
+        if let Some(executor) = belongs_to(&ready.run) {
+            obstacles.retain(|obstacle| obstacle.executor == executor);
+            if obstacles.is_empty() {
+                let (executor, kind) = (executor.to_owned(), ObstacleKind::Offline);
+                obstacles.push(Obstacle { executor, kind, condition: None });
+            }
+        }
+        let is_fit = obstacles.iter().any(|obstacle| is_fit_for_it(obstacle.kind))
+            || !self.executors.staying(ready.run.app, job).is_empty() && belongs_to(&ready.run).is_none();
+        let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
+        let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
+        Detail { waits_for, app, handler, ..Detail::default() }.with_obstacles(obstacles)
+    }
+
+    /// Stores what runs have waited for longer than a moment, where that is new.
+    pub(super) fn note_waits(&mut self, now: Timestamp) {
+        let mut known = std::mem::take(&mut self.waits.noted);
+        let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
+        for (ready, wait) in self.waiting_runs(now) {
+            let (run, attempt) = (ready.run.id, ready.run.attempt);
+            let noted = known.remove(&run).filter(|noted| noted.attempt == attempt);
+            let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN > now);
+            if is_fresh || changed.len() >= NOTE_COUNT_MAX {
+                kept.extend(noted.map(|noted| (run, noted)));
+                continue;
+            }
+            let detail = Box::new(match wait {
+                Wait::Known(detail) => detail,
+                Wait::Executor => self.wait_for_executor(ready, now),
+            });
+            if noted.is_none_or(|noted| noted.detail != detail) {
+                let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
+                let stored = Box::new(before.waiting((*detail).clone()));
+                changed.push(NotedWait { run, attempt, detail: stored });
+            }
+            kept.insert(run, Noted { attempt, at: now, detail });
+        }
+        self.waits.noted = kept;
+        // Without room for the step they are stored when they are looked at again.
+        if !changed.is_empty() {
+            self.step(Step::NoteWaits(changed));
+        }
+    }
+
+    /// Runs that wait since long enough: the first in turn, not all of a long queue.
+    fn waiting_runs(&self, now: Timestamp) -> Vec<(&Ready, Wait)> {
+        let is_old = |since: Timestamp| since + NOTE_FROM <= now;
+        let queued = self.gates.some_queued(LOOK_COUNT_MAX).map(|(ready, ahead)| {
+            let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
+            (ready, Wait::Known(detail))
+        });
+        let limited = self.limits.some_waiting(LOOK_COUNT_MAX).map(|(key, waiting)| {
+            let detail = wait_detail(key, &waiting.ready);
+            (&waiting.ready, Wait::Known(detail))
+        });
+        let parked = self.parked.waiting(|waiting| is_old(waiting.since), LOOK_COUNT_MAX);
+        let parked = parked.into_iter().map(|waiting| (&waiting.ready, Wait::Executor));
+        let all = queued.chain(limited).chain(parked);
+        all.filter(|(ready, _)| is_old(ready.run.due_at)).collect()
+    }
+}
+
+/// What a run waits for: known at once, or by asking who is online.
+enum Wait {
+    Known(Detail),
+    Executor,
+}
+
+/// The executor that the shard of a broadcast is meant for.
+fn belongs_to(run: &Run) -> Option<&str> {
+    let is_first = run.attempt == 1 && run.parent.is_some() && run.shard_total.is_some_and(|total| total > 1);
+    run.executor.as_deref().filter(|_| is_first)
+}

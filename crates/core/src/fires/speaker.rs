@@ -1,0 +1,385 @@
+//! Sentences about one fire, in English and Chinese.
+
+use std::time::Duration;
+
+use super::why::About;
+use super::{Facts, Verdict};
+use crate::cron::Tz;
+use crate::job::Job;
+use crate::reason::words::{because, because_again, short, wait_zh, waits_for};
+use crate::reason::{Detail, Reason, WaitFor};
+use crate::route::trace::{Trace, Waited};
+use crate::run::{Run, RunStatus};
+use crate::schedule::Kind;
+use crate::time::Timestamp;
+use crate::words::{Lang, moment};
+
+/// A run that begins this much after its due time is late.
+const LATE_FROM: Duration = Duration::from_secs(1);
+/// A shorter wait explains nothing.
+const WAIT_FROM: Duration = Duration::from_millis(500);
+
+/// The same in English and Chinese.
+type Said = (String, String);
+
+fn said(en: impl Into<String>, zh: impl Into<String>) -> Said {
+    (en.into(), zh.into())
+}
+
+fn nothing() -> Said {
+    said("", "")
+}
+
+/// Speaks about the fire of one instant.
+pub(super) struct Speaker<'a> {
+    facts: &'a Facts<'a>,
+    job: Option<&'a Job>,
+    zone: Tz,
+    at: Timestamp,
+}
+
+impl<'a> Speaker<'a> {
+    pub(super) fn new(facts: &'a Facts<'a>, at: Timestamp) -> Self {
+        let definition = facts.definitions.iter().rfind(|definition| definition.from < at);
+        let job = definition.or(facts.definitions.first()).map(|definition| &definition.job);
+        let zone = job.and_then(|job| job.timetable.schedules.first()).map_or(Tz::UTC, |schedule| schedule.zone);
+        Self { facts, job, zone, at }
+    }
+
+    fn moment(&self, at: Timestamp) -> String {
+        moment(self.zone, at)
+    }
+
+    /// How an answer begins that is about a fire that was not asked about by its instant.
+    pub(super) fn lead(&self, about: About) -> Said {
+        let at = self.moment(self.at);
+        match about {
+            About::OpenRun => said(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
+            About::LastFire => said(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
+            About::NextFire => said("No fire so far. ", "至今没有触发。"),
+            About::Instant | About::Nothing => nothing(),
+        }
+    }
+
+    pub(super) fn verdict(&self, verdict: &Verdict) -> Said {
+        let at = self.moment(self.at);
+        let row = |id| self.facts.rows.iter().find(|row| row.id == id);
+        let is_ahead = self.at > self.facts.now;
+        match verdict {
+            Verdict::Row { run, status, reason, planned, .. } => self.row(row(*run), (*status, *reason), *planned),
+            Verdict::Span { run, reason, .. } => self.span(row(*run), *reason),
+            Verdict::Calendar { calendar, day, moved_to } => self.calendar(calendar, day.as_deref(), *moved_to),
+            Verdict::Paused if is_ahead => {
+                said(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
+            }
+            Verdict::Paused => said("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
+            Verdict::Undecided => said(
+                format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
+                format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
+            ),
+            Verdict::Planned => said(format!("It will run at {at}."), format!("将在 {at} 执行。")),
+            Verdict::Removed => {
+                said("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
+            }
+            Verdict::Missing => said(
+                format!("There is no record of the fire of {at}, although there should be one: please report it."),
+                format!("没有 {at} 这次触发的记录，而本应有记录：请反馈此问题。"),
+            ),
+        }
+    }
+
+    fn row(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>), planned: bool) -> Said {
+        let (mut en, mut zh) = match status {
+            RunStatus::Pending | RunStatus::Waiting => self.open(row, reason),
+            RunStatus::Running => self.running(row, reason),
+            RunStatus::Skipped => self.skipped(row, reason),
+            RunStatus::Cancelled => self.cancelled(row, reason),
+            RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown => {
+                self.ended(row, (status, reason))
+            }
+        };
+        if !planned && reason != Some(Reason::Changed) {
+            en.push_str(" The definition of that time does not plan this instant.");
+            zh.push_str("当时生效的定义并未安排这一时刻。");
+        }
+        (en, zh)
+    }
+
+    fn open(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+        let due_at = row.map_or(self.at, |row| row.due_at);
+        let due = self.moment(due_at);
+        let again = again(row, reason);
+        if due_at > self.facts.now {
+            return said(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
+        }
+        let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
+        let for_what = waits(Lang::En).zip(waits(Lang::Zh));
+        let (en, zh) = for_what.unwrap_or_else(|| said("for its turn or for an executor", "轮到它或有执行器"));
+        let waited = self.facts.now.since(due_at);
+        let (long_en, long_zh) = (short(waited, Lang::En), short(waited, Lang::Zh));
+        said(
+            format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", again.0),
+            format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), again.1),
+        )
+    }
+
+    fn running(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+        let (on, started, late, again) = (executor(row), self.started(row), late(row), again(row, reason));
+        if row.is_some_and(Run::awaits_children) {
+            return said(
+                format!("It ran at {started}{}{}, and waits for the runs that follow from it to end.", on.0, late.0),
+                format!("已于 {started} 执行{}{}，正在等待由它引出的运行结束。", on.1, late.1),
+            );
+        }
+        said(
+            format!("It is running: it began at {started}{}{}{}.", on.0, late.0, again.0),
+            format!("正在执行：{started} 开始{}{}{}。", on.1, late.1, again.1),
+        )
+    }
+
+    fn skipped(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+        let because = clause(row, reason);
+        let Some((en, zh)) = because else { return said("It did not run.", "没有执行。") };
+        if row.is_some_and(|row| row.started_at.is_some()) {
+            let (on, started) = (executor(row), self.started(row));
+            return said(
+                format!("It began at {started}{}, and {en}.", on.0),
+                format!("已于 {started} 开始{}，{zh}。", on.1),
+            );
+        }
+        said(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
+    }
+
+    fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Said {
+        let (on, started) = (executor(row), self.started(row));
+        let message = row.and_then(|row| row.message.clone()).filter(|message| !message.is_empty());
+        let cause = clause(row, reason).or_else(|| message.map(|text| (text.clone(), text)));
+        let cause = cause.filter(|_| status != RunStatus::Succeeded);
+        let tail = cause.map_or_else(nothing, |(en, zh)| said(format!(": {en}"), format!("：{zh}")));
+        let (en, zh) = match status {
+            RunStatus::Failed => ("failed", "失败"),
+            RunStatus::TimedOut => ("timed out", "超时"),
+            RunStatus::Unknown => ("and its outcome is unknown", "结果未知"),
+            RunStatus::Pending
+            | RunStatus::Waiting
+            | RunStatus::Running
+            | RunStatus::Succeeded
+            | RunStatus::Cancelled
+            | RunStatus::Skipped => ("succeeded", "成功"),
+        };
+        if row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
+            return match status {
+                RunStatus::Unknown => said(
+                    format!("It may have run{}, and its outcome is unknown{}.", on.0, tail.0),
+                    format!("可能执行过{}，结果未知{}。", on.1, tail.1),
+                ),
+                _ => said(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
+            };
+        }
+        let (late, attempts) = (late(row), attempts(row));
+        said(
+            format!("It ran at {started}{}{}, {en}{}{}.", on.0, late.0, attempts.0, tail.0),
+            format!("已于 {started} 执行{}{}，{zh}{}{}。", on.1, late.1, attempts.1, tail.1),
+        )
+    }
+
+    fn cancelled(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+        let by = row.and_then(|row| row.cancel_by.as_deref());
+        let by = by.map_or_else(nothing, |who| said(format!(" by {who}"), format!("（操作人 {who}）")));
+        let reason = reason.filter(|reason| *reason != Reason::Requested);
+        let because = clause(row, reason);
+        let (en, zh) =
+            because.unwrap_or_else(|| said(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
+        if row.is_some_and(|row| row.started_at.is_some()) {
+            let (on, started) = (executor(row), self.started(row));
+            return match reason {
+                Some(_) => said(
+                    format!("It ran at {started}{} and was cancelled: {en}.", on.0),
+                    format!("已于 {started} 执行{}，后被取消：{zh}。", on.1),
+                ),
+                None => said(
+                    format!("It ran at {started}{} and was cancelled{}.", on.0, by.0),
+                    format!("已于 {started} 执行{}，后被取消{}。", on.1, by.1),
+                ),
+            };
+        }
+        said(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
+    }
+
+    fn span(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+        let (mut en, mut zh) = self.skipped(row, reason);
+        if let Some((row, end)) =
+            row.and_then(|row| Some((row, row.span_end_at?))).filter(|(row, _)| row.span_count > 1)
+        {
+            let (first, last) = (self.moment(row.fire_at), self.moment(end));
+            en.push_str(&format!(" The same holds for all {} fires from {first} to {last}.", row.span_count));
+            zh.push_str(&format!("从 {first} 到 {last} 共 {} 次触发都是如此。", row.span_count));
+        }
+        (en, zh)
+    }
+
+    fn calendar(&self, calendar: &str, day: Option<&str>, moved_to: Option<Timestamp>) -> Said {
+        let name = day.map_or_else(nothing, |day| said(format!(" ({day})"), format!("（{day}）")));
+        match moved_to {
+            Some(to) => {
+                let to = self.moment(to);
+                said(
+                    format!("It did not run then: the calendar {calendar:?}{} moves this fire to {to}.", name.0),
+                    format!("当时没有执行：日历 {calendar:?}{} 把这次触发移到了 {to}。", name.1),
+                )
+            }
+            None => said(
+                format!("It did not run: the calendar {calendar:?} removes this fire{}.", name.0),
+                format!("没有执行：日历 {calendar:?} 排除了这次触发{}。", name.1),
+            ),
+        }
+    }
+
+    fn started(&self, row: Option<&Run>) -> String {
+        self.moment(row.and_then(|row| row.started_at).unwrap_or(self.at))
+    }
+
+    pub(super) fn nothing(&self, before: Option<Timestamp>, after: Option<Timestamp>) -> Said {
+        let at = self.moment(self.at);
+        let first = self.facts.definitions.first().map(|definition| definition.from);
+        let (mut en, mut zh) = match (self.facts.deleted_at, first) {
+            (Some(deleted), _) if self.at > deleted => {
+                let deleted = self.moment(deleted);
+                said(
+                    format!("Nothing was planned at {at}: the job was deleted at {deleted}"),
+                    format!("{at} 没有安排：任务已于 {deleted} 删除"),
+                )
+            }
+            (_, Some(first)) if self.at <= first => {
+                let first = self.moment(first);
+                said(
+                    format!("Nothing was planned at {at}: the first known definition was saved at {first}"),
+                    format!("{at} 没有安排：已知最早的定义保存于 {first}"),
+                )
+            }
+            _ => {
+                let was = if self.at <= self.facts.now { "was" } else { "is" };
+                let (en, zh) = self.unplanned().map_or_else(nothing, |(en, zh)| (format!(": {en}"), format!("：{zh}")));
+                said(format!("Nothing {was} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
+            }
+        };
+        for (moment, words) in
+            [(before, ("the previous fire is", "前一次触发是")), (after, ("the next one is", "下一次是"))]
+        {
+            if let Some(moment) = moment.map(|moment| self.moment(moment)) {
+                en.push_str(&format!(", {} {moment}", words.0));
+                zh.push_str(&format!("，{} {moment}", words.1));
+            }
+        }
+        (en + ".", zh + "。")
+    }
+
+    pub(super) fn never(&self) -> Said {
+        let (en, zh) = self.unplanned().unwrap_or_else(|| said("no fire is planned", "没有安排任何触发"));
+        said(format!("It has not run so far: {en}."), format!("至今没有执行过：{zh}。"))
+    }
+
+    /// Why the definition alone plans no instants.
+    fn unplanned(&self) -> Option<Said> {
+        let schedules = self.job.map_or(&[][..], |job| &job.timetable.schedules);
+        match schedules.first().map(|schedule| &schedule.kind) {
+            None => Some(said(
+                "the job has no schedule and runs only when it is triggered",
+                "任务没有调度，只在被触发时执行",
+            )),
+            Some(Kind::After(after)) => {
+                let parents = after.parents.join(", ");
+                Some(said(format!("the job follows {parents}"), format!("任务跟在 {parents} 之后执行")))
+            }
+            Some(Kind::Delay(_)) => Some(said(
+                "the job runs a fixed time after the end of its previous run",
+                "任务在上一次执行结束一段时间后执行",
+            )),
+            Some(Kind::Cron { .. } | Kind::Every(_) | Kind::At(_)) => None,
+        }
+    }
+}
+
+/// The clause of the run's reason in both languages.
+fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Said> {
+    let none = Detail::default();
+    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
+    let reason = reason?;
+    let (en, zh) = said(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
+    // A handler says itself why it skips; what the server says in the message it has said by now.
+    let own = row.and_then(|row| row.message.as_deref()).filter(|_| reason == Reason::Handler);
+    match own.filter(|message| !message.is_empty()) {
+        Some(message) => Some(said(format!("{en}: {message}"), format!("{zh}：{message}"))),
+        None => Some((en, zh)),
+    }
+}
+
+fn executor(row: Option<&Run>) -> Said {
+    let name = row.and_then(|row| row.executor.as_deref()).filter(|name| !name.is_empty());
+    name.map_or_else(nothing, |name| said(format!(" on {name}"), format!("（执行器 {name}）")))
+}
+
+/// Why there is a further attempt, for one that is under way.
+fn again(row: Option<&Run>, reason: Option<Reason>) -> Said {
+    let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return nothing() };
+    let none = Detail::default();
+    let detail = row.detail.as_deref().unwrap_or(&none);
+    let attempt = row.attempt;
+    said(
+        format!(" (attempt {attempt}: {})", because_again(reason, detail, Lang::En)),
+        format!("（第 {attempt} 次尝试：{}）", because_again(reason, detail, Lang::Zh)),
+    )
+}
+
+/// Which attempt it was, where it was not the first.
+fn attempts(row: Option<&Run>) -> Said {
+    let Some(row) = row.filter(|row| row.attempt > 1) else { return nothing() };
+    let (attempt, lost) = (row.attempt, row.lost_count);
+    match lost {
+        0 => said(format!(" on attempt {attempt}"), format!("（第 {attempt} 次尝试）")),
+        1 => said(
+            format!(" on attempt {attempt} (an executor was lost during an earlier one)"),
+            format!("（第 {attempt} 次尝试，此前有 1 次尝试因执行器失联而中断）"),
+        ),
+        _ => said(
+            format!(" on attempt {attempt} (executors were lost during {lost} earlier ones)"),
+            format!("（第 {attempt} 次尝试，此前有 {lost} 次尝试因执行器失联而中断）"),
+        ),
+    }
+}
+
+/// How late it began, and what it waited for.
+fn late(row: Option<&Run>) -> Said {
+    let Some((row, started_at)) = row.and_then(|row| Some((row, row.started_at?))) else { return nothing() };
+    let late = started_at.since(row.due_at);
+    if started_at <= row.due_at || late < LATE_FROM {
+        return nothing();
+    }
+    let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
+    let why = trace.map_or_else(nothing, |trace| waited(trace.waits(), row.detail.as_deref()));
+    said(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
+}
+
+fn waited(Waited { turn, executor }: Waited, detail: Option<&Detail>) -> Said {
+    let for_what = |lang| detail.and_then(|detail| waits_for(detail, lang));
+    if let Some((en, zh)) = for_what(Lang::En).zip(for_what(Lang::Zh)) {
+        let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));
+        let length = if is_before_routing { turn } else { executor };
+        let length = if length < WAIT_FROM { turn + executor } else { length };
+        return said(
+            format!(" (waited {} {en})", short(length, Lang::En)),
+            format!("（{}用了 {}）", wait_zh(&zh), short(length, Lang::Zh)),
+        );
+    }
+    match (turn >= WAIT_FROM, executor >= WAIT_FROM) {
+        (_, true) => said(
+            format!(" (waited {} for an executor)", short(executor, Lang::En)),
+            format!("（等待执行器用了 {}）", short(executor, Lang::Zh)),
+        ),
+        (true, false) => said(
+            format!(" (the server took it up {} after it was due)", short(turn, Lang::En)),
+            format!("（服务器在到期 {}后才处理它）", short(turn, Lang::Zh)),
+        ),
+        (false, false) => nothing(),
+    }
+}

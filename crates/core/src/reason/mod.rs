@@ -1,0 +1,262 @@
+//! Why a run stands where it stands: one vocabulary of codes with typed parameters, put into words in one place.
+//!
+//! [`Reason`] is the code, as it stands in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document
+//! beside the code. [`words`] makes English and Chinese of both; no other place does.
+
+pub mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::homes::Switch;
+use crate::id::RunId;
+use crate::run::{RunStatus, words};
+
+/// The longest stored [`Detail`], in bytes of JSON.
+pub const DETAIL_LEN_MAX: usize = 3_000;
+/// Executors that one [`Detail`] names; the others are counted.
+pub const OBSTACLE_COUNT_MAX: usize = 8;
+/// The longest name or condition in a [`Detail`], in characters.
+const TEXT_LEN_MAX: usize = 100;
+
+words! {
+    /// Why a run stands where it stands, where the status alone does not say it.
+    Reason {
+        /// The fire was missed (no server was at work) and the job's misfire policy skips it.
+        Misfire = "misfire",
+        /// The overlap policy skipped it, because an earlier run was open or the queue was full.
+        Overlap = "overlap",
+        /// The job was paused.
+        Paused = "paused",
+        /// The job was changed and its new definition does not fire at this instant.
+        Changed = "changed",
+        /// The job was deleted.
+        Deleted = "deleted",
+        /// No executor could take it until the queue timeout: none was online, had the handler and met the job's conditions.
+        NoExecutor = "no_executor",
+        /// It waited until the queue timeout for a free slot or a limit.
+        Expired = "expired",
+        /// The previous attempt failed, and the job's retry policy gave another.
+        Retry = "retry",
+        /// The executor was lost during the previous attempt.
+        ExecutorLost = "executor_lost",
+        /// The trigger never reached an executor.
+        NotReceived = "not_received",
+        /// A user or a program asked for it.
+        Requested = "requested",
+        /// A job that it follows from did not end as its definition wants.
+        Parent = "parent",
+        /// A later run of the job took its place.
+        Covered = "covered",
+        /// The handler skipped it.
+        Handler = "handler",
+        /// Its app is draining or stopped.
+        Stopped = "stopped",
+    }
+}
+
+words! {
+    /// What a due run waits for.
+    WaitFor {
+        /// For an earlier run of its job to end.
+        Run = "run",
+        /// For a concurrency or rate limit.
+        Limit = "limit",
+        /// For an executor that can take it.
+        Executor = "executor",
+        /// For a free slot on an executor that can take it.
+        Slot = "slot",
+        /// For its app to be active again.
+        App = "app",
+    }
+}
+
+words! {
+    /// Why an online executor does not take a run.
+    ObstacleKind {
+        /// It does not have the handler.
+        Handler = "handler",
+        /// Its labels do not meet a condition of the job.
+        Label = "label",
+        /// The job selects executors by name, and not this one.
+        NotSelected = "not_selected",
+        /// All its slots are taken.
+        Full = "full",
+        /// It is shutting down.
+        Draining = "draining",
+        /// It did not answer the router's question.
+        Silent = "silent",
+        /// It is running this job already.
+        Busy = "busy",
+        /// The shard belongs to this executor, and it is not online.
+        Offline = "offline",
+    }
+}
+
+words! {
+    /// What a limit counts.
+    LimitKind {
+        /// Runs at the same time.
+        Concurrency = "concurrency",
+        /// Starts in a length of time.
+        Rate = "rate",
+        /// Not known yet: the server that counts it has not been found.
+        Home = "home",
+    }
+}
+
+/// An online executor that does not take a run, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Obstacle {
+    /// The executor's stable name.
+    pub executor: String,
+    /// Why it does not take the run.
+    pub kind: ObstacleKind,
+    /// The condition that is not met, for `label`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+}
+
+/// A limit that holds a run back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitDetail {
+    /// What it counts.
+    pub kind: LimitKind,
+    /// The key that jobs share; absent for the job's own rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How many it lets through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// In how many milliseconds, for a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_ms: Option<u64>,
+}
+
+/// The parameters of a reason, and what the run waits or waited for. Only what applies is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "ReasonDetail")]
+pub struct Detail {
+    /// What the run waits for, or waited for before it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<WaitFor>,
+    /// How long it waited before it ended, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// The app whose executors were asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+    /// The handler that is wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handler: Option<String>,
+    /// The switch of the app.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switch: Option<Switch>,
+    /// The executor that had the attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// The other run: the earlier one that it waits behind, or the later one that took its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// How many runs the job's queue holds, where that is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_max: Option<u64>,
+    /// The limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitDetail>,
+    /// The parent job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// How the parent's run ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_status: Option<RunStatus>,
+    /// The online executors of the app that do not take it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub obstacles: Vec<Obstacle>,
+    /// How many more there are.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub obstacles_more: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// A length of time as [`Detail`] has it.
+#[must_use]
+pub fn milliseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Detail {
+    /// As JSON text of at most [`DETAIL_LEN_MAX`] bytes; nothing where there is no parameter.
+    #[must_use]
+    pub fn to_json(&self) -> Option<String> {
+        if *self == Self::default() {
+            return None;
+        }
+        let mut bounded = self.bounded();
+        loop {
+            let text = serde_json::to_string(&bounded).ok()?;
+            if text.len() <= DETAIL_LEN_MAX {
+                return Some(text);
+            }
+            bounded.obstacles.pop()?;
+            bounded.obstacles_more += 1;
+        }
+    }
+
+    /// Reads stored JSON text. A text that this version does not understand has no parameters: the code still says why.
+    #[must_use]
+    pub fn from_json(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// Names the executors that do not take the run, as many as are kept.
+    #[must_use]
+    pub fn with_obstacles(mut self, obstacles: impl IntoIterator<Item = Obstacle>) -> Self {
+        for obstacle in obstacles {
+            if self.obstacles.len() < OBSTACLE_COUNT_MAX {
+                self.obstacles.push(obstacle);
+            } else {
+                self.obstacles_more += 1;
+            }
+        }
+        self
+    }
+
+    /// The same with what the run waits for from `wait`; what belongs to the reason stays.
+    #[must_use]
+    pub fn waiting(&self, wait: Self) -> Self {
+        let reason = self.clone();
+        Self { executor: reason.executor, parent: reason.parent, parent_status: reason.parent_status, ..wait }
+    }
+
+    fn bounded(&self) -> Self {
+        let cut = |text: &String| text.chars().take(TEXT_LEN_MAX).collect::<String>();
+        let mut bounded = self.clone();
+        for text in
+            [&mut bounded.app, &mut bounded.handler, &mut bounded.executor, &mut bounded.parent].into_iter().flatten()
+        {
+            *text = cut(text);
+        }
+        if let Some(key) = bounded.limit.as_mut().and_then(|limit| limit.key.as_mut()) {
+            *key = cut(key);
+        }
+        for obstacle in &mut bounded.obstacles {
+            obstacle.executor = cut(&obstacle.executor);
+            obstacle.condition = obstacle.condition.as_ref().map(cut);
+        }
+        let more = bounded.obstacles.len().saturating_sub(OBSTACLE_COUNT_MAX);
+        bounded.obstacles.truncate(OBSTACLE_COUNT_MAX);
+        bounded.obstacles_more += more;
+        bounded
+    }
+}

@@ -1,0 +1,129 @@
+use super::words::{Subject, attempt_sentence, because, sentence, short, waits_for};
+use super::*;
+use crate::run::{Attempt, RunStatus};
+use crate::words::Lang;
+use std::time::Duration;
+
+fn obstacle(executor: &str, kind: ObstacleKind) -> Obstacle {
+    Obstacle { executor: executor.to_owned(), kind, condition: None }
+}
+
+fn work(obstacles: Vec<Obstacle>) -> Detail {
+    let (app, handler) = (Some("work".to_owned()), Some("shell".to_owned()));
+    Detail { app, handler, waited_ms: Some(300_000), ..Detail::default() }.with_obstacles(obstacles)
+}
+
+#[track_caller]
+fn check(reason: Reason, detail: &Detail, en: &str, zh: &str) {
+    let subject = Subject { status: RunStatus::Skipped, reason: Some(reason), detail: Some(detail), attempt: 1 };
+    assert_eq!(sentence(subject, Lang::En).as_deref(), Some(en));
+    assert_eq!(sentence(subject, Lang::Zh).as_deref(), Some(zh));
+}
+
+#[test]
+fn each_obstacle_is_named() {
+    use ObstacleKind::{Draining, Full, Handler};
+    check(
+        Reason::NoExecutor,
+        &work(vec![]),
+        "Skipped: no executor of app work was online for 5 min.",
+        "已跳过：5 分钟内应用 work 没有在线的执行器。",
+    );
+    check(
+        Reason::NoExecutor,
+        &work(vec![obstacle("w1", Handler), obstacle("w2", Handler)]),
+        "Skipped: no executor of app work had handler \"shell\" for 5 min (w1, w2 online without it).",
+        "已跳过：5 分钟内应用 work 没有执行器具有处理器 \"shell\"（w1、w2 在线但没有它）。",
+    );
+    let label = Obstacle { condition: Some("zone=eu".to_owned()), ..obstacle("w3", ObstacleKind::Label) };
+    check(
+        Reason::NoExecutor,
+        &work(vec![obstacle("w1", Handler), obstacle("w2", Draining), label]),
+        "Skipped: no executor of app work could take it for 5 min: w1 lacks handler \"shell\"; w3 does not meet label \
+         condition zone=eu; w2 is draining.",
+        "已跳过：5 分钟内应用 work 没有执行器可以接收它：w1 没有处理器 \"shell\"；w3 不满足标签条件 zone=eu；w2 正在排空。",
+    );
+    check(
+        Reason::Expired,
+        &Detail { waits_for: Some(WaitFor::Slot), ..work(vec![obstacle("w1", Full), obstacle("w2", Full)]) },
+        "Skipped: it waited 5 min for a free slot on w1, w2.",
+        "已跳过：5 分钟内一直在等待 w1、w2 上的空闲槽位。",
+    );
+}
+
+#[test]
+fn an_open_run_says_what_it_waits_for() {
+    let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(7)), ..Detail::default() };
+    let open = |status, reason, attempt| Subject { status, reason, detail: Some(&behind), attempt };
+    let said = |subject, lang| sentence(subject, lang).unwrap_or_default();
+    let pending = open(RunStatus::Pending, None, 1);
+    assert_eq!(said(pending, Lang::En), "Waits behind run 7 of the job.");
+    assert_eq!(said(pending, Lang::Zh), "正在等待该任务的运行 7 结束。");
+    let again = open(RunStatus::Pending, Some(Reason::Retry), 2);
+    assert_eq!(said(again, Lang::En), "Attempt 2: the previous attempt failed. Waits behind run 7 of the job.");
+    // What it waited for is over once it runs; the reason of the attempt is not.
+    let running = open(RunStatus::Running, Some(Reason::NotReceived), 2);
+    assert_eq!(said(running, Lang::En), "Attempt 2: the previous attempt reached no executor.");
+    assert_eq!(said(open(RunStatus::Running, None, 1), Lang::En), "");
+}
+
+#[test]
+fn no_sentence_has_a_hole_where_a_name_is_not_known() {
+    let none = Detail { executor: Some(String::new()), ..Detail::default() };
+    for reason in Reason::ALL {
+        for lang in [Lang::En, Lang::Zh] {
+            for text in [because(*reason, &none, lang), words::because_again(*reason, &none, lang)] {
+                assert!(!text.is_empty() && !text.contains("  ") && !text.contains("\"\""), "{reason}: {text:?}");
+            }
+        }
+        assert_ne!(because(*reason, &none, Lang::En), because(*reason, &none, Lang::Zh));
+    }
+    for kind in WaitFor::ALL {
+        let detail = Detail { waits_for: Some(*kind), ..Detail::default() };
+        assert!(Lang::ALL.iter().all(|lang| waits_for(&detail, *lang).is_some_and(|text| !text.contains("  "))));
+    }
+    let attempt = Attempt {
+        attempt: 1,
+        status: RunStatus::Unknown,
+        reason: Some(Reason::ExecutorLost),
+        detail: Some(Box::new(Detail { executor: Some("w1".to_owned()), ..Detail::default() })),
+        executor: None,
+        executor_id: None,
+        started_at: None,
+        finished_at: None,
+        message: None,
+    };
+    assert_eq!(attempt_sentence(&attempt, Lang::En).as_deref(), Some("Executor w1 was lost while it had the run."));
+}
+
+#[test]
+fn what_is_stored_is_small_and_read_again() {
+    assert_eq!(Detail::default().to_json(), None);
+    assert_eq!(Detail::from_json("not json"), Detail::default());
+    assert_eq!(Detail::from_json(r#"{"waits_for": "slot", "later": 1}"#).waits_for, Some(WaitFor::Slot));
+    let many = (0..500).map(|i| Obstacle {
+        condition: Some("值".repeat(1_000)),
+        ..obstacle(&format!("{i}{}", "\u{1}".repeat(1_000)), ObstacleKind::Label)
+    });
+    let text = work(many.collect()).to_json().unwrap();
+    assert!(text.len() <= DETAIL_LEN_MAX, "{} bytes", text.len());
+    let read = Detail::from_json(&text);
+    assert_eq!(read.obstacles.len() + read.obstacles_more, 500);
+    let plain = work(vec![obstacle("w1", ObstacleKind::Full)]);
+    assert_eq!(Detail::from_json(&plain.to_json().unwrap()), plain);
+}
+
+#[test]
+fn lengths_have_their_two_largest_units() {
+    for (ms, en, zh) in [
+        (1, "1 ms", "1 毫秒"),
+        (38_200, "38 s", "38 秒"),
+        (90_000, "1 min 30 s", "1 分钟 30 秒"),
+        (300_000, "5 min", "5 分钟"),
+        (7_500_000, "2 h 5 min", "2 小时 5 分钟"),
+        (86_400_000 + 5_000, "1 d", "1 天"),
+    ] {
+        let length = Duration::from_millis(ms);
+        assert_eq!((short(length, Lang::En).as_str(), short(length, Lang::Zh).as_str()), (en, zh));
+    }
+}

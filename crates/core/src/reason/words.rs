@@ -1,0 +1,466 @@
+//! Reasons in words, English and Chinese: the only place that makes sentences of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Detail, LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, WaitFor};
+use crate::homes::Switch;
+use crate::run::{Attempt, Run, RunStatus};
+use crate::words::Lang;
+
+/// What a sentence about a run is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Its status.
+    pub status: RunStatus,
+    /// The code.
+    pub reason: Option<Reason>,
+    /// The parameters.
+    pub detail: Option<&'a Detail>,
+    /// The number of its attempt.
+    pub attempt: i32,
+}
+
+impl<'a> Subject<'a> {
+    /// The run in its present attempt.
+    #[must_use]
+    pub fn of(run: &'a Run) -> Self {
+        Self { status: run.status, reason: run.reason, detail: run.detail.as_deref(), attempt: run.attempt }
+    }
+}
+
+/// Why a run stands where it stands, in sentences; nothing where its status says it all.
+///
+/// ```
+/// use rondel_core::reason::words::{Subject, sentence};
+/// use rondel_core::reason::{Detail, Reason};
+/// use rondel_core::{RunStatus, words::Lang};
+///
+/// let detail = Detail { app: Some("work".to_owned()), waited_ms: Some(300_000), ..Detail::default() };
+/// let (status, reason) = (RunStatus::Skipped, Some(Reason::NoExecutor));
+/// let subject = Subject { status, reason, detail: Some(&detail), attempt: 1 };
+/// let told = sentence(subject, Lang::En);
+/// assert_eq!(told.as_deref(), Some("Skipped: no executor of app work was online for 5 min."));
+/// ```
+#[must_use]
+pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
+    let none = Detail::default();
+    let detail = subject.detail.unwrap_or(&none);
+    let colon = pick(lang, ": ", "：");
+    let stop = stop(lang);
+    if subject.status.is_terminal() {
+        let because = because(subject.reason?, detail, lang);
+        return Some(format!("{}{colon}{because}{stop}", outcome(subject.status, lang)));
+    }
+    let mut parts = Vec::new();
+    if let Some(reason) = subject.reason {
+        let why = if subject.attempt > 1 { because_again(reason, detail, lang) } else { because(reason, detail, lang) };
+        let number = subject.attempt;
+        parts.push(match lang {
+            Lang::En if number > 1 => format!("Attempt {number}: {why}."),
+            Lang::En => capitalized(&format!("{why}.")),
+            Lang::Zh if number > 1 => format!("第 {number} 次尝试：{why}。"),
+            Lang::Zh => format!("{why}。"),
+        });
+    }
+    let waits = waits_for(detail, lang).filter(|_| subject.status != RunStatus::Running);
+    parts.extend(waits.map(|waits| match lang {
+        Lang::En => format!("Waits {waits}."),
+        Lang::Zh => format!("正在{}。", wait_zh(&waits)),
+    }));
+    (!parts.is_empty()).then(|| parts.join(pick(lang, " ", "")))
+}
+
+/// How an attempt ended that another one followed.
+#[must_use]
+pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
+    let none = Detail::default();
+    let detail = attempt.detail.as_deref().unwrap_or(&none);
+    let because = because(attempt.reason?, detail, lang);
+    Some(capitalized(&format!("{because}{}", stop(lang))))
+}
+
+/// Why this attempt ended, or the run never began: a clause for the middle of a sentence.
+#[must_use]
+pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
+    match lang {
+        Lang::En => because_en(reason, detail),
+        Lang::Zh => because_zh(reason, detail),
+    }
+}
+
+/// Why there is another attempt: the clause speaks of the previous one.
+#[must_use]
+pub fn because_again(reason: Reason, detail: &Detail, lang: Lang) -> String {
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    match (reason, name, lang) {
+        (Reason::Retry, _, Lang::En) => "the previous attempt failed".to_owned(),
+        (Reason::Retry, _, Lang::Zh) => "上一次尝试失败".to_owned(),
+        (Reason::ExecutorLost, Some(name), Lang::En) => format!("executor {name} was lost during the previous attempt"),
+        (Reason::ExecutorLost, Some(name), Lang::Zh) => format!("上一次尝试时执行器 {name} 失联"),
+        (Reason::ExecutorLost, None, Lang::En) => {
+            "an executor that may have had the previous attempt was lost".to_owned()
+        }
+        (Reason::ExecutorLost, None, Lang::Zh) => "可能持有上一次尝试的执行器失联".to_owned(),
+        (Reason::NotReceived, Some(name), Lang::En) => format!("executor {name} never received the previous attempt"),
+        (Reason::NotReceived, Some(name), Lang::Zh) => format!("执行器 {name} 没有收到上一次尝试"),
+        (Reason::NotReceived, None, Lang::En) => "the previous attempt reached no executor".to_owned(),
+        (Reason::NotReceived, None, Lang::Zh) => "上一次尝试没有送达任何执行器".to_owned(),
+        _ => because(reason, detail, lang),
+    }
+}
+
+fn because_en(reason: Reason, detail: &Detail) -> String {
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    let text = match reason {
+        Reason::Misfire => "its instant passed while no server was at work, and the job's misfire policy skips it",
+        Reason::Overlap => {
+            return match (detail.run, detail.queue_max) {
+                _ if detail.waits_for == Some(WaitFor::Run) => expired(detail, Lang::En),
+                (Some(run), Some(max)) => format!("{max} runs waited behind run {run} already, and the queue was full"),
+                (Some(run), None) => {
+                    format!("run {run} had not ended, and the job's overlap policy skips overlapping runs")
+                }
+                _ => "an earlier run had not ended, and the job's overlap policy skips overlapping runs".to_owned(),
+            };
+        }
+        Reason::Paused => "the job was paused",
+        Reason::Changed => "the job was changed, and its new definition does not fire at this instant",
+        Reason::Deleted => "the job was deleted",
+        Reason::NoExecutor => return no_executor(detail, Lang::En),
+        Reason::Expired => return expired(detail, Lang::En),
+        Reason::Retry => "it failed, and the job's retry policy gave another attempt",
+        Reason::ExecutorLost => {
+            return name.map_or_else(
+                || "an executor that may have had it was lost before it could answer".to_owned(),
+                |name| format!("executor {name} was lost while it had the run"),
+            );
+        }
+        Reason::NotReceived => {
+            return name.map_or_else(
+                || "it reached no executor".to_owned(),
+                |name| format!("executor {name} never received it"),
+            );
+        }
+        Reason::Requested => "a user or a program asked for it",
+        Reason::Parent => {
+            return match (&detail.parent, detail.parent_status) {
+                (Some(parent), Some(status)) => format!("parent job {parent} ended as {status}"),
+                (Some(parent), None) => format!("parent job {parent} did not end as the definition wants"),
+                (None, _) => "a parent job did not end as the definition wants".to_owned(),
+            };
+        }
+        Reason::Covered => {
+            return detail.run.map_or_else(
+                || "a later run of the job took its place".to_owned(),
+                |run| format!("the later run {run} of the job took its place"),
+            );
+        }
+        Reason::Handler => "the handler skipped it",
+        Reason::Stopped => {
+            return match (&detail.app, detail.switch) {
+                (Some(app), Some(switch)) => format!("app {app} is {switch}"),
+                (Some(app), None) => format!("app {app} is stopped"),
+                (None, _) => "its app is draining or stopped".to_owned(),
+            };
+        }
+    };
+    text.to_owned()
+}
+
+fn because_zh(reason: Reason, detail: &Detail) -> String {
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    let text = match reason {
+        Reason::Misfire => "到期时没有服务器在工作，按任务的错过策略跳过",
+        Reason::Overlap => {
+            return match (detail.run, detail.queue_max) {
+                _ if detail.waits_for == Some(WaitFor::Run) => expired(detail, Lang::Zh),
+                (Some(run), Some(max)) => format!("运行 {run} 之后已有 {max} 个运行在排队，队列已满"),
+                (Some(run), None) => format!("运行 {run} 尚未结束，按任务的重叠策略跳过"),
+                _ => "较早的运行尚未结束，按任务的重叠策略跳过".to_owned(),
+            };
+        }
+        Reason::Paused => "任务已暂停",
+        Reason::Changed => "任务已修改，新的定义在这一时刻不触发",
+        Reason::Deleted => "任务已删除",
+        Reason::NoExecutor => return no_executor(detail, Lang::Zh),
+        Reason::Expired => return expired(detail, Lang::Zh),
+        Reason::Retry => "执行失败，按任务的重试策略再次尝试",
+        Reason::ExecutorLost => {
+            return name.map_or_else(
+                || "可能持有它的执行器在答复之前失联".to_owned(),
+                |name| format!("执行器 {name} 在持有它时失联"),
+            );
+        }
+        Reason::NotReceived => {
+            return name.map_or_else(|| "没有送达任何执行器".to_owned(), |name| format!("执行器 {name} 没有收到它"));
+        }
+        Reason::Requested => "由用户或程序请求",
+        Reason::Parent => {
+            return match (&detail.parent, detail.parent_status) {
+                (Some(parent), Some(status)) => format!("上游任务 {parent} {}", outcome(status, Lang::Zh)),
+                (Some(parent), None) => format!("上游任务 {parent} 没有按定义要求的方式结束"),
+                (None, _) => "上游任务没有按定义要求的方式结束".to_owned(),
+            };
+        }
+        Reason::Covered => {
+            return detail.run.map_or_else(
+                || "被该任务更晚的一次运行取代".to_owned(),
+                |run| format!("被该任务更晚的运行 {run} 取代"),
+            );
+        }
+        Reason::Handler => "处理器跳过了它",
+        Reason::Stopped => {
+            return match (&detail.app, detail.switch) {
+                (Some(app), Some(Switch::Draining)) => format!("应用 {app} 正在排空"),
+                (Some(app), _) => format!("应用 {app} 已停用"),
+                (None, _) => "应用正在排空或已停用".to_owned(),
+            };
+        }
+    };
+    text.to_owned()
+}
+
+/// What a run waits for: "for a free slot on w1" after "waits" or "waited 38 s", "w1 上的空闲槽位" after 等待.
+#[must_use]
+pub fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
+    let app = app(detail, lang);
+    Some(match (detail.waits_for?, lang) {
+        (WaitFor::Run, Lang::En) => match detail.run {
+            Some(run) => format!("behind run {run} of the job"),
+            None => "behind an earlier run of the job".to_owned(),
+        },
+        (WaitFor::Run, Lang::Zh) => match detail.run {
+            Some(run) => format!("该任务的运行 {run} 结束"),
+            None => "该任务较早的运行结束".to_owned(),
+        },
+        (WaitFor::Limit, Lang::En) => format!("for {}", limit(detail.limit.as_ref(), lang)),
+        (WaitFor::Limit, Lang::Zh) => limit(detail.limit.as_ref(), lang),
+        (WaitFor::Slot, _) => slots(detail, lang),
+        (WaitFor::Executor, Lang::En) => match obstacles(detail, lang) {
+            Some(obstacles) => format!("for an executor of {app} ({obstacles})"),
+            None => format!("for an executor of {app} (none online)"),
+        },
+        (WaitFor::Executor, Lang::Zh) => match obstacles(detail, lang) {
+            Some(obstacles) => format!("{app}的执行器（{obstacles}）"),
+            None => format!("{app}的执行器（没有在线的执行器）"),
+        },
+        (WaitFor::App, Lang::En) => format!("until {app} is active again"),
+        (WaitFor::App, Lang::Zh) => format!("{app}恢复启用"),
+    })
+}
+
+/// 等待, with a space before Latin letters.
+#[must_use]
+pub fn wait_zh(what: &str) -> String {
+    let space = if what.starts_with(|first: char| first.is_ascii_graphic()) { " " } else { "" };
+    format!("等待{space}{what}")
+}
+
+fn slots(detail: &Detail, lang: Lang) -> String {
+    let full: Vec<&str> = detail
+        .obstacles
+        .iter()
+        .filter(|one| matches!(one.kind, ObstacleKind::Full | ObstacleKind::Busy))
+        .map(|one| one.executor.as_str())
+        .collect();
+    match (full.is_empty(), lang) {
+        (true, Lang::En) => "for a free slot".to_owned(),
+        (true, Lang::Zh) => "空闲槽位".to_owned(),
+        (false, Lang::En) => format!("for a free slot on {}{}", full.join(", "), more(detail, lang)),
+        (false, Lang::Zh) => format!("{}{} 上的空闲槽位", full.join("、"), more(detail, lang)),
+    }
+}
+
+fn no_executor(detail: &Detail, lang: Lang) -> String {
+    let (app, waited) = (app(detail, lang), waited(detail, lang));
+    let handler = detail.handler.as_deref().unwrap_or_default();
+    let is_all = |kind| !detail.obstacles.is_empty() && detail.obstacles.iter().all(|one| one.kind == kind);
+    let names = || names(detail.obstacles.iter().map(|one| one.executor.as_str()), lang) + &more(detail, lang);
+    match lang {
+        Lang::En if detail.obstacles.is_empty() => format!("no executor of {app} was online{waited}"),
+        Lang::En if is_all(ObstacleKind::Handler) => {
+            format!("no executor of {app} had handler \"{handler}\"{waited} ({} online without it)", names())
+        }
+        Lang::En if is_all(ObstacleKind::Draining) => {
+            format!("no executor of {app} took new runs{waited} ({} draining)", names())
+        }
+        Lang::En => {
+            format!("no executor of {app} could take it{waited}: {}", obstacles(detail, lang).unwrap_or_default())
+        }
+        Lang::Zh if detail.obstacles.is_empty() => format!("{waited}{app}没有在线的执行器"),
+        Lang::Zh if is_all(ObstacleKind::Handler) => {
+            format!("{waited}{app}没有执行器具有处理器 \"{handler}\"（{} 在线但没有它）", names())
+        }
+        Lang::Zh if is_all(ObstacleKind::Draining) => {
+            format!("{waited}{app}没有执行器接受新的运行（{} 正在排空）", names())
+        }
+        Lang::Zh => {
+            format!("{waited}{app}没有执行器可以接收它：{}", obstacles(detail, lang).unwrap_or_default())
+        }
+    }
+}
+
+fn expired(detail: &Detail, lang: Lang) -> String {
+    let waited = waited(detail, lang);
+    let waits = waits_for(detail, lang);
+    match (waits, lang) {
+        (Some(waits), Lang::En) => format!("it waited{} {waits}", waited.replacen(" for", "", 1)),
+        (Some(waits), Lang::Zh) => format!("{waited}一直在{}", wait_zh(&waits)),
+        (None, Lang::En) => format!("no slot was free{waited}"),
+        (None, Lang::Zh) => format!("{waited}没有空闲槽位"),
+    }
+}
+
+fn limit(limit: Option<&LimitDetail>, lang: Lang) -> String {
+    let Some(limit) = limit else { return pick(lang, "a limit", "限制").to_owned() };
+    let (max, per) = (limit.max.unwrap_or(0), Duration::from_millis(limit.per_ms.unwrap_or(0)));
+    let key = limit.key.as_deref();
+    match (limit.kind, key, lang) {
+        (LimitKind::Concurrency, key, Lang::En) => {
+            format!("concurrency limit \"{}\" ({max} at a time)", key.unwrap_or_default())
+        }
+        (LimitKind::Concurrency, key, Lang::Zh) => {
+            format!("并发限制 \"{}\"（同时最多 {max} 个）", key.unwrap_or_default())
+        }
+        (LimitKind::Rate, Some(key), Lang::En) => format!("rate limit \"{key}\" ({max} per {})", short(per, lang)),
+        (LimitKind::Rate, Some(key), Lang::Zh) => {
+            format!("速率限制 \"{key}\"（每 {}最多 {max} 个）", short(per, lang))
+        }
+        (LimitKind::Rate, None, Lang::En) => format!("the job's rate limit ({max} per {})", short(per, lang)),
+        (LimitKind::Rate, None, Lang::Zh) => format!("任务的速率限制（每 {}最多 {max} 个）", short(per, lang)),
+        (LimitKind::Home, key, Lang::En) => {
+            format!("the server that counts limit \"{}\"", key.unwrap_or_default())
+        }
+        (LimitKind::Home, key, Lang::Zh) => format!("负责限制 \"{}\" 计数的服务器", key.unwrap_or_default()),
+    }
+}
+
+/// Who does not take it and why, grouped by the obstacle.
+fn obstacles(detail: &Detail, lang: Lang) -> Option<String> {
+    let mut groups: BTreeMap<(ObstacleKind, Option<&str>), Vec<&str>> = BTreeMap::new();
+    for Obstacle { executor, kind, condition } in &detail.obstacles {
+        groups.entry((*kind, condition.as_deref())).or_default().push(executor);
+    }
+    let handler = detail.handler.as_deref().unwrap_or_default();
+    let mut parts: Vec<String> = groups
+        .into_iter()
+        .map(|((kind, condition), some)| {
+            let (is_one, condition) = (some.len() == 1, condition.unwrap_or_default());
+            let names = names(some.into_iter(), lang);
+            let verb = |one: &'static str, many: &'static str| if is_one { one } else { many };
+            match (kind, lang) {
+                (ObstacleKind::Handler, Lang::En) => format!("{names} {} handler \"{handler}\"", verb("lacks", "lack")),
+                (ObstacleKind::Handler, Lang::Zh) => format!("{names} 没有处理器 \"{handler}\""),
+                (ObstacleKind::Label, Lang::En) => {
+                    format!("{names} {} not meet label condition {condition}", verb("does", "do"))
+                }
+                (ObstacleKind::Label, Lang::Zh) => format!("{names} 不满足标签条件 {condition}"),
+                (ObstacleKind::NotSelected, Lang::En) => format!("{names} {} not selected by name", verb("is", "are")),
+                (ObstacleKind::NotSelected, Lang::Zh) => format!("{names} 不在指定的执行器之列"),
+                (ObstacleKind::Full, Lang::En) => format!("{names} {} no free slot", verb("has", "have")),
+                (ObstacleKind::Full, Lang::Zh) => format!("{names} 没有空闲槽位"),
+                (ObstacleKind::Draining, Lang::En) => format!("{names} {} draining", verb("is", "are")),
+                (ObstacleKind::Draining, Lang::Zh) => format!("{names} 正在排空"),
+                (ObstacleKind::Silent, Lang::En) => format!("{names} did not answer"),
+                (ObstacleKind::Silent, Lang::Zh) => format!("{names} 没有应答"),
+                (ObstacleKind::Busy, Lang::En) => format!("{names} {} running the job already", verb("is", "are")),
+                (ObstacleKind::Offline, Lang::En) => format!("{names} {} not online", verb("is", "are")),
+                (ObstacleKind::Offline, Lang::Zh) => format!("{names} 不在线"),
+                (ObstacleKind::Busy, Lang::Zh) => format!("{names} 已在执行该任务"),
+            }
+        })
+        .collect();
+    let count = detail.obstacles_more;
+    parts.extend((count > 0).then(|| match lang {
+        Lang::En => format!("{count} more cannot take it either"),
+        Lang::Zh => format!("另有 {count} 个也不能接收"),
+    }));
+    (!parts.is_empty()).then(|| parts.join(pick(lang, "; ", "；")))
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>, lang: Lang) -> String {
+    names.collect::<Vec<_>>().join(pick(lang, ", ", "、"))
+}
+
+fn more(detail: &Detail, lang: Lang) -> String {
+    match (detail.obstacles_more, lang) {
+        (0, _) => String::new(),
+        (count, Lang::En) => format!(" and {count} more"),
+        (count, Lang::Zh) => format!(" 等另外 {count} 个"),
+    }
+}
+
+fn app(detail: &Detail, lang: Lang) -> String {
+    match (&detail.app, lang) {
+        (Some(app), Lang::En) => format!("app {app}"),
+        (Some(app), Lang::Zh) => format!("应用 {app} "),
+        (None, Lang::En) => "the app".to_owned(),
+        (None, Lang::Zh) => "应用".to_owned(),
+    }
+}
+
+/// ` for 5 min`, or `5 分钟内`.
+fn waited(detail: &Detail, lang: Lang) -> String {
+    match (detail.waited_ms, lang) {
+        (None, Lang::En) => " until the queue timeout".to_owned(),
+        (None, Lang::Zh) => "直到排队超时，".to_owned(),
+        (Some(ms), Lang::En) => format!(" for {}", short(Duration::from_millis(ms), lang)),
+        (Some(ms), Lang::Zh) => format!("{}内", short(Duration::from_millis(ms), lang)),
+    }
+}
+
+/// A length of time in its two largest units: `38 s`, `1 min 30 s`, `5 分钟`.
+#[must_use]
+pub fn short(length: Duration, lang: Lang) -> String {
+    // Nobody reads milliseconds beside minutes, or tenths beside seconds.
+    let seconds = if length >= Duration::from_secs(1) { (length + Duration::from_millis(500)).as_secs() } else { 0 };
+    let parts = [
+        (seconds / 86_400, "d", "天"),
+        (seconds / 3_600 % 24, "h", "小时"),
+        (seconds / 60 % 60, "min", "分钟"),
+        (seconds % 60, "s", "秒"),
+    ];
+    let first = parts.iter().position(|(count, ..)| *count > 0);
+    let Some(first) = first else {
+        return format!("{} {}", length.as_millis(), pick(lang, "ms", "毫秒"));
+    };
+    let told = parts.iter().skip(first).take(2).filter(|(count, ..)| *count > 0);
+    told.map(|(count, en, zh)| format!("{count} {}", pick(lang, en, zh))).collect::<Vec<_>>().join(" ")
+}
+
+/// The outcome of a run, to begin a sentence with.
+const fn outcome(status: RunStatus, lang: Lang) -> &'static str {
+    match (status, lang) {
+        (RunStatus::Succeeded, Lang::En) => "Succeeded",
+        (RunStatus::Succeeded, Lang::Zh) => "成功",
+        (RunStatus::Failed, Lang::En) => "Failed",
+        (RunStatus::Failed, Lang::Zh) => "失败",
+        (RunStatus::TimedOut, Lang::En) => "Timed out",
+        (RunStatus::TimedOut, Lang::Zh) => "超时",
+        (RunStatus::Cancelled, Lang::En) => "Cancelled",
+        (RunStatus::Cancelled, Lang::Zh) => "已取消",
+        (RunStatus::Unknown, Lang::En) => "Outcome unknown",
+        (RunStatus::Unknown, Lang::Zh) => "结果未知",
+        (RunStatus::Skipped, Lang::En) => "Skipped",
+        (RunStatus::Skipped, Lang::Zh) => "已跳过",
+        (RunStatus::Pending | RunStatus::Waiting | RunStatus::Running, Lang::En) => "Open",
+        (RunStatus::Pending | RunStatus::Waiting | RunStatus::Running, Lang::Zh) => "未结束",
+    }
+}
+
+const fn pick<'a>(lang: Lang, en: &'a str, zh: &'a str) -> &'a str {
+    match lang {
+        Lang::En => en,
+        Lang::Zh => zh,
+    }
+}
+
+const fn stop(lang: Lang) -> &'static str {
+    pick(lang, ".", "。")
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

@@ -1,0 +1,66 @@
+//! Every reason of the vocabulary is set somewhere, and has a story that produces it.
+
+use std::path::Path;
+
+use super::read;
+
+/// Each reason: its name, the file that sets it, and the test that produces it (file and function).
+const STORIES: &[(&str, &str, &str, &str)] = &[
+    ("Misfire", "crates/admin/src/scheduler/tick.rs", "tests/it/why.rs", "twelve_stories_are_told"),
+    ("Overlap", "crates/admin/src/dispatch/turns.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
+    ("Paused", "crates/core/src/edit.rs", "crates/store/src/conformance/edits.rs", "an_edit_keeps_settles_and_reopens"),
+    (
+        "Changed",
+        "crates/core/src/edit.rs",
+        "crates/store/src/conformance/edits.rs",
+        "an_edit_keeps_settles_and_reopens",
+    ),
+    ("Deleted", "crates/core/src/edit.rs", "crates/store/src/conformance/edits.rs", "a_deleted_job_settles_its_rows"),
+    ("NoExecutor", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "twelve_stories_are_told"),
+    ("Expired", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
+    ("Retry", "crates/core/src/outcome.rs", "tests/it/why.rs", "twelve_stories_are_told"),
+    ("ExecutorLost", "crates/admin/src/dispatch/streams.rs", "tests/it/why.rs", "twelve_stories_are_told"),
+    (
+        "NotReceived",
+        "crates/admin/src/dispatch/rollcall.rs",
+        "crates/admin/src/dispatch/rollcall.rs",
+        "not_yet_reported_is_never_not_held",
+    ),
+    ("Requested", "crates/core/src/outcome.rs", "crates/store/src/conformance/results.rs", "a_result_is_stored_once"),
+    (
+        "Parent",
+        "crates/store/src/follow.rs",
+        "crates/store/src/conformance/followers.rs",
+        "children_that_were_not_meant_are_skipped",
+    ),
+    ("Covered", "crates/admin/src/dispatch/turns.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
+    ("Handler", "crates/admin/src/dispatch/messages.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
+    (
+        "Stopped",
+        "crates/admin/src/dispatch/switches.rs",
+        "tests/it/cluster.rs",
+        "an_app_is_drained_and_stopped_by_its_switch",
+    ),
+];
+
+/// The names of the reasons, as the vocabulary lists them.
+fn names() -> Vec<String> {
+    let text = read(Path::new("crates/core/src/reason/mod.rs"));
+    let (_, rest) = text.split_once("    Reason {\n").expect("the vocabulary");
+    let (list, _) = rest.split_once("\n    }\n").expect("its end");
+    let name = |line: &str| Some(line.trim().split_once(" = \"")?.0.to_owned());
+    list.lines().filter_map(name).collect()
+}
+
+#[test]
+fn every_reason_is_set_and_has_its_story() {
+    let listed: Vec<String> = STORIES.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    assert_eq!(names(), listed, "one story for each reason, in the order of the vocabulary");
+    for (name, setter, file, test) in STORIES {
+        let source = read(Path::new(setter));
+        let (product, _) = source.split_once("#[cfg(test)]").unwrap_or((&source, ""));
+        assert!(product.contains(&format!("Reason::{name}")), "{setter} does not set {name}");
+        let story = read(Path::new(file));
+        assert!(story.contains(&format!("fn {test}(")), "{file} has no {test}, the story of {name}");
+    }
+}

@@ -1,0 +1,275 @@
+//! `rondel job why NAME`, without an instant: what an operator is told, for twelve stories, in both languages.
+
+use std::time::Duration;
+
+use rondel_tests::{Agent, Api, ScratchDb, Server, rondel, wait_until, wall_clock_ms};
+use serde_json::{Value, json};
+
+use crate::on_each_database;
+use crate::verdicts::{trigger, verdict};
+
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// Whether a text has these parts, one after the other: instants and lengths of time between them differ.
+fn has_parts(text: &str, pattern: &str) -> bool {
+    let mut rest = text;
+    pattern.split('*').all(|part| {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+        true
+    })
+}
+
+struct Stage<'a> {
+    server: &'a Server,
+    api: Api,
+}
+
+impl Stage<'_> {
+    async fn job(&self, job: Value) {
+        self.api.post("/api/v1/jobs", job).await.expect(201);
+    }
+
+    /// The command says this in both languages, sooner or later.
+    async fn says(&self, job: &str, en: &str, zh: &str) {
+        for (lang, pattern) in [("en", en), ("zh", zh)] {
+            let (url, token) = (self.server.url(), self.server.token_file());
+            let token = token.display().to_string();
+            let args = ["job", "why", job, "--lang", lang, "--server", url, "--token-file", &token];
+            wait_until(LIMIT, &format!("the answer about {job} in {lang}: {pattern}"), async || {
+                let answer = rondel(&args, &[]).await;
+                if has_parts(&answer.stdout, pattern) { Ok(()) } else { Err(answer.stdout + &answer.stderr) }
+            })
+            .await;
+        }
+    }
+}
+
+fn shell(name: &str, app: &str, script: &str) -> Value {
+    json!({"name": name, "app": app, "handler": "shell", "params": {"argv": ["sh", "-c", script]}})
+}
+
+fn with(mut job: Value, more: &Value) -> Value {
+    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job
+}
+
+/// A cron of one instant of each day, some seconds from now.
+fn cron_in(seconds: i64) -> String {
+    let second = wall_clock_ms() / 1_000 + seconds;
+    format!("{} {} {} * * ?", second % 60, second / 60 % 60, second / 3_600 % 24)
+}
+
+/// What the definition alone explains.
+async fn planned_stories(stage: &Stage<'_>) {
+    stage.job(shell("never", "files", "true")).await;
+    stage
+        .says(
+            "never",
+            "It has not run so far: the job has no schedule and runs only when it is triggered.",
+            "至今没有执行过：任务没有调度，只在被触发时执行。",
+        )
+        .await;
+    stage.job(with(shell("paused", "files", "true"), &json!({"schedule": {"every": "1s"}, "enabled": false}))).await;
+    stage
+        .says(
+            "paused",
+            "Last fire * UTC: It did not run: the job was paused.",
+            "最近一次触发 * UTC：没有执行：当时任务已暂停。",
+        )
+        .await;
+    let calendar = json!({"rule": {"days": ["2001-01-01"]}});
+    stage.api.put("/api/v1/calendars/never-open", calendar).await.expect(201);
+    let closed = json!({"schedule": {"cron": "* * * * * ?"}, "calendar": {"name": "never-open", "rule": "only"}});
+    stage.job(with(shell("closed", "files", "true"), &closed)).await;
+    stage
+        .says(
+            "closed",
+            "Last fire * UTC: It did not run: the calendar \"never-open\" removes this fire",
+            "最近一次触发 * UTC：没有执行：日历 \"never-open\" 排除了这次触发",
+        )
+        .await;
+}
+
+/// No executor takes the run.
+async fn unserved_stories(stage: &Stage<'_>, agent: &str) {
+    let second = json!({"queue_timeout": "1s"});
+    stage.job(with(shell("nobody", "empty", "true"), &second)).await;
+    stage.job(json!({"name": "nothing", "app": "files", "handler": "no.such.handler", "queue_timeout": "1s"})).await;
+    let elsewhere = json!({"queue_timeout": "1s", "select": {"labels": ["zone=moon"]}});
+    stage.job(with(shell("elsewhere", "files", "true"), &elsewhere)).await;
+    for job in ["nobody", "nothing", "elsewhere"] {
+        let run = verdict(&stage.api, &trigger(&stage.api, job).await).await;
+        assert_eq!(run["reason"], "no_executor", "{run:#}");
+    }
+    stage
+        .says(
+            "nobody",
+            "Last fire * UTC: It did not run: no executor of app empty was online for *s.",
+            "最近一次触发 * UTC：没有执行：*内应用 empty 没有在线的执行器。",
+        )
+        .await;
+    let (en, zh) = (
+        format!(
+            "It did not run: no executor of app files had handler \"no.such.handler\" for *({agent} online without it)."
+        ),
+        format!("没有执行：*内应用 files 没有执行器具有处理器 \"no.such.handler\"（{agent} 在线但没有它）。"),
+    );
+    stage.says("nothing", &en, &zh).await;
+    let (en, zh) = (
+        format!(
+            "It did not run: no executor of app files could take it for *: {agent} does not meet label condition zone=moon."
+        ),
+        format!("没有执行：*内应用 files 没有执行器可以接收它：{agent} 不满足标签条件 zone=moon。"),
+    );
+    stage.says("elsewhere", &en, &zh).await;
+}
+
+/// The run waits, and for what.
+async fn waiting_stories(stage: &Stage<'_>, agent: &str) {
+    stage.job(with(shell("serial", "files", "sleep 60"), &json!({"overlap": {"policy": "serial"}}))).await;
+    let first = trigger(&stage.api, "serial").await;
+    trigger(&stage.api, "serial").await;
+    let (en, zh) = (
+        format!(
+            "Open run of * UTC: It has not begun yet: it has been due for *, since *, and waits behind run {first} of the job."
+        ),
+        format!("未结束的运行 * UTC：尚未开始：*已到期 *，正在等待该任务的运行 {first} 结束。"),
+    );
+    stage.says("serial", &en, &zh).await;
+    // One slot, and a few runs more that an executor takes ahead.
+    stage.job(with(shell("many", "files", "sleep 60"), &json!({"overlap": {"policy": "allow"}}))).await;
+    for _ in 0..12 {
+        trigger(&stage.api, "many").await;
+    }
+    let (en, zh) = (
+        format!("Open run of * UTC: It has not begun yet: *, and waits for a free slot on {agent}."),
+        format!("未结束的运行 * UTC：尚未开始：*，正在等待 {agent} 上的空闲槽位。"),
+    );
+    stage.says("many", &en, &zh).await;
+    for job in ["serial", "many"] {
+        stage.api.post(&format!("/api/v1/jobs/{job}/cancel"), json!({})).await.expect(202);
+    }
+}
+
+/// It ran, but not as planned.
+async fn ended_stories(stage: &Stage<'_>) {
+    let api = &stage.api;
+    stage.job(shell("late", "tardy", "true")).await;
+    let run = trigger(api, "late").await;
+    wait_until(LIMIT, "what the run waits for is known", async || {
+        let run = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+        if run["detail"]["waits_for"] == "executor" { Ok(()) } else { Err(run) }
+    })
+    .await;
+    let _tardy = Agent::start(stage.server, "tardy").await;
+    verdict(api, &run).await;
+    stage
+        .says(
+            "late",
+            "Last fire * UTC: It ran at * UTC on tardy-*, *s late (waited *s for an executor of app tardy (none online)), succeeded.",
+            "最近一次触发 * UTC：已于 * UTC 执行（执行器 tardy-*），晚了 *秒（等待应用 tardy 的执行器（没有在线的执行器）用了 *秒），成功。",
+        )
+        .await;
+    stage.job(with(shell("again", "tardy", "exit 3"), &json!({"retry": {"max": 1, "backoff": "100ms"}}))).await;
+    verdict(api, &trigger(api, "again").await).await;
+    stage
+        .says(
+            "again",
+            "Last fire * UTC: It ran at * UTC on tardy-*, failed on attempt 2: exit code 3.",
+            "最近一次触发 * UTC：已于 * UTC 执行（执行器 tardy-*），失败（第 2 次尝试）：exit code 3。",
+        )
+        .await;
+    let data = tempfile::tempdir().expect("make a folder");
+    let folder = data.path().display().to_string();
+    stage.job(with(shell("lost", "fragile", "sleep 60"), &json!({"delivery": "at_most_once"}))).await;
+    let mut fragile = Agent::start_named(stage.server, "fragile", "w1", &["--data-dir", &folder]).await;
+    let run = trigger(api, "lost").await;
+    wait_until(LIMIT, "the run is running", async || {
+        let run = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+        if run["status"] == "running" { Ok(()) } else { Err(run) }
+    })
+    .await;
+    fragile.kill().await;
+    // It names the process before it, so nobody waits until that is silent for long.
+    let _fragile = Agent::start_named(stage.server, "fragile", "w1", &["--data-dir", &folder]).await;
+    verdict(api, &run).await;
+    stage
+        .says(
+            "lost",
+            "Last fire * UTC: It ran at * UTC on w1, and its outcome is unknown: executor w1 was lost while it had the run.",
+            "最近一次触发 * UTC：已于 * UTC 执行（执行器 w1），结果未知：执行器 w1 在持有它时失联。",
+        )
+        .await;
+}
+
+async fn twelve_stories_are_told(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let mut missed = shell("missed", "files", "true");
+    missed = with(missed, &json!({"misfire": {"policy": "skip", "tolerance": "1s"}}));
+    missed = with(missed, &json!({"schedule": {"cron": cron_in(4)}}));
+    server.api().post("/api/v1/jobs", missed).await.expect(201);
+    server.stop().await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    server.restart().await;
+    let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
+    let stage = Stage { server: &server, api: server.api() };
+    stage
+        .says(
+            "missed",
+            "Last fire * UTC: It did not run: its instant passed while no server was at work, and the job's misfire policy skips it.",
+            "最近一次触发 * UTC：没有执行：到期时没有服务器在工作，按任务的错过策略跳过。",
+        )
+        .await;
+    planned_stories(&stage).await;
+    unserved_stories(&stage, agent.name()).await;
+    waiting_stories(&stage, agent.name()).await;
+    ended_stories(&stage).await;
+}
+on_each_database!(twelve_stories_are_told);
+
+/// What a policy, a handler or a full executor skips is told with the other run, the handler's words, the executor.
+async fn what_policies_and_handlers_skip_is_told(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let stage = Stage { server: &server, api: server.api() };
+    let api = &stage.api;
+    stage.job(shell("skips", "files", "echo nothing to do >&2; exit 77")).await;
+    let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
+    let is_running = async |run: &str| {
+        wait_until(LIMIT, "the run is running", async || {
+            let run = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+            if run["status"] == "running" { Ok(()) } else { Err(run) }
+        })
+        .await;
+    };
+    let run = verdict(api, &trigger(api, "skips").await).await;
+    assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("handler")), "{run:#}");
+    let zh = "，处理器跳过了它：exit code 77: nothing to do。";
+    stage.says("skips", ", and the handler skipped it: exit code 77: nothing to do.", zh).await;
+
+    stage.job(with(shell("discards", "files", "sleep 60"), &json!({"overlap": {"policy": "discard"}}))).await;
+    let first = trigger(api, "discards").await;
+    let run = verdict(api, &trigger(api, "discards").await).await;
+    assert_eq!((&run["reason"], &run["detail"]["run"]), (&json!("overlap"), &json!(first)), "{run:#}");
+    let said = format!("Skipped: run {first} had not ended, and the job's overlap policy skips overlapping runs.");
+    assert_eq!(run["why"]["en"], said, "{run:#}");
+
+    stage.job(with(shell("covers", "files", "sleep 60"), &json!({"overlap": {"policy": "cover"}}))).await;
+    let first = trigger(api, "covers").await;
+    is_running(&first).await;
+    trigger(api, "covers").await;
+    let run = verdict(api, &first).await;
+    assert_eq!((&run["status"], &run["reason"]), (&json!("cancelled"), &json!("covered")), "{run:#}");
+
+    stage.job(with(shell("fills", "files", "sleep 60"), &json!({"overlap": {"policy": "allow"}}))).await;
+    for _ in 0..10 {
+        trigger(api, "fills").await;
+    }
+    let brief = json!({"queue_timeout": "2s", "priority": 0});
+    stage.job(with(shell("expires", "files", "true"), &brief)).await;
+    let run = verdict(api, &trigger(api, "expires").await).await;
+    assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("expired")), "{run:#}");
+    let full = json!([{"executor": agent.name(), "kind": "full"}]);
+    assert_eq!(run["detail"]["obstacles"], full, "{run:#}");
+}
+on_each_database!(what_policies_and_handlers_skip_is_told);
