@@ -11,6 +11,7 @@
 //!   [`outgoing`] where requests of ours may go, [`forwarded`] where those of clients come from, [`secret_file`] who may
 //!   read a file with a secret;
 //! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
+//! - [`shape`] checks whether a document has the form of a type, and reports every error;
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
 //! - [`reason`] says why a run stands where it stands, in codes with parameters and in words;
@@ -46,6 +47,7 @@ pub mod schedule;
 pub mod schema;
 pub mod secret_file;
 pub mod select;
+pub mod shape;
 pub mod spec;
 mod taken;
 pub mod time;

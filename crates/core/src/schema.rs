@@ -14,7 +14,7 @@ pub const ACCOUNT_PATTERN: &str = "^[a-z0-9][a-z0-9._+@-]{0,99}$";
 pub const HANDLER_PATTERN: &str = "^[A-Za-z0-9._:-]{1,100}$";
 /// Ids as they cross JSON.
 pub const ID_PATTERN: &str = "^[0-9]{1,19}$";
-const DURATION_PATTERN: &str = "^([0-9]{1,12}(years?|months?|weeks?|days?|[wdhms]|ms|us|ns))+$";
+pub(crate) const DURATION_PATTERN: &str = "^([0-9]{1,12}(years?|months?|weeks?|days?|[wdhms]|ms|us|ns))+$";
 
 /// A length of time as people write it: stands for a [`std::time::Duration`] in `#[schemars(with = "…")]`.
 #[derive(Debug)]

@@ -11,10 +11,9 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use rondel_admin::Limit;
+use rondel_core::shape::{self, Document, ShapeError};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use serde_json::error::Category;
-use serde_path_to_error::Segment;
 
 use crate::app::Web;
 use crate::limits::{CallerKey, Share};
@@ -48,13 +47,13 @@ pub(crate) struct PatchBody<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct TextBody(pub(crate) Bytes);
 
-impl<T: DeserializeOwned> JsonBody<T> {
+impl<T: DeserializeOwned + JsonSchema + 'static> JsonBody<T> {
     pub(crate) fn read(&self) -> Result<T, Problem> {
         read(&self.bytes)
     }
 }
 
-impl<T: DeserializeOwned + Default> OptionalJsonBody<T> {
+impl<T: DeserializeOwned + Default + JsonSchema + 'static> OptionalJsonBody<T> {
     /// What it says; what holds without it where there is none.
     pub(crate) fn read(&self) -> Result<T, Problem> {
         self.bytes.as_ref().map_or_else(|| Ok(T::default()), |bytes| read(bytes))
@@ -232,14 +231,29 @@ async fn pieces(mut body: Body, web: &Web, bound: BodyBound) -> Result<(Bytes, B
 }
 
 /// Reads a whole body as `T`.
-pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn read<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, Problem> {
+    fit("", parse(bytes)?)
+}
+
+/// Reads `T` out of a value that lies at `pointer` in the body.
+pub(crate) fn read_value<T: DeserializeOwned + JsonSchema + 'static>(
+    pointer: &str,
+    value: serde_json::Value,
+) -> Result<T, Problem> {
+    fit(pointer, value.into())
+}
+
+/// Reads `T` out of a document.
+pub(crate) fn read_document<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Problem> {
+    fit("", document)
+}
+
+/// A whole body as JSON, whatever its shape.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     if value_count(bytes) > NODE_COUNT_MAX {
         return Err(refuse_value("", format!("has more than {NODE_COUNT_MAX} values")));
     }
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| refuse("", &error))?;
-    reader.end().map_err(|error| syntax(&error))?;
-    Ok(value)
+    serde_json::from_slice(bytes).map_err(|error| syntax(&error))
 }
 
 /// How many values a JSON text has at most, its keys included. A value of two bytes takes a hundred times that in memory: they
@@ -260,9 +274,16 @@ fn value_count(bytes: &[u8]) -> usize {
     count
 }
 
-/// Reads `T` out of a value that lies at `pointer` in the body.
-pub(crate) fn read_value<T: DeserializeOwned>(pointer: &str, value: serde_json::Value) -> Result<T, Problem> {
-    serde_path_to_error::deserialize(value).map_err(|error| refuse(pointer, &error))
+fn fit<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Document) -> Result<T, Problem> {
+    shape::read(document).map_err(|misfit| {
+        let complaints = misfit.errors.iter().map(|error| complaint(base, error)).collect();
+        Problem::of_some_complaints(Code::InvalidBody, complaints, misfit.count)
+    })
+}
+
+/// A deviation from the shape of a type, as the API reports it.
+pub(crate) fn complaint(base: &str, error: &ShapeError) -> Complaint {
+    Complaint::body(format!("{base}{}", error.pointer), error.kind.as_str(), error.message.as_str())
 }
 
 /// A refusal of the value at `pointer`.
@@ -275,49 +296,14 @@ fn syntax(error: &serde_json::Error) -> Problem {
     Problem::new(Code::InvalidJson, format!("{} at line {line}, column {column}", reason(error)))
 }
 
-fn refuse(base: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
-    let inner = error.inner();
-    if !matches!(inner.classify(), Category::Data) {
-        return syntax(inner);
-    }
-    let mut pointer = base.to_owned();
-    for segment in error.path() {
-        match segment {
-            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-            Segment::Map { key } => push(&mut pointer, key),
-            Segment::Enum { variant } => push(&mut pointer, variant),
-            Segment::Unknown => {}
-        }
-    }
-    let message = reason(inner);
-    // The path ends at the object whose field is missing or given twice: the sentence has the field's name.
-    let named = |kind: &str| message.strip_prefix(kind)?.strip_prefix(" field `")?.strip_suffix('`');
-    let code = if message.starts_with("unknown field `") {
-        "unknown_field"
-    } else if let Some(name) = named("missing") {
-        push(&mut pointer, name);
-        "missing_field"
-    } else if let Some(name) = named("duplicate") {
-        push(&mut pointer, name);
-        "duplicate_field"
-    } else {
-        "invalid_value"
-    };
-    Problem::of_complaints(Code::InvalidBody, vec![Complaint::body(pointer, code, message)])
-}
-
 /// The error's sentence without the place that `serde_json` puts behind it.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
+        _ if text.starts_with("recursion limit exceeded") => "more than 127 arrays and objects are nested".to_owned(),
         Some(end) if error.line() > 0 => text[..end].to_owned(),
         _ => text,
     }
-}
-
-fn push(pointer: &mut String, key: &str) {
-    pointer.push('/');
-    pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
 }
 
 #[cfg(test)]

@@ -41,21 +41,30 @@ pub(crate) struct Complaint {
     /// What kind of complaint.
     #[schemars(extend("enum" = COMPLAINT_CODES))]
     pub(crate) code: &'static str,
-    /// A sentence for people.
+    /// A sentence for people: what was found, and what is expected.
     pub(crate) message: String,
+    /// For a list: which of its items have this error, the first 100 of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
+    pub(crate) indexes: Vec<usize>,
+    /// For a list: how many of its items have this error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<usize>,
 }
 
 impl Complaint {
     /// About the place in the body at `pointer`.
     pub(crate) fn body(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
         let pointer = cut(pointer.into(), PLACE_LEN_MAX);
-        Self { pointer: Some(pointer), parameter: None, code, message: cut(message.into(), MESSAGE_LEN_MAX) }
+        let message = cut(message.into(), MESSAGE_LEN_MAX);
+        Self { pointer: Some(pointer), parameter: None, code, message, indexes: Vec::new(), count: None }
     }
 
     /// About the query parameter `name`.
     pub(crate) fn query(name: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
         let name = cut(name.into(), PLACE_LEN_MAX);
-        Self { pointer: None, parameter: Some(name), code, message: cut(message.into(), MESSAGE_LEN_MAX) }
+        let message = cut(message.into(), MESSAGE_LEN_MAX);
+        Self { pointer: None, parameter: Some(name), code, message, indexes: Vec::new(), count: None }
     }
 }
 
@@ -104,12 +113,18 @@ impl Problem {
     }
 
     /// A problem with places in the body or the query; the first of them gives the sentence.
-    pub(crate) fn of_complaints(code: Code, mut errors: Vec<Complaint>) -> Self {
+    pub(crate) fn of_complaints(code: Code, errors: Vec<Complaint>) -> Self {
+        let count = errors.len();
+        Self::of_some_complaints(code, errors, count)
+    }
+
+    /// The same, where `count` errors were found and not all of them are here.
+    pub(crate) fn of_some_complaints(code: Code, mut errors: Vec<Complaint>, count: usize) -> Self {
         let place = |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
         let first = errors.first().map(|error| format!("{}: {}", place(error), error.message)).unwrap_or_default();
-        let detail = match errors.len() {
+        let detail = match count {
             0 | 1 => first,
-            count => format!("{first} (the first of {count} errors)"),
+            _ => format!("{first} (the first of {count} errors)"),
         };
         let mut problem = Self::new(code, detail.trim_start_matches(": "));
         errors.truncate(COMPLAINT_COUNT_MAX);
@@ -137,11 +152,6 @@ impl Problem {
     pub(crate) fn with_cause(mut self, cause: String) -> Self {
         self.0.cause = Some(cause);
         self
-    }
-
-    /// The place of the first complaint about the body.
-    pub(crate) fn first_pointer(&self) -> Option<&str> {
-        self.0.errors.first()?.pointer.as_deref()
     }
 
     /// The sentence about this very case.

@@ -67,7 +67,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("openidconnect", &["rondel-admin"]),
     ("quote", &["rondel-macros"]),
     ("sqlx", &["rondel-store"]),
-    ("strsim", &["rondel-cli"]),
+    // Near names: of commands, and of fields in documents.
+    ("strsim", &["rondel-cli", "rondel-core"]),
     ("syn", &["rondel-macros"]),
     // The simulation has the status of a stream that is refused; the tests a collector of traces.
     ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim", "rondel-tests"]),

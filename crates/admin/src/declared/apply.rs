@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rondel_core::declared::{SeenSet, Standing, Step, parents_first, standing, step};
+use rondel_core::shape::{self, Misfit};
 use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Declared, JobRecord};
@@ -43,7 +44,9 @@ pub(super) async fn bring_in_line(
     for (name, text) in jobs {
         match read(&text, &app.name) {
             Ok(spec) => specs.push(spec),
-            Err(message) => problems.push(DeclarationProblem { job: name, pointer: String::new(), message }),
+            Err(errors) => {
+                problems.extend(errors.into_iter().map(|error| problem(&name, &error.pointer, error.message)))
+            }
         }
     }
     for spec in parents_first(specs) {
@@ -90,10 +93,16 @@ fn problem(job: &str, pointer: &str, message: String) -> DeclarationProblem {
 }
 
 /// The definition that code declares; its app is the executor's.
-fn read(text: &str, app: &str) -> Result<JobSpec, String> {
-    let mut document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    document["app"] = Value::String(app.to_owned());
-    serde_json::from_value(document).map_err(|error| error.to_string())
+fn read(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
+    let mut document: Value =
+        serde_json::from_str(text).map_err(|error| vec![FieldError::new("", error.to_string())])?;
+    if let Value::Object(fields) = &mut document {
+        fields.insert("app".to_owned(), Value::from(app));
+    }
+    let errors = |misfit: Box<Misfit<JobSpec>>| {
+        misfit.errors.into_iter().map(|error| FieldError::new(error.pointer, error.message)).collect()
+    };
+    shape::read(document.into()).map_err(errors)
 }
 
 async fn register(engine: &Engine, app: &App, spec: JobSpec) -> Result<(), JobError> {

@@ -12,13 +12,15 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, Saving};
 use rondel_core::JobSpec;
+use rondel_core::shape::{self, Document};
 use serde_json::Value;
 
 use super::applied::{Answer, Item, Summary, word};
 use super::job_body;
 use super::jobs::find_app;
+use super::list_errors::{ListErrors, split};
 use crate::app::Web;
-use crate::body::{is_json, read, whole};
+use crate::body::{is_json, parse, whole};
 use crate::call::{Call, quoted};
 use crate::frame::json;
 use crate::openapi::{BodyForm, Input, Listed, Taken, schema_of};
@@ -55,6 +57,7 @@ impl FromQuery for ApplyQuery {
 }
 
 /// The definitions of a body.
+#[derive(Default)]
 pub(crate) struct Documents {
     specs: Vec<JobSpec>,
     /// The same as they stand in the text; empty for JSON.
@@ -109,12 +112,20 @@ fn is_yaml(headers: &HeaderMap) -> bool {
 
 impl Documents {
     fn of_json(bytes: &[u8]) -> Result<Self, Problem> {
-        let values = match read(bytes)? {
-            Value::Array(items) => items,
-            one => vec![one],
+        let Document { value, duplicates } = parse(bytes)?;
+        let mut documents: Vec<Document> = match value {
+            Value::Array(items) => items.into_iter().map(Document::from).collect(),
+            one => return Self::default().with_specs(std::iter::once(Document { value: one, duplicates })),
         };
-        check_count(values.len())?;
-        Self { specs: Vec::new(), nodes: Vec::new() }.with_specs(values.into_iter())
+        check_count(documents.len())?;
+        for pointer in duplicates {
+            if let Some((index, below)) = split(&pointer)
+                && let Some(document) = documents.get_mut(index)
+            {
+                document.duplicates.push(below.to_owned());
+            }
+        }
+        Self::default().with_specs(documents.into_iter())
     }
 
     fn of_yaml(bytes: &[u8]) -> Result<Self, Problem> {
@@ -122,43 +133,53 @@ impl Documents {
         let found = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
         let nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
-        let values = nodes.clone().into_iter().map(|node| node.value());
+        let values = nodes.clone().into_iter().map(|node| Document::from(node.value()));
         Self { specs: Vec::new(), nodes }.with_specs(values)
     }
 
-    /// With the definitions that these values are, or everything that is wrong with their form.
-    fn with_specs(mut self, values: impl Iterator<Item = Value>) -> Result<Self, Problem> {
-        let mut complaints = Vec::new();
-        for (index, value) in values.enumerate() {
-            match job_body::from_value(value) {
-                Ok(spec) => self.specs.push(spec),
-                Err(problem) => complaints.extend(problem.complaints().iter().map(|complaint| Complaint {
-                    pointer: Some(format!("/{index}{}", complaint.pointer.as_deref().unwrap_or_default())),
-                    ..complaint.clone()
-                })),
+    /// With the definitions that these documents are, or everything that is wrong with them.
+    fn with_specs(mut self, documents: impl Iterator<Item = Document>) -> Result<Self, Problem> {
+        let (mut indexes, mut errors) = (Vec::new(), ListErrors::default());
+        for (index, document) in documents.enumerate() {
+            match shape::read::<JobSpec>(document) {
+                Ok(spec) => {
+                    self.specs.push(spec);
+                    indexes.push(index);
+                }
+                Err(misfit) => {
+                    let (complaints, count) = job_body::complaints(&misfit);
+                    errors.add(index, complaints, count);
+                }
             }
         }
-        if complaints.is_empty() { Ok(self) } else { Err(self.complain(complaints)) }
+        if errors.is_empty() {
+            return Ok(self);
+        }
+        // The list is refused anyway: then its other definitions are checked too.
+        for (index, spec) in indexes.into_iter().zip(&self.specs) {
+            let broken_rules = spec.compile().err().unwrap_or_default();
+            let count = broken_rules.len();
+            errors.add(index, broken_rules.into_iter().map(Complaint::from).collect(), count);
+        }
+        Err(self.refuse(errors))
     }
 
-    /// Complaints with the lines and columns of a text that has any.
-    fn complain(&self, mut complaints: Vec<Complaint>) -> Problem {
-        for complaint in &mut complaints {
-            let place = complaint.pointer.as_deref().and_then(|pointer| place(&self.nodes, pointer));
-            if let Some((line, column)) = place {
-                complaint.message.push_str(&format!(" (line {line}, column {column})"));
-            }
-        }
-        Problem::of_complaints(Code::InvalidBody, complaints)
+    fn refuse(&self, errors: ListErrors) -> Problem {
+        errors.into_problem(|pointer| place(&self.nodes, pointer))
+    }
+
+    /// A refusal for what only the whole list or the database shows.
+    fn refuse_all(&self, complaints: Vec<Complaint>) -> Problem {
+        let mut errors = ListErrors::default();
+        complaints.into_iter().for_each(|complaint| errors.add_located(complaint));
+        self.refuse(errors)
     }
 }
 
 /// Where in the text a pointer into the list leads.
 fn place(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
-    let rest = pointer.strip_prefix('/')?;
-    let (index, below) =
-        rest.split_once('/').map_or((rest, String::new()), |(index, rest)| (index, format!("/{rest}")));
-    Some(nodes.get(index.parse::<usize>().ok()?)?.place(&below))
+    let (index, below) = split(pointer)?;
+    Some(nodes.get(index)?.place(below))
 }
 
 pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -> Result<Response, Problem> {
@@ -171,7 +192,7 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: D
     let wanted = Application { namespace: call.namespace.id, specs, prune };
     let plan = match call.engine().plan_jobs(wanted).await {
         Ok(plan) => plan,
-        Err(ApplyError::Invalid(errors)) => return Err(body.complain(call.complaints(errors).await?)),
+        Err(ApplyError::Invalid(errors)) => return Err(body.refuse_all(call.complaints(errors).await?)),
         Err(ApplyError::Store(error)) => return Err(error.into()),
     };
     for job in plan.jobs() {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Page, PageQuery};
 use crate::app::Web;
-use crate::body::{JsonBody, TextBody, read, read_value, refuse_value};
+use crate::body::{JsonBody, TextBody, parse, read_document, refuse_value};
 use crate::call::{Call, forbidden, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::etag::{IfMatch, mismatch, tag};
@@ -240,13 +240,11 @@ pub(super) async fn users(call: Call<PageQuery>, CalendarName(name): CalendarNam
 
 /// A document whose name may be left out, because the path has it, and is no other.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Problem> {
-    let spec: CalendarSpec = match read(bytes) {
-        Ok(Value::Object(mut map)) if !map.contains_key("name") => {
-            map.insert("name".to_owned(), Value::from(name));
-            read_value("", Value::Object(map))?
-        }
-        _ => read(bytes)?,
-    };
+    let mut document = parse(bytes)?;
+    if let Value::Object(fields) = &mut document.value {
+        fields.entry("name").or_insert_with(|| Value::from(name));
+    }
+    let spec: CalendarSpec = read_document(document)?;
     if spec.name == name {
         Ok(spec)
     } else {

@@ -1,60 +1,56 @@
 //! A job's definition in a body: read whole, patched, and with the complaint at the right place.
 
 use rondel_core::JobSpec;
-use rondel_core::spec::ScheduleSpec;
+use rondel_core::shape::{self, Document, Misfit};
 use serde_json::{Map, Value};
 
-use crate::body::{read, read_value, refuse_value};
-use crate::problem::Problem;
+use crate::body::{complaint, parse as parse_json, refuse_value};
+use crate::problem::{Code, Complaint, Problem};
 
 /// A whole definition.
 pub(super) fn parse(bytes: &[u8]) -> Result<JobSpec, Problem> {
-    read(bytes).map_err(|problem| located(problem, || read::<Value>(bytes).ok()?.get("schedule").cloned()))
+    from_document(parse_json(bytes)?)
 }
 
 /// A whole definition whose name may be left out, because the path has it.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<JobSpec, Problem> {
-    if let Ok(Value::Object(mut map)) = read(bytes)
-        && !map.contains_key("name")
-    {
-        map.insert("name".to_owned(), Value::from(name));
-        return from_value(Value::Object(map));
+    let mut document = parse_json(bytes)?;
+    if let Value::Object(fields) = &mut document.value {
+        fields.entry("name").or_insert_with(|| Value::from(name));
     }
-    parse(bytes)
+    from_document(document)
 }
 
 /// `spec` with a JSON merge patch (RFC 7396) applied to it.
 pub(super) fn patched(spec: &JobSpec, bytes: &[u8]) -> Result<JobSpec, Problem> {
-    let patch: Value = read(bytes)?;
+    let Document { value: patch, duplicates } = parse_json(bytes)?;
     if !patch.is_object() {
-        return Err(refuse_value("", "a patch of a job is an object"));
+        return Err(refuse_value("", "expected an object: the fields of the job to change"));
     }
-    let mut document = serde_json::to_value(spec).unwrap_or_default();
-    merge(&mut document, patch);
-    from_value(document)
+    let mut value = serde_json::to_value(spec).unwrap_or_default();
+    merge(&mut value, patch);
+    from_document(Document { value, duplicates })
 }
 
-pub(crate) fn from_value(document: Value) -> Result<JobSpec, Problem> {
-    let schedule = document.get("schedule").cloned();
-    read_value("", document).map_err(|problem| located(problem, || schedule))
+pub(crate) fn from_value(value: Value) -> Result<JobSpec, Problem> {
+    from_document(value.into())
 }
 
-/// A schedule is one or many, and serde's complaint about such a choice does not say where: the schedules are read again,
-/// each by itself.
-fn located(problem: Problem, schedule: impl FnOnce() -> Option<Value>) -> Problem {
-    if problem.first_pointer() != Some("/schedule") {
-        return problem;
-    }
-    let exact = match schedule() {
-        Some(one @ Value::Object(_)) => read_value::<ScheduleSpec>("/schedule", one).err(),
-        Some(Value::Array(many)) => many
-            .into_iter()
-            .enumerate()
-            .find_map(|(index, one)| read_value::<ScheduleSpec>(&format!("/schedule/{index}"), one).err()),
-        Some(_) => Some(refuse_value("/schedule", "is neither null, nor a schedule, nor a list of schedules")),
-        None => None,
-    };
-    exact.unwrap_or(problem)
+fn from_document(document: Document) -> Result<JobSpec, Problem> {
+    shape::read(document).map_err(|misfit| {
+        let (complaints, count) = complaints(&misfit);
+        Problem::of_some_complaints(Code::InvalidBody, complaints, count)
+    })
+}
+
+/// Everything that is wrong with a definition: where it deviates from the shape of one, and the values that break a rule.
+pub(super) fn complaints(misfit: &Misfit<JobSpec>) -> (Vec<Complaint>, usize) {
+    let mut complaints: Vec<Complaint> = misfit.errors.iter().map(|error| complaint("", error)).collect();
+    let shape_count = complaints.len();
+    let broken_rules = misfit.repaired.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
+    complaints.extend(misfit.independent(broken_rules).map(Complaint::from));
+    let count = misfit.count + complaints.len() - shape_count;
+    (complaints, count)
 }
 
 fn merge(target: &mut Value, patch: Value) {

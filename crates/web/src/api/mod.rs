@@ -14,6 +14,7 @@ mod follow;
 pub(crate) mod job_body;
 pub(crate) mod jobs;
 pub(crate) mod lines;
+mod list_errors;
 pub(crate) mod logs;
 pub(crate) mod me;
 mod namespaces;

@@ -28,6 +28,8 @@ pub(super) struct RunItem {
     id: RunId,
     job: String,
     fire_at: Timestamp,
+    /// When it is to start: later than planned after a jitter, or for the next attempt.
+    due_at: Timestamp,
     status: RunStatus,
     attempt: i32,
     executor: Option<String>,
@@ -58,7 +60,6 @@ pub(super) struct RunJson {
     item: RunItem,
     namespace: String,
     job_version: i64,
-    due_at: Timestamp,
     /// Its own, else its job's.
     #[schemars(with = "Option<Value>")]
     params: Option<Box<RawValue>>,
@@ -117,6 +118,7 @@ impl RunItem {
     fn new(run: Run, job: &str) -> Self {
         Self {
             id: run.id,
+            due_at: run.due_at,
             job: job.to_owned(),
             fire_at: run.fire_at,
             status: run.status,
@@ -191,7 +193,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<RunJson, Proble
     attempts.push(present_attempt(&run));
     let shards = if run.shard_index == BROADCAST { Some(shards(call, &run).await?) } else { None };
     let params = params(call, &run).await?;
-    let (job_version, due_at, parent) = (run.job_version, run.due_at, run.parent);
+    let (job_version, parent) = (run.job_version, run.parent);
     let root = run.fire_root();
     let (children, has_more_children) = run_tree::children(call, &run).await?;
     let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
@@ -205,7 +207,6 @@ pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<RunJson, Proble
         item,
         namespace: call.namespace.name.clone(),
         job_version,
-        due_at,
         params: params.and_then(raw),
         result: result.and_then(raw),
         parent,

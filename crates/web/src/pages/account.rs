@@ -263,6 +263,6 @@ mod tests {
         let found = lines(text).unwrap();
         let again: Vec<String> = found.iter().map(line).collect();
         assert_eq!(again, ["viewer", "operator default", "editor default/billing"]);
-        assert_eq!(lines("root").unwrap_err().first_pointer(), Some("/grants/0/role"));
+        assert_eq!(lines("root").unwrap_err().complaints()[0].pointer.as_deref(), Some("/grants/0/role"));
     }
 }

@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(sent(&Fields::from([("params", "{}")]), &before).unwrap(), None);
         assert_eq!(sent(&Fields::from([("param.text.table", "")]), &json!(null)).unwrap(), Some(json!(null)));
         let bad = sent(&Fields::from([("param.json.rows", "many")]), &json!(null)).unwrap_err();
-        assert_eq!(bad.first_pointer(), Some("/params/rows"));
+        assert_eq!(bad.complaints()[0].pointer.as_deref(), Some("/params/rows"));
     }
 
     #[test]

@@ -25,6 +25,11 @@ async fn bodies_are_refused_with_a_pointer() {
         (r#"{"name": "\ud800", ~}"#, 400, "invalid_json", None, ""),
         ("\u{feff}{}", 400, "invalid_json", None, ""),
         ("[]", 422, "invalid_body", Some(""), "invalid_value"),
+        (r#"["arr1", "work", "shell"]"#, 422, "invalid_body", Some(""), "invalid_value"),
+        (r#"{"name": 1, nope"#, 400, "invalid_json", None, ""),
+        (r#"{"name": "a", ~, "retry": [3, "1s"]}"#, 422, "invalid_body", Some("/retry"), "invalid_value"),
+        (r#"{"name": "a", ~, "misfire": ["once"]}"#, 422, "invalid_body", Some("/misfire"), "invalid_value"),
+        (r#"{"name": "a", ~, "schedule": ["0 0 0 * * ?"]}"#, 422, "invalid_body", Some("/schedule/0"), "invalid_value"),
         ("null", 422, "invalid_body", Some(""), "invalid_value"),
         ("{}", 422, "invalid_body", Some("/name"), "missing_field"),
         (r#"{"name": "a", "app": "b"}"#, 422, "invalid_body", Some("/handler"), "missing_field"),
@@ -98,6 +103,95 @@ async fn syntax_errors_have_a_place() {
     let server = Server::start().await;
     let problem = server.with_body("POST", "/api/v1/jobs", "{\n  \"name\": nope}").await.expect(400);
     assert!(problem["detail"].as_str().unwrap().contains("line 2, column"), "{problem}");
+}
+
+/// Every body of the API that is an object, from the document of the API itself.
+#[tokio::test]
+async fn an_array_is_no_object_on_any_route() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let document: Value = serde_json::from_str(include_str!("../../../../docs/openapi.json")).unwrap();
+    let mut refused_count = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["requestBody"]["content"]["application/json"].is_null() {
+                continue;
+            }
+            let path: String = path
+                .split('/')
+                .map(|part| if part.starts_with('{') { "a" } else { part })
+                .collect::<Vec<_>>()
+                .join("/");
+            let body = r#"["a", "a", "shell", [], {}]"#;
+            let answer = server.with_body(&method.to_uppercase(), &path, body).await;
+            assert!(answer.status.is_client_error(), "{method} {path}: {}", answer.status);
+            if answer.status == 422 {
+                refused_count += 1;
+                let problem = answer.expect(422);
+                assert_eq!(problem["code"], "invalid_body", "{method} {path}: {problem:#}");
+                let message = problem["errors"][0]["message"].as_str().unwrap();
+                assert!(message.starts_with("expected an object"), "{method} {path}: {problem:#}");
+            }
+        }
+    }
+    // The others have no such object to change.
+    assert!(refused_count >= 12, "{refused_count}");
+}
+
+#[tokio::test]
+async fn everything_that_is_wrong_is_in_one_answer() {
+    let server = Server::start().await;
+    let body = json!({
+        "name": "A", "app": 7, "colour": "red", "timeout": "soon", "priority": 12, "retry": ["3"],
+        "schedule": {"cron": "99 * * * * ?", "tz": "UTC"},
+    });
+    let problem = server.with_body("POST", "/api/v1/jobs", body).await.expect(422);
+    let errors = problem["errors"].as_array().unwrap();
+    let mut found: Vec<_> =
+        errors.iter().map(|error| (error["pointer"].as_str().unwrap(), error["code"].as_str().unwrap())).collect();
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            ("/app", "invalid_value"),
+            ("/colour", "unknown_field"),
+            ("/handler", "missing_field"),
+            ("/name", "invalid_value"),
+            ("/priority", "invalid_value"),
+            ("/retry", "invalid_value"),
+            ("/schedule/cron", "invalid_value"),
+            ("/schedule/tz", "unknown_field"),
+            ("/timeout", "invalid_value"),
+        ],
+        "{problem:#}"
+    );
+    assert!(problem["detail"].as_str().unwrap().ends_with("(the first of 9 errors)"), "{problem:#}");
+    // The same for a change, and for a body that is not a job.
+    server.job("a").await;
+    let patch = json!({"retry": {"max": -1}, "timout": "1m", "priority": 12});
+    let problem = server.with_body("PATCH", "/api/v1/jobs/a", patch).await.expect(422);
+    assert_eq!(problem["errors"].as_array().map(Vec::len), Some(3), "{problem:#}");
+    let problem = server.with_body("POST", "/api/v1/jobs/a/runs", json!({"parms": 1, "wait": true})).await;
+    assert_eq!(problem.expect(422)["errors"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn errors_of_a_list_carry_their_index_and_equal_ones_are_one() {
+    let server = Server::start().await;
+    let mut jobs: Vec<Value> =
+        (0..150).map(|index| json!({"name": format!("j{index}"), "app": "a", "handler": "h", "tz": "UTC"})).collect();
+    jobs[3]["priority"] = json!(12);
+    jobs.push(json!(["arr1", "work", "shell"]));
+    jobs.push(json!({"name": "Z", "app": "a", "handler": "h"}));
+    let problem = server.with_body("POST", "/api/v1/jobs/apply", Value::from(jobs)).await.expect(422);
+    let errors = problem["errors"].as_array().unwrap();
+    let of = |pointer: &str| errors.iter().find(|error| error["pointer"] == pointer).cloned().unwrap_or_default();
+    assert_eq!((errors.len(), &of("/0/tz")["count"]), (4, &json!(150)), "{problem:#}");
+    assert_eq!(of("/0/tz")["indexes"].as_array().map(Vec::len), Some(100));
+    for (pointer, index) in [("/3/priority", 3), ("/150", 150), ("/151/name", 151)] {
+        assert_eq!((&of(pointer)["indexes"], &of(pointer)["count"]), (&json!([index]), &json!(1)), "{problem:#}");
+    }
+    assert!(problem["detail"].as_str().unwrap().ends_with("(the first of 153 errors)"), "{problem:#}");
 }
 
 #[tokio::test]

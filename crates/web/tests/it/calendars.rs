@@ -105,7 +105,7 @@ async fn what_is_used_stays() {
 async fn bad_calendars_are_refused_with_a_pointer() {
     let server = Server::start().await;
     for (body, pointer) in [
-        (json!({"rule": {"weeks": []}}), "/rule"),
+        (json!({"rule": {"weeks": []}}), "/rule/weeks"),
         (json!({"rule": {"days": ["2026-13-01"]}}), "/rule/days/0"),
         (json!({"rule": {"any": [{"days": []}, {"days": ["x"]}]}}), "/rule/any/1/days/0"),
         (json!({"rule": {"weekdays": ["mon", "mo"]}}), "/rule/weekdays/1"),

@@ -179,7 +179,7 @@ async fn the_whole_definition_can_be_written_as_json() {
     };
     for (text, told) in [
         ("{", "line 1"),
-        ("[]", "expected struct"),
+        ("[]", "expected an object, found an array"),
         ("{\"app\": \"a\"}", "/handler"),
         ("{\"app\": \"a\", \"handler\": \"h\", \"schedule\": {\"cron\": \"<script>alert(1)\"}}", "/schedule/cron"),
         ("{\"name\": \"<b>\", \"app\": \"a\", \"handler\": \"h\"}", "/name"),

@@ -46,6 +46,7 @@ async fn items_of_the_list_are_what_scripts_expect() {
     keys.sort_unstable();
     let expected = [
         "attempt",
+        "due_at",
         "executor",
         "finished_at",
         "fire_at",

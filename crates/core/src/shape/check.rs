@@ -1,0 +1,263 @@
+//! The walk over a document and its schema.
+
+use serde_json::{Map, Value, json};
+use strsim::osa_distance;
+
+use super::expected::{admits, bounds, branches, expected, found, is_duration, is_instant, resolve, shown, words};
+use super::{ERROR_COUNT_MAX, ErrorKind, ShapeError, push};
+use crate::time::{Timestamp, parse_duration};
+
+/// How many letters of a proposed word may differ.
+const DISTANCE_MAX: usize = 2;
+/// How deep stand-ins are nested.
+const STAND_IN_DEPTH_MAX: usize = 8;
+
+/// Collects errors, and repairs the document on the way.
+pub(super) struct Checker<'s> {
+    root: &'s Value,
+    duplicates: &'s [String],
+    pointer: String,
+    errors: Vec<ShapeError>,
+    count: usize,
+}
+
+impl<'s> Checker<'s> {
+    pub(super) fn new(root: &'s Value, duplicates: &'s [String]) -> Self {
+        Self { root, duplicates, pointer: String::new(), errors: Vec::new(), count: 0 }
+    }
+
+    pub(super) fn into_errors(self) -> (Vec<ShapeError>, usize) {
+        (self.errors, self.count)
+    }
+
+    /// Whether the value fits, apart from what is repaired inside of it.
+    pub(super) fn check(&mut self, schema: &'s Value, value: &mut Value) -> bool {
+        let schema = resolve(self.root, schema);
+        if !admits(self.root, schema, value) {
+            let message = format!("expected {}, found {}", expected(self.root, schema), found(value));
+            return self.refuse(ErrorKind::InvalidValue, message);
+        }
+        let known = words(self.root, schema);
+        if let (Some(word), false) = (value.as_str(), known.is_empty()) {
+            return known.contains(&word) || self.refuse(ErrorKind::InvalidValue, unknown_word(word, &known));
+        }
+        match branches(schema) {
+            Some(branches) => self.check_choice(branches, value),
+            None => self.check_one(schema, value),
+        }
+    }
+
+    fn check_one(&mut self, schema: &'s Value, value: &mut Value) -> bool {
+        match value {
+            Value::Object(fields) => {
+                self.check_fields(schema, fields);
+                true
+            }
+            Value::Array(items) => {
+                if let Some(of_item) = schema.get("items") {
+                    for (index, item) in items.iter_mut().enumerate() {
+                        if !self.within(&index.to_string(), |checker| checker.check(of_item, item)) {
+                            *item = stand_in(self.root, of_item, 0);
+                        }
+                    }
+                }
+                true
+            }
+            Value::String(text) => {
+                let wrong = if is_duration(schema) {
+                    parse_duration(text).err()
+                } else if is_instant(schema) {
+                    text.parse::<Timestamp>().err()
+                } else {
+                    None
+                };
+                // Its sentence repeats the whole text.
+                wrong.is_none_or(|error| {
+                    let message = if text.len() > 100 {
+                        format!("expected {}, found {}", expected(self.root, schema), shown(text))
+                    } else {
+                        error.to_string()
+                    };
+                    self.refuse(ErrorKind::InvalidValue, message)
+                })
+            }
+            Value::Number(number) => {
+                let value = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+                let is_inside =
+                    bounds(schema).zip(value).is_none_or(|((min, max), value)| (min..=max).contains(&value));
+                is_inside || {
+                    let message = format!("expected {}, found the number {number}", expected(self.root, schema));
+                    self.refuse(ErrorKind::InvalidValue, message)
+                }
+            }
+            Value::Null | Value::Bool(_) => true,
+        }
+    }
+
+    /// Of several branches the one that is meant. Where that is not clear, the type itself decides later.
+    fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
+        let mut fitting = branches.iter().filter(|branch| admits(self.root, branch, value));
+        if let (Some(only), None) = (fitting.next(), fitting.next()) {
+            return self.check(only, value);
+        }
+        let tagged: Option<Vec<(&str, &Value)>> =
+            branches.iter().map(|branch| tag(resolve(self.root, branch))).collect();
+        let (Some(tagged), Value::Object(fields)) = (tagged, value) else { return true };
+        let names: Vec<&str> = tagged.iter().map(|(name, _)| *name).collect();
+        let mut keys = fields.iter_mut();
+        let (Some((key, below)), None) = (keys.next(), keys.next()) else {
+            let message = format!("expected an object with exactly one of the fields {}", names.join(", "));
+            return self.refuse(ErrorKind::InvalidValue, message);
+        };
+        match tagged.iter().find(|(name, _)| name == key) {
+            Some((_, schema)) => self.within(key, |checker| checker.check(schema, below)),
+            None => {
+                let message = unknown_field(key, &names);
+                self.within(key, |checker| checker.refuse(ErrorKind::UnknownField, message))
+            }
+        }
+    }
+
+    fn check_fields(&mut self, schema: &'s Value, fields: &mut Map<String, Value>) {
+        let Some(Value::Object(known)) = schema.get("properties") else {
+            if let Some(of_value @ Value::Object(_)) = schema.get("additionalProperties") {
+                for (key, value) in fields.iter_mut() {
+                    if !self.within(key, |checker| checker.check(of_value, value)) {
+                        *value = stand_in(self.root, of_value, 0);
+                    }
+                }
+            }
+            return;
+        };
+        self.check_duplicates();
+        if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let strays: Vec<String> = fields.keys().filter(|key| !known.contains_key(*key)).cloned().collect();
+            for key in strays {
+                fields.remove(&key);
+                let message = unknown_field(&key, &names);
+                self.within(&key, |checker| checker.refuse(ErrorKind::UnknownField, message));
+            }
+        }
+        let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let missing: Vec<_> = required
+            .iter()
+            .filter_map(|key| known.get_key_value(key.as_str()?))
+            .filter(|(key, _)| !fields.contains_key(*key))
+            .collect();
+        for (key, of_field) in missing {
+            let message = format!("required field {key:?} is missing; expected {}", expected(self.root, of_field));
+            self.within(key, |checker| checker.refuse(ErrorKind::MissingField, message));
+            fields.insert(key.clone(), stand_in(self.root, of_field, 0));
+        }
+        for (key, of_field) in known {
+            let Some(value) = fields.get_mut(key) else { continue };
+            if self.within(key, |checker| checker.check(of_field, value)) {
+                continue;
+            }
+            if required.iter().any(|name| name == key) {
+                *value = stand_in(self.root, of_field, 0);
+            } else {
+                fields.remove(key);
+            }
+        }
+    }
+
+    /// Keys that this object gives twice. Only the fields of a known object are checked: in free parameters the last counts.
+    fn check_duplicates(&mut self) {
+        let here: Vec<&String> = self
+            .duplicates
+            .iter()
+            .filter(|place| place.rsplit_once('/').is_some_and(|(parent, _)| parent == self.pointer))
+            .collect();
+        for place in here {
+            let message = "the field is given more than once; keep one of them".to_owned();
+            self.count += 1;
+            self.errors.push(ShapeError { pointer: place.clone(), kind: ErrorKind::DuplicateField, message });
+        }
+    }
+
+    fn within<T>(&mut self, key: &str, check: impl FnOnce(&mut Self) -> T) -> T {
+        let len = self.pointer.len();
+        push(&mut self.pointer, key);
+        let found = check(self);
+        self.pointer.truncate(len);
+        found
+    }
+
+    fn refuse(&mut self, kind: ErrorKind, message: String) -> bool {
+        self.count += 1;
+        if self.errors.len() < ERROR_COUNT_MAX {
+            self.errors.push(ShapeError { pointer: self.pointer.clone(), kind, message });
+        }
+        false
+    }
+}
+
+/// The only field of a branch whose field says which branch it is.
+fn tag(branch: &Value) -> Option<(&str, &Value)> {
+    let mut fields = branch.get("properties")?.as_object()?.iter();
+    let (Some((name, schema)), None) = (fields.next(), fields.next()) else { return None };
+    let required = branch.get("required")?.as_array()?;
+    required.iter().any(|field| field == name).then_some((name.as_str(), schema))
+}
+
+fn unknown_word(word: &str, known: &[&str]) -> String {
+    let expected = if known.len() > 1 { "one of " } else { "" };
+    format!("expected {expected}{}, found {}{}", known.join(", "), shown(word), proposal(word, known))
+}
+
+fn unknown_field(key: &str, known: &[&str]) -> String {
+    let fields = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
+    format!("unknown field {}{}; known fields: {fields}", shown(key), proposal(key, known))
+}
+
+/// The nearest of the words, if one is near.
+fn proposal(word: &str, known: &[&str]) -> String {
+    let len = word.chars().count();
+    if len > 100 {
+        return String::new();
+    }
+    let distance = |known: &&str| osa_distance(&word.to_ascii_lowercase(), known);
+    let near = known.iter().map(|known| (distance(known), known)).min();
+    match near {
+        Some((distance, known)) if distance <= DISTANCE_MAX.min(len / 2) => format!("; did you mean {known:?}?"),
+        _ => String::new(),
+    }
+}
+
+/// A value of the right shape for a field whose own is wrong or missing.
+fn stand_in(root: &Value, schema: &Value, depth: usize) -> Value {
+    let schema = resolve(root, schema);
+    if let Some(word) = words(root, schema).first() {
+        return json!(word);
+    }
+    if depth == STAND_IN_DEPTH_MAX {
+        return Value::Null;
+    }
+    if let Some(branches) = branches(schema) {
+        return branches.first().map(|branch| stand_in(root, branch, depth + 1)).unwrap_or_default();
+    }
+    let kind = match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.first().and_then(Value::as_str),
+        other => other.and_then(Value::as_str),
+    };
+    match kind {
+        Some("string") if is_duration(schema) => json!("1s"),
+        Some("string") if is_instant(schema) => json!("2100-01-01T00:00:00Z"),
+        Some("string") => json!("x"),
+        Some("integer" | "number") => json!(1),
+        Some("boolean") => json!(false),
+        Some("array") => json!([]),
+        Some("object") => {
+            let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            let field = |name: &Value| {
+                let name = name.as_str()?;
+                let of_field = schema.get("properties")?.get(name)?;
+                Some((name.to_owned(), stand_in(root, of_field, depth + 1)))
+            };
+            required.iter().filter_map(field).collect::<Map<_, _>>().into()
+        }
+        _ => Value::Null,
+    }
+}

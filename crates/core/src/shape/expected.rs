@@ -1,0 +1,164 @@
+//! What a schema expects and what a value is, in words.
+
+use serde_json::Value;
+
+use crate::schema::DURATION_PATTERN;
+
+/// The longest part of a text that a message repeats, in characters.
+const SHOWN_LEN_MAX: usize = 80;
+
+/// The part of a schema behind its reference.
+pub(super) fn resolve<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
+    let name = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix("#/$defs/"));
+    name.and_then(|name| root.get("$defs")?.get(name)).unwrap_or(schema)
+}
+
+/// The branches of a choice.
+pub(super) fn branches(schema: &Value) -> Option<&[Value]> {
+    let found = schema.get("anyOf").or_else(|| schema.get("oneOf"))?;
+    found.as_array().map(Vec::as_slice)
+}
+
+/// The words of which the value has to be one; empty where it may be another text or no text.
+pub(super) fn words<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s str> {
+    let schema = resolve(root, schema);
+    if let Some(word) = schema.get("const").and_then(Value::as_str) {
+        return vec![word];
+    }
+    if let Some(words) = schema.get("enum").and_then(Value::as_array) {
+        return words.iter().filter_map(Value::as_str).collect();
+    }
+    let Some(branches) = branches(schema) else { return Vec::new() };
+    let is_other_text = |branch: &&Value| admits_text(root, branch) && words(root, branch).is_empty();
+    if branches.iter().any(|branch| is_other_text(&branch)) {
+        return Vec::new();
+    }
+    branches.iter().flat_map(|branch| words(root, branch)).collect()
+}
+
+fn admits_text(root: &Value, schema: &Value) -> bool {
+    admits(root, schema, &Value::String(String::new()))
+}
+
+/// Whether the schema admits the JSON type of the value.
+pub(super) fn admits(root: &Value, schema: &Value, value: &Value) -> bool {
+    let schema = resolve(root, schema);
+    if let Some(branches) = branches(schema) {
+        return branches.iter().any(|branch| admits(root, branch, value));
+    }
+    let is = |kind: &str| match kind {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => true,
+    };
+    match schema.get("type") {
+        Some(Value::String(kind)) => is(kind),
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).any(is),
+        _ => true,
+    }
+}
+
+/// What the schema expects: "a string", "one of first, last".
+pub(super) fn expected(root: &Value, schema: &Value) -> String {
+    let mut parts = parts(root, schema);
+    // Last, because it is the least likely intention.
+    parts.sort_by_key(|part| part == "null");
+    match parts.as_slice() {
+        [] => "any JSON value".to_owned(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+fn parts(root: &Value, schema: &Value) -> Vec<String> {
+    let schema = resolve(root, schema);
+    let words = words(root, schema);
+    let mut found = Vec::new();
+    if !words.is_empty() {
+        found.push(format!("{}{}", if words.len() > 1 { "one of " } else { "" }, words.join(", ")));
+    }
+    if let Some(branches) = branches(schema) {
+        let others = branches.iter().filter(|branch| words.is_empty() || !admits_text(root, branch));
+        for part in others.flat_map(|branch| parts(root, branch)) {
+            if !found.contains(&part) {
+                found.push(part);
+            }
+        }
+        return found;
+    }
+    let kinds = match schema.get("type") {
+        Some(Value::String(kind)) => vec![kind.as_str()],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let others = kinds.into_iter().filter(|kind| *kind != "string" || words.is_empty());
+    found.extend(others.map(|kind| of_type(kind, schema)));
+    found
+}
+
+fn of_type(kind: &str, schema: &Value) -> String {
+    match kind {
+        "string" if is_duration(schema) => "a duration such as \"30s\" or \"1h30m\"".to_owned(),
+        "string" if is_instant(schema) => "an instant such as \"2026-03-08T07:00:00Z\"".to_owned(),
+        "string" => "a string".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        "integer" => match bounds(schema) {
+            Some((min, max)) => {
+                let limit = |name: &str| schema.get(name).and_then(Value::as_i64).map(i128::from);
+                let (min, max) = (limit("minimum").unwrap_or(min), limit("maximum").unwrap_or(max));
+                format!("a whole number from {min} to {max}")
+            }
+            None => "a whole number".to_owned(),
+        },
+        "number" => "a number".to_owned(),
+        "array" => "an array".to_owned(),
+        "object" => "an object".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+pub(super) fn is_duration(schema: &Value) -> bool {
+    schema.get("pattern").and_then(Value::as_str) == Some(DURATION_PATTERN)
+}
+
+pub(super) fn is_instant(schema: &Value) -> bool {
+    schema.get("format").and_then(Value::as_str) == Some("date-time")
+}
+
+/// The bounds of the integer type. Narrower ranges are checked with the other values, in words of their own.
+pub(super) fn bounds(schema: &Value) -> Option<(i128, i128)> {
+    Some(match schema.get("format")?.as_str()? {
+        "uint8" => (0, u8::MAX.into()),
+        "uint16" => (0, u16::MAX.into()),
+        "uint32" => (0, u32::MAX.into()),
+        "uint64" | "uint" => (0, u64::MAX.into()),
+        "int32" => (i32::MIN.into(), i32::MAX.into()),
+        "int64" => (i64::MIN.into(), i64::MAX.into()),
+        _ => return None,
+    })
+}
+
+/// What a value is, in words.
+pub(super) fn found(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the string {}", shown(text)),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+/// A text in quotes, cut where it is long.
+pub(super) fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_LEN_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}

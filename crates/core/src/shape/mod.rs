@@ -1,0 +1,168 @@
+//! Whether a JSON document has the shape of a type. Every deviation is reported at once, each with its place, the value
+//! that was found and the one that was expected.
+//!
+//! The shape is the JSON schema that the type derives for the API's description. serde alone stops at the first error and
+//! accepts an array for an object. Names, ranges and dependencies between fields are not checked here: a document that has
+//! errors is repaired with stand-ins, so that the caller can check the rest of it and report everything in one answer.
+
+mod check;
+mod document;
+mod expected;
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::Segment;
+
+use self::check::Checker;
+pub use self::document::Document;
+use crate::spec::FieldError;
+
+/// How many errors of one document are kept; further ones are only counted.
+pub const ERROR_COUNT_MAX: usize = 200;
+
+/// What kind of deviation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The type has no such field.
+    UnknownField,
+    /// A field without a default was left out.
+    MissingField,
+    /// A field is given twice.
+    DuplicateField,
+    /// The value has another type than the field, or is not in its list of words.
+    InvalidValue,
+}
+
+/// A deviation from the shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShapeError {
+    /// A JSON pointer into the document.
+    pub pointer: String,
+    /// What kind of deviation.
+    pub kind: ErrorKind,
+    /// A sentence that names what was expected and what was found.
+    pub message: String,
+}
+
+/// A document that does not have the shape of `T`.
+#[derive(Clone, Debug)]
+pub struct Misfit<T> {
+    /// The errors in the order of the document, at most [`ERROR_COUNT_MAX`].
+    pub errors: Vec<ShapeError>,
+    /// How many there are.
+    pub count: usize,
+    /// The document with stand-ins for what is wrong, if that makes a `T`. For further checks only.
+    pub repaired: Option<T>,
+}
+
+impl ErrorKind {
+    /// The code in answers of the API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownField => "unknown_field",
+            Self::MissingField => "missing_field",
+            Self::DuplicateField => "duplicate_field",
+            Self::InvalidValue => "invalid_value",
+        }
+    }
+}
+
+impl<T> Misfit<T> {
+    /// Of the errors that further checks of the repaired document found, those that are not a consequence of a deviation:
+    /// they lie neither above nor below one.
+    pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
+        let is_below = |below: &str, above: &str| {
+            below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_free = move |error: &FieldError| {
+            let touches =
+                |one: &ShapeError| is_below(&error.pointer, &one.pointer) || is_below(&one.pointer, &error.pointer);
+            !self.errors.iter().any(touches)
+        };
+        found.into_iter().filter(is_free)
+    }
+}
+
+/// Reads `T` out of a document.
+///
+/// # Errors
+/// Everything in which the document deviates from the shape of `T`.
+pub fn read<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Box<Misfit<T>>> {
+    let schema = schema_of::<T>();
+    let Document { mut value, duplicates } = document;
+    let mut checker = Checker::new(&schema, &duplicates);
+    let fits = checker.check(&schema, &mut value);
+    let (errors, count) = checker.into_errors();
+    if count == 0 {
+        let error = match serde_path_to_error::deserialize(value) {
+            Ok(read) => return Ok(read),
+            Err(error) => of_serde(&error),
+        };
+        return Err(Box::new(Misfit { errors: vec![error], count: 1, repaired: None }));
+    }
+    let repaired = fits.then(|| T::deserialize(value).ok()).flatten();
+    Err(Box::new(Misfit { errors, count, repaired }))
+}
+
+/// The schema of a type, generated once per process.
+fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
+    static SCHEMAS: LazyLock<RwLock<HashMap<TypeId, Arc<Value>>>> = LazyLock::new(RwLock::default);
+    let id = TypeId::of::<T>();
+    if let Some(found) = SCHEMAS.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+        return Arc::clone(found);
+    }
+    let generator = SchemaSettings::draft2020_12().for_deserialize().into_generator();
+    let schema = Arc::new(generator.into_root_schema_for::<T>().to_value());
+    SCHEMAS.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&schema));
+    schema
+}
+
+/// What the schema does not know and the type refuses.
+fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError {
+    let mut pointer = String::new();
+    for segment in error.path() {
+        match segment {
+            Segment::Seq { index } => push(&mut pointer, &index.to_string()),
+            Segment::Map { key } => push(&mut pointer, key),
+            Segment::Enum { variant } => push(&mut pointer, variant),
+            Segment::Unknown => {}
+        }
+    }
+    let message = error.inner().to_string();
+    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+    if let Some(name) = missing {
+        push(&mut pointer, name);
+        let message = format!("required field {name:?} is missing");
+        return ShapeError { pointer, kind: ErrorKind::MissingField, message };
+    }
+    ShapeError { pointer, kind: ErrorKind::InvalidValue, message: plain(&message) }
+}
+
+/// A sentence of serde without the names of Rust types.
+fn plain(message: &str) -> String {
+    let names_type = ["struct ", "enum ", "variant ", "tuple ", "unit ", "newtype "];
+    if names_type.iter().any(|word| message.contains(word)) {
+        return "does not have the expected form; see the description of the API for it".to_owned();
+    }
+    message.to_owned()
+}
+
+/// Appends a key or an index to a JSON pointer.
+fn push(pointer: &mut String, key: &str) {
+    pointer.push('/');
+    if key.contains(['~', '/']) {
+        pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+    } else {
+        pointer.push_str(key);
+    }
+}
+
+#[cfg(test)]
+mod tests;

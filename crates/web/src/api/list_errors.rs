@@ -1,0 +1,74 @@
+//! Errors of the items of a list: each names its items, and what several items have in common is one entry.
+
+use std::collections::HashMap;
+
+use crate::problem::{Code, Complaint, Problem};
+
+/// How many different errors of a list are kept.
+const DIFFERENT_MAX: usize = 200;
+/// How many indexes one error names.
+const INDEX_COUNT_MAX: usize = 100;
+
+/// What is wrong with the items, by pointer below the item, code and message.
+#[derive(Debug, Default)]
+pub(super) struct ListErrors {
+    known: HashMap<(Option<String>, &'static str, String), usize>,
+    complaints: Vec<Complaint>,
+    count: usize,
+}
+
+impl ListErrors {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds the errors of one item. There are `count`, not all of which need be given.
+    pub(super) fn add(&mut self, index: usize, complaints: Vec<Complaint>, count: usize) {
+        self.count += count;
+        for complaint in complaints {
+            let key = (complaint.pointer.clone(), complaint.code, complaint.message.clone());
+            if let Some(known) = self.known.get(&key).and_then(|at| self.complaints.get_mut(*at)) {
+                known.count = known.count.map(|count| count + 1);
+                if known.indexes.len() < INDEX_COUNT_MAX {
+                    known.indexes.push(index);
+                }
+            } else if self.complaints.len() < DIFFERENT_MAX {
+                self.known.insert(key, self.complaints.len());
+                let pointer = Some(format!("/{index}{}", complaint.pointer.as_deref().unwrap_or_default()));
+                self.complaints.push(Complaint { pointer, indexes: vec![index], count: Some(1), ..complaint });
+            }
+        }
+    }
+
+    /// Adds an error whose pointer leads into the list.
+    pub(super) fn add_located(&mut self, complaint: Complaint) {
+        match complaint.pointer.as_deref().and_then(split) {
+            Some((index, below)) => {
+                let pointer = Some(below.to_owned());
+                self.add(index, vec![Complaint { pointer, ..complaint }], 1);
+            }
+            None => {
+                self.count += 1;
+                self.complaints.push(complaint);
+            }
+        }
+    }
+
+    /// The refusal, with the line and column of each error where `place` knows it.
+    pub(super) fn into_problem(self, place: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
+        let mut complaints = self.complaints;
+        for complaint in &mut complaints {
+            if let Some((line, column)) = complaint.pointer.as_deref().and_then(&place) {
+                complaint.message.push_str(&format!(" (line {line}, column {column})"));
+            }
+        }
+        Problem::of_some_complaints(Code::InvalidBody, complaints, self.count)
+    }
+}
+
+/// The index and the rest of a pointer into the list.
+pub(super) fn split(pointer: &str) -> Option<(usize, &str)> {
+    let rest = pointer.strip_prefix('/')?;
+    let end = rest.find('/').unwrap_or(rest.len());
+    Some((rest[..end].parse().ok()?, &rest[end..]))
+}
