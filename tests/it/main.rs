@@ -18,6 +18,7 @@ mod events;
 mod fires;
 mod fuzz;
 mod harness;
+mod hello;
 mod hostile;
 mod incidents;
 mod journal;

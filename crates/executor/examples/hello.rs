@@ -1,17 +1,15 @@
-//! An executor with one handler: `cargo run -p rondel-executor --example hello -- http://127.0.0.1:8080 TOKEN_FILE`.
+//! The program of the README: `cargo run -p rondel-executor --example hello -- http://127.0.0.1:8080 TOKEN_FILE`.
+
 use rondel::{Executor, ExecutorError, JobError, Params};
-use tracing_subscriber::{filter::LevelFilter, prelude::*};
 
 async fn greet(Params(name): Params<Option<String>>) -> Result<String, JobError> {
     let name = name.unwrap_or_else(|| "world".to_owned());
-    tracing::info!("hello, {name}"); // lands in the run's log
-    Ok(format!("greeted {name}"))
+    tracing::info!("hello, {name}"); // lands in the run's log, and on stderr
+    Ok(format!("greeted {name}")) // the run's result
 }
 
 #[tokio::main]
 async fn main() -> Result<(), ExecutorError> {
-    let to_terminal = tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO);
-    tracing_subscriber::registry().with(to_terminal).with(rondel::log_layer()).init();
     let mut args = std::env::args().skip(1);
     Executor::builder("hello")
         .server(args.next().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))

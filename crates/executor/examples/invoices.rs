@@ -1,7 +1,6 @@
 //! Three jobs that stand in the code: `cargo run -p rondel-executor --example invoices -- http://127.0.0.1:8080 TOKEN_FILE`.
 #![expect(clippy::unused_async, reason = "an example's handlers do nothing that takes time")]
 use rondel::{Executor, ExecutorError, JobError, Params, Shard};
-use tracing_subscriber::{filter::LevelFilter, prelude::*};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Close {
@@ -28,8 +27,6 @@ async fn warm_caches(shard: Shard) {
 
 #[tokio::main]
 async fn main() -> Result<(), ExecutorError> {
-    let to_terminal = tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO);
-    tracing_subscriber::registry().with(to_terminal).with(rondel::log_layer()).init();
     let mut args = std::env::args().skip(1);
     Executor::builder("billing")
         .server(args.next().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()))

@@ -81,6 +81,7 @@ pub struct Builder {
     states: States,
     handlers: Vec<(String, JobHandler)>,
     declared: Vec<Declaration>,
+    installs_subscriber: bool,
 }
 
 /// Who it is, and where it goes.
@@ -106,6 +107,7 @@ impl Builder {
             states: States::default(),
             handlers: Vec::new(),
             declared: Vec::new(),
+            installs_subscriber: true,
         }
     }
 
@@ -203,6 +205,15 @@ impl Builder {
         self
     }
 
+    /// Installs no `tracing` subscriber. By default, [`Executor::run_until`] installs one if the program has none: it writes
+    /// to stderr what `RUST_LOG` asks for (`info` by default), and events inside a run to the run's log. A subscriber of
+    /// the program is never replaced; it needs [`log_layer`](crate::log_layer) for the runs' logs. A program that
+    /// installs its own only after the executor has started calls this.
+    pub fn without_subscriber(mut self) -> Self {
+        self.installs_subscriber = false;
+        self
+    }
+
     /// Resolves `{{secret.NAME}}` in params.
     pub fn secrets(mut self, secrets: Secrets) -> Self {
         self.secrets = Some(secrets);
@@ -292,7 +303,7 @@ impl Builder {
             slots: self.slots,
         };
         let engine = Engine::new(Arc::new(setup), identity, servers, journal);
-        Ok(Executor { engine, drain_grace: self.drain_grace })
+        Ok(Executor { engine, drain_grace: self.drain_grace, installs_subscriber: self.installs_subscriber })
     }
 
     /// Builds it, runs it until `until` resolves, and drains: see [`Executor::run_until`].
@@ -420,8 +431,8 @@ mod tests {
             (builder().declare(Declaration::new("a").cron("x")), "the declared job \"a\": /schedule/cron: "),
             (builder().declare(Declaration::new("a")).declare(Declaration::new("a")), "job \"a\" is declared twice"),
             (builder().slots(0), "slots must be at least 1"),
-            (builder().token_file("/nonexistent/token"), "read /nonexistent/token"),
-            (builder().ca_file("/nonexistent/ca"), "read /nonexistent/ca"),
+            (builder().token_file("/nonexistent/token"), "cannot read /nonexistent/token"),
+            (builder().ca_file("/nonexistent/ca"), "cannot read /nonexistent/ca"),
         ] {
             let error = builder.build().unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");

@@ -1,8 +1,6 @@
 //! Jobs that code declares: the definition beside the function, registered with the server at the start.
 
-use rondel_core::JobSpec;
-use rondel_core::spec::ScheduleSpec;
-use serde::Deserialize as _;
+use rondel_core::{JobSpec, shape};
 use serde_json::{Map, Value, json};
 
 use crate::error::ExecutorError;
@@ -257,13 +255,11 @@ impl Declaration {
         let document = Value::Object(self.document);
         let wrong =
             |pointer: String, message: String| ExecutorError::Declaration { job: job.clone(), pointer, message };
-        if let Some(schedule) = document.get("schedule").filter(|schedule| schedule.is_object()) {
-            // By itself: of a choice between one and many, serde only says that neither fits.
-            let read = ScheduleSpec::deserialize(schedule);
-            read.map_err(|error| wrong("/schedule".to_owned(), error.to_string()))?;
-        }
-        let spec: JobSpec =
-            serde_json::from_value(document.clone()).map_err(|error| wrong(String::new(), error.to_string()))?;
+        let spec: JobSpec = shape::read(document.clone().into()).map_err(|misfit| {
+            let first = misfit.errors.into_iter().next().map(|error| (error.pointer, error.message));
+            let (pointer, message) = first.unwrap_or_default();
+            wrong(pointer, message)
+        })?;
         match spec.compile() {
             Ok(_) => Ok(document.to_string()),
             Err(errors) => {
@@ -287,9 +283,9 @@ mod tests {
             (job().cron("99 * * * * ?"), "/schedule/cron", "99"),
             (job().cron("0 0 * * * ?").time_zone("Mars"), "/schedule/time_zone", "Mars"),
             (job().every("1s").at("2027-01-01T00:00:00Z"), "/schedule", "exactly one"),
-            (job().after(["b"]).on("perhaps"), "/schedule", "perhaps"),
-            (job().timeout("soon"), "", "\"soon\""),
-            (job().option("colour", "red"), "", "colour"),
+            (job().after(["b"]).on("perhaps"), "/schedule/on", "perhaps"),
+            (job().timeout("soon"), "/timeout", "\"soon\""),
+            (job().option("colour", "red"), "/colour", "colour"),
             (job().handler("a b"), "/handler", "\"a b\""),
             (job().overrides(["day"]), "/overrides/0", "\"day\""),
         ] {

@@ -1,9 +1,15 @@
 //! What keeps an executor from starting. Once it runs, it reconnects and goes on: nothing ends it but its `run_until`.
 
+use std::fmt;
 use std::path::PathBuf;
 
+use crate::job_error::error_line;
+
 /// Why an executor did not start.
-#[derive(Debug, thiserror::Error)]
+///
+/// Its `Debug` is the same sentence as its `Display`, with the causes behind it: `main` prints an error by `Debug`, and
+/// `Error: no server is named: call .server(url)` helps more than the name of a variant.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecutorError {
     /// A namespace, app, executor or handler has a name that it cannot have.
@@ -57,7 +63,7 @@ pub enum ExecutorError {
         what: &'static str,
     },
     /// A file with a token or a certificate cannot be read.
-    #[error("read {}", path.display())]
+    #[error("cannot read {}", path.display())]
     File {
         /// Which.
         path: PathBuf,
@@ -97,4 +103,23 @@ pub enum ExecutorError {
     /// The HTTP client of the agent's `http` handler cannot be made.
     #[error("set up the http client")]
     HttpClient(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl fmt::Debug for ExecutorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&error_line(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn main_prints_a_sentence_with_its_causes() {
+        let source = std::io::Error::other("no such file");
+        let error = ExecutorError::File { path: "/etc/rondel/token".into(), source };
+        assert_eq!(format!("{error:?}"), "cannot read /etc/rondel/token: no such file");
+        assert_eq!(format!("{:?}", ExecutorError::NoServer), "no server is named: call .server(url)");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::builder::Builder;
 use crate::engine::Engine;
 use crate::error::ExecutorError;
-use crate::thread;
+use crate::{log, thread};
 
 /// A program's part in the cluster: it dials out to the servers and runs what they send.
 ///
@@ -29,6 +29,7 @@ use crate::thread;
 pub struct Executor {
     pub(crate) engine: Arc<Engine>,
     pub(crate) drain_grace: Duration,
+    pub(crate) installs_subscriber: bool,
 }
 
 impl Executor {
@@ -58,11 +59,17 @@ impl Executor {
     /// Runs until `until` resolves, whatever it gives, and then drains: no new runs, time for the running ones, the last
     /// results acknowledged. Servers that cannot be reached, or refuse, are logged and dialled again.
     ///
+    /// A program without a `tracing` subscriber gets one, so that it sees these messages and its runs have logs: see
+    /// [`Builder::without_subscriber`].
+    ///
     /// # Errors
     /// [`ExecutorError::Thread`] where the system gives it no thread to talk to the servers on; what else can be wrong is
     /// found by [`Builder::build`].
     pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
-        let Self { engine, drain_grace } = self;
+        let Self { engine, drain_grace, installs_subscriber } = self;
+        if installs_subscriber {
+            log::install_if_missing();
+        }
         let _stop_all = engine.setup.lifecycle.guard();
         engine.run_handlers_here();
         thread::start(&engine).map_err(ExecutorError::Thread)?;

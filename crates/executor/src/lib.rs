@@ -25,7 +25,8 @@
 //!   server at the start.
 //! - Code far from the handler reads [`shard::index`], [`shard::total`] and [`run::current`]; tasks made by [`spawn`]
 //!   inherit them.
-//! - With [`log_layer`] in the program's `tracing` subscriber, each event inside a run lands in that run's log.
+//! - Each `tracing` event inside a run lands in that run's log: through the subscriber that the executor installs where
+//!   the program has none, or with [`log_layer`] in the program's own.
 //! - [`TestRun`] runs a handler without a server.
 //! - [`agent`] has the ready-made handlers: `shell`, `http`, and the script languages.
 //!

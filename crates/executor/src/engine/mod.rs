@@ -305,7 +305,7 @@ impl Engine {
             .iter()
             .map(|problem| {
                 format!(
-                    "{}: {}{}{}",
+                    "{:?}: {}{}{}",
                     problem.job,
                     problem.pointer,
                     if problem.pointer.is_empty() { "" } else { ": " },
@@ -315,7 +315,7 @@ impl Engine {
             .collect();
         let mut known = lock(&self.problems);
         for line in lines.difference(&known) {
-            tracing::error!(problem = %line, "the server does not take a job as this code declares it");
+            tracing::error!("the server refused a job that this code declares: {line}");
         }
         *known = lines;
     }

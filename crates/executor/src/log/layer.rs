@@ -14,7 +14,8 @@ use crate::run;
 pub struct LogLayer;
 
 /// A layer for the program's `tracing` subscriber: each event inside a run becomes a line of that run's log. Events
-/// outside runs pass by. The executor installs no subscriber by itself.
+/// outside runs pass by. A program without a subscriber does not need it: the executor installs one that has it, see
+/// [`Builder::without_subscriber`](crate::Builder::without_subscriber).
 ///
 /// ```no_run
 /// use tracing_subscriber::{filter::LevelFilter, prelude::*};

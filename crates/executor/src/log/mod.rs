@@ -5,6 +5,7 @@ mod layer;
 mod limit;
 mod line;
 mod shipping;
+mod subscriber;
 mod tail;
 
 pub(crate) use buffer::{LogText, RunLog};
@@ -12,3 +13,4 @@ pub use layer::{LogLayer, log_layer};
 pub use limit::LogLimit;
 pub(crate) use line::LINE_BYTES_MAX;
 pub(crate) use shipping::Shipping;
+pub(crate) use subscriber::install_if_missing;

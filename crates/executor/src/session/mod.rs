@@ -18,6 +18,9 @@ use stream::End;
 /// A session that lasted this long was a good one: the next wait is short again.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
+/// How often the same trouble with a server is reported again.
+const REMIND_PERIOD: Duration = Duration::from_secs(300);
+
 /// How often a second name of a connected server is looked at again.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
@@ -37,7 +40,7 @@ fn dial_named(engine: &Arc<Engine>, servers: &[String]) {
 
 fn dial(engine: &Arc<Engine>, url: ServerUrl) {
     if engine.servers.claim(&url) {
-        let dialler = Dialler { engine: Arc::clone(engine), url, said: None };
+        let dialler = Dialler { engine: Arc::clone(engine), url, trouble: Trouble::default() };
         engine.setup.lifecycle.tracker.spawn(dialler.run());
     }
 }
@@ -45,8 +48,7 @@ fn dial(engine: &Arc<Engine>, url: ServerUrl) {
 struct Dialler {
     engine: Arc<Engine>,
     url: ServerUrl,
-    /// The last trouble that was logged: each is said once, not at every attempt.
-    said: Option<String>,
+    trouble: Trouble,
 }
 
 impl Dialler {
@@ -62,11 +64,11 @@ impl Dialler {
                 End::AlreadyThere(reason) if engine.is_connected() => {
                     tracing::debug!(server = %self.url, reason, "connected by another URL already");
                 }
-                End::Refused(reason) | End::AlreadyThere(reason) => self.say_refused(reason),
-                End::Unreachable(reason) => self.say_unreachable(reason),
+                End::Refused(reason) | End::AlreadyThere(reason) => self.report_refused(reason),
+                End::Unreachable(reason) => self.report_unreachable(reason),
                 End::Lost(reason) => {
-                    self.said = None;
-                    self.say_unreachable(reason);
+                    self.trouble.clear();
+                    self.report_unreachable(reason);
                     if began.elapsed() >= GOOD_SESSION {
                         backoff.reset();
                     }
@@ -86,22 +88,65 @@ impl Dialler {
         }
     }
 
-    fn say_refused(&mut self, reason: String) {
-        if self.said.as_ref() != Some(&reason) {
-            let period = format_duration(self.engine.setup.timing.reconnect_max);
+    fn report_refused(&mut self, reason: String) {
+        let period = format_duration(self.engine.setup.timing.reconnect_max);
+        if let Some(reason) = self.trouble.to_report(reason, Instant::now()) {
             tracing::error!(
                 server = %self.url,
-                "refused by the server at {}: {reason}. This executor goes on trying, every {period}, and says so once",
-                self.url
+                "refused by the server at {}: {reason}. This executor goes on trying, every {period}", self.url
             );
-            self.said = Some(reason);
         }
     }
 
-    fn say_unreachable(&mut self, reason: String) {
-        if self.said.as_ref() != Some(&reason) {
-            tracing::warn!(server = %self.url, "no session with the server at {}: {reason}", self.url);
-            self.said = Some(reason);
+    fn report_unreachable(&mut self, reason: String) {
+        let period = format_duration(self.engine.setup.timing.reconnect_max);
+        if let Some(reason) = self.trouble.to_report(reason, Instant::now()) {
+            tracing::warn!(
+                server = %self.url,
+                "no session with the server at {}: {reason}. This executor goes on trying, every {period}", self.url
+            );
         }
+    }
+}
+
+/// The trouble with one server: reported at once when it is new, and then seldom, not at every attempt.
+#[derive(Debug, Default)]
+struct Trouble {
+    reported: Option<(String, Instant)>,
+}
+
+impl Trouble {
+    /// The reason, if it is to be reported now.
+    fn to_report(&mut self, reason: String, now: Instant) -> Option<String> {
+        let is_known = |(known, at): &(String, Instant)| *known == reason && now < *at + REMIND_PERIOD;
+        if self.reported.as_ref().is_some_and(is_known) {
+            return None;
+        }
+        self.reported = Some((reason.clone(), now));
+        Some(reason)
+    }
+
+    /// There was a session: the next trouble is a new one.
+    fn clear(&mut self) {
+        self.reported = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_reported_at_once_and_then_seldom() {
+        let (mut trouble, start) = (Trouble::default(), Instant::now());
+        let mut reported =
+            |reason: &str, after: Duration| trouble.to_report(reason.to_owned(), start + after).is_some();
+        assert!(reported("connection refused", Duration::ZERO));
+        assert!(!reported("connection refused", Duration::from_secs(1)));
+        assert!(reported("no welcome in time", Duration::from_secs(2)), "another reason");
+        assert!(!reported("no welcome in time", REMIND_PERIOD));
+        assert!(reported("no welcome in time", REMIND_PERIOD + Duration::from_secs(2)), "a reminder");
+        trouble.clear();
+        assert!(trouble.to_report("no welcome in time".to_owned(), start + REMIND_PERIOD).is_some());
     }
 }

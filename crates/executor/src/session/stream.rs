@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::Timestamp;
+use rondel_core::time::format_duration;
 use rondel_proto::PROTOCOL;
 use rondel_proto::v1::executor_message::Body as FromExecutor;
 use rondel_proto::v1::gateway_client::GatewayClient;
@@ -89,7 +90,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     let endpoint = engine.servers.endpoint(url, timing).map_err(|error| End::Unreachable(error_line(&error)))?;
     let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
     let channel = connected
-        .map_err(|_| End::Unreachable("no connection in time".to_owned()))?
+        .map_err(|_| End::Unreachable(format!("no connection within {}", format_duration(timing.connect_timeout))))?
         .map_err(|error| End::Unreachable(with_hint(error_line(&error))))?;
     let (sender, receiver) = mpsc::channel(CHANNEL_MAX);
     let mut request = Request::new(ReceiverStream::new(receiver));
@@ -107,7 +108,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
         Ok::<_, Status>((inbound, first))
     };
     let welcomed = timeout(timing.connect_timeout, welcomed).await;
-    let (inbound, first) = match welcomed.map_err(|_| End::Unreachable("no welcome in time".to_owned()))? {
+    let (inbound, first) = match welcomed.map_err(|_| End::Unreachable(no_welcome(timing.connect_timeout)))? {
         Ok(welcomed) => welcomed,
         Err(status) if is_about_token(&status) => return Err(End::Refused(refused_token(engine, &status).await)),
         Err(status) => return Err(not_welcome(&status)),
@@ -144,8 +145,16 @@ async fn refused_token(engine: &Engine, status: &Status) -> String {
     )
 }
 
-/// The driver's words for an answer in plain HTTP help nobody.
+fn no_welcome(patience: Duration) -> String {
+    format!(
+        "it accepted the connection and did not answer within {}; is a Rondel server there?",
+        format_duration(patience)
+    )
+}
+
+/// The driver's words without its own name, with a hint where they do not help.
 fn with_hint(line: String) -> String {
+    let line = line.strip_prefix("transport error: ").map(str::to_owned).unwrap_or(line);
     if line.contains("InvalidContentType") {
         return format!("{line}; the server does not speak TLS there: use http:// in the place of https://");
     }
