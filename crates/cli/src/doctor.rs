@@ -1,6 +1,7 @@
 //! `rondel doctor`: what could be wrong, and what to do about it.
 
-use std::collections::BTreeSet;
+mod fleet;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,20 +17,18 @@ use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::paint::{Ink, Paint};
 use crate::terminal::harmless;
-use crate::{clock, list, output, run};
+use crate::{clock, output};
 
 /// A clock further off than this makes times on the screen misleading.
 const SKEW_MAX: Duration = Duration::from_secs(2);
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of so many jobs with runs that wait the app is looked at.
-const JOB_COUNT_MAX: usize = 20;
 /// Less than this of a disk is too little for a server.
 const DISK_MIN: u64 = 1024 * 1024 * 1024;
 
 /// Looks at what commands, and with --config a server, need.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, executors; and with\n--config FILE what a server on this machine needs: settings, database, disk.\n\n\
+    after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, nodes, executors, apps without\nexecutors, and jobs that code declares and the server refuses; and with --config FILE what a server on this machine needs: settings, database, disk.\n\n\
     Exit codes: 0 all is well, also with warnings; 1 something is wrong.\n\nExamples:\n  rondel doctor\n  rondel doctor --config /etc/rondel.toml"
 )]
 pub(crate) struct DoctorArgs {
@@ -133,8 +132,7 @@ async fn of_server(client: &Client) -> Vec<Check> {
         Ok(Ok(body)) => {
             checks.push(good("token", "is good"));
             checks.extend(body.value().ok().map(|nodes| versions(&nodes)));
-            checks.push(executors(client).await);
-            checks.extend(waiting(client).await);
+            checks.extend(fleet::checks(client).await);
         }
         Ok(Err(refusal)) => checks.push(told("token", &client.failure(&refusal), "ask for a token that may look")),
         Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
@@ -168,39 +166,6 @@ fn versions(nodes: &Value) -> Check {
             warning("versions", found, "use the same version on both sides")
         }
     }
-}
-
-async fn executors(client: &Client) -> Check {
-    let all = list::read(client, "executors", &[], &list::BoundArgs::everything()).await;
-    let found = match all.and_then(|body| body.value()) {
-        Ok(found) => found,
-        Err(failure) => return wrong("executors", failure.message(), "see above"),
-    };
-    let all = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    match all.iter().filter(|executor| executor["status"] == "online").count() {
-        0 => warning("executors", "none is online", "start one: rondel agent --server URL --app NAME, or from the SDK"),
-        count => good("executors", format!("{count} online")),
-    }
-}
-
-/// Runs that are due, and nobody of their app is there to run them.
-async fn waiting(client: &Client) -> Option<Check> {
-    let query = [("status", "pending,waiting"), ("limit", "200")];
-    let found = client.get(&["runs"], &query).await.and_then(|body| body.value()).ok()?;
-    let now = clock::now();
-    let is_due =
-        |run: &&Value| run["fire_at"].as_str().and_then(|at| at.parse().ok()).is_some_and(|at: Timestamp| at <= now);
-    let runs: Vec<&Value> = found["items"].as_array().into_iter().flatten().filter(is_due).collect();
-    let jobs: BTreeSet<&str> = runs.iter().filter_map(|run| run["job"].as_str()).collect();
-    for job in jobs.into_iter().take(JOB_COUNT_MAX) {
-        if let Some(app) = run::app_without_executors(client, job).await {
-            let count = runs.iter().filter(|run| run["job"] == *job).count();
-            let found = format!("{count} of job {job} wait for app {app}, which has no executor online");
-            let remedy = format!("is the app's name right? start one: rondel agent --server URL --app {app}");
-            return Some(warning("runs", found, remedy));
-        }
-    }
-    None
 }
 
 /// What a server with this config file needs.

@@ -1,6 +1,7 @@
 //! Lists of the API, a page at a time.
 
 use clap::Args;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::client::{Body, Client};
@@ -8,6 +9,8 @@ use crate::exit::Failure;
 
 /// The most that the server gives at once.
 const PAGE_LEN_MAX: usize = 200;
+/// How many pages of a list an overview reads.
+pub(crate) const OVERVIEW_PAGES_MAX: usize = 10;
 
 /// How much of a list.
 #[derive(Debug, Args)]
@@ -65,6 +68,24 @@ pub(crate) async fn read_at(
     let items: Vec<_> = items.iter().map(|item| item.get()).collect();
     let next = serde_json::to_string(&next)?;
     Ok(Body::new(format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(","))))
+}
+
+/// The items of a list, whether or not it comes in pages; at most [`OVERVIEW_PAGES_MAX`] of these.
+pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<Value>, Failure> {
+    let (mut items, mut cursor) = (Vec::new(), None::<String>);
+    for _ in 0..OVERVIEW_PAGES_MAX {
+        let mut query = query.to_vec();
+        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let mut page = client.get(path, &query).await?.value()?;
+        if let Some(Value::Array(more)) = page.get_mut("items").map(Value::take) {
+            items.extend(more);
+        }
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    Ok(items)
 }
 
 /// The items of a page, and the cursor of the next one.

@@ -1,20 +1,27 @@
 //! `rondel status`: the cluster in one screen.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::Args;
+use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Body, Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
+use crate::list::{OVERVIEW_PAGES_MAX, items};
 use crate::paint::{Ink, Paint};
 use crate::table::Table;
 use crate::terminal::harmless;
-use crate::{clock, list, output};
+use crate::{clock, output};
 
-/// How many runs of each kind are looked at.
-const LOOKED_AT: &str = "200";
+/// How many runs are read at once.
+const PAGE_LEN: &str = "200";
+/// How many runs of a kind are counted.
+const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
+/// A run that is due for longer and has not been sent is overdue.
+const OVERDUE_AFTER: Duration = Duration::from_secs(3);
 /// How many of those that failed are shown.
 const SHOWN: usize = 5;
 
@@ -36,6 +43,8 @@ struct Seen {
     executors: Vec<Value>,
     running: Vec<Value>,
     waiting: Vec<Value>,
+    /// Due, and not with an executor.
+    overdue: Vec<Value>,
     failed: Vec<Value>,
 }
 
@@ -43,13 +52,15 @@ impl StatusArgs {
     /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
-        let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", LOOKED_AT)]).await;
+        let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", PAGE_LEN)]).await;
+        let now = clock::now();
         let seen = Seen {
             nodes: items(&client, &["nodes"], &[]).await?,
-            executors: items_of(&list::read(&client, "executors", &[], &list::BoundArgs::everything()).await?)?,
+            executors: items(&client, &["executors"], &[("limit", PAGE_LEN)]).await?,
             running: runs("running").await?,
             waiting: runs("waiting").await?,
-            failed: runs("failed,timed_out,unknown").await?,
+            overdue: runs("pending").await?.into_iter().filter(|run| is_overdue(run, now)).collect(),
+            failed: newest(&client, "failed,timed_out,unknown").await?,
         };
         clock::show_utc(self.format.utc);
         match self.format.format {
@@ -58,10 +69,10 @@ impl StatusArgs {
                 output::data(&seen.nodes.iter().map(|node| text_of(&node["name"])).collect::<Vec<_>>().join("\n"))
             }
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
-                let Seen { nodes, executors, running, waiting, failed } = seen;
+                let Seen { nodes, executors, running, waiting, overdue, failed } = seen;
                 let whole = json!({
                     "server": client.place(), "nodes": nodes, "executors": executors, "running": running,
-                    "waiting": waiting, "failed": failed,
+                    "waiting": waiting, "overdue": overdue, "failed": failed,
                 });
                 output::document(&whole.to_string(), form)
             }
@@ -69,12 +80,17 @@ impl StatusArgs {
     }
 }
 
-async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<Value>, Failure> {
-    items_of(&client.get(path, query).await?)
+/// The newest runs with one of these verdicts.
+async fn newest(client: &Client, statuses: &str) -> Result<Vec<Value>, Failure> {
+    let body = client.get(&["runs"], &[("status", statuses), ("limit", PAGE_LEN)]).await?.value()?;
+    Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
-fn items_of(body: &Body) -> Result<Vec<Value>, Failure> {
-    Ok(body.value()?["items"].as_array().cloned().unwrap_or_default())
+/// Whether a pending run should have been sent by now.
+pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
+    let due_at = run["due_at"].as_str().or_else(|| run["fire_at"].as_str());
+    let due_at = due_at.and_then(|text| text.parse::<Timestamp>().ok());
+    due_at.is_some_and(|due_at| due_at + OVERDUE_AFTER < now)
 }
 
 impl Seen {
@@ -83,8 +99,16 @@ impl Seen {
         let mut parts = vec![format!("{} {}", title("Server"), client.place())];
         parts.push(format!("{}\n{}", title("Nodes"), self.node_lines()));
         parts.push(format!("{}\n{}", title("Executors"), self.executor_lines()));
-        let count = |runs: &[Value]| if runs.len() >= 200 { "200 or more".to_owned() } else { runs.len().to_string() };
-        parts.push(format!("{} {} running, {} waiting", title("Runs"), count(&self.running), count(&self.waiting)));
+        let count = |runs: &[Value]| match runs.len() {
+            COUNT_MAX.. => format!("{COUNT_MAX} or more"),
+            count => count.to_string(),
+        };
+        let (running, waiting) = (count(&self.running), count(&self.waiting));
+        let overdue = match self.overdue.len() {
+            0 => "0 overdue".to_owned(),
+            _ => paint.ink(Ink::Red, &format!("{} overdue; see rondel doctor", count(&self.overdue))),
+        };
+        parts.push(format!("{} {running} running, {waiting} waiting, {overdue}", title("Runs")));
         parts.push(if self.failed.is_empty() {
             format!("{} none", title("Failed lately"))
         } else {

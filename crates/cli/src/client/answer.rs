@@ -23,6 +23,23 @@ struct Complaint {
     #[serde(alias = "parameter", default)]
     pointer: String,
     message: String,
+    #[serde(default)]
+    indexes: Vec<usize>,
+    #[serde(default)]
+    count: Option<usize>,
+}
+
+/// What a problem complains about.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    /// Where in the body.
+    pub(crate) pointer: String,
+    /// A sentence.
+    pub(crate) message: String,
+    /// For a list: which of its items have it; not all of them where there are many.
+    pub(crate) indexes: Vec<usize>,
+    /// How many items have it.
+    pub(crate) count: usize,
 }
 
 /// The failure that an answer other than success is.
@@ -50,11 +67,16 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
     Failure::new(exit(status), format!("{message}{hint}"))
 }
 
-/// What a problem complains about: pointers into the body, and sentences.
-pub(crate) fn complaints(text: &str) -> Vec<(String, String)> {
+/// What a problem complains about.
+pub(crate) fn complaints(text: &str) -> Vec<Finding> {
     let problem: Option<Problem> = serde_json::from_str(text).ok();
-    let complaint = |complaint: Complaint| (complaint.pointer, harmless(&complaint.message).into_owned());
-    problem.into_iter().flat_map(|problem| problem.errors).map(complaint).collect()
+    let finding = |complaint: Complaint| Finding {
+        pointer: complaint.pointer,
+        message: harmless(&complaint.message).into_owned(),
+        indexes: complaint.indexes,
+        count: complaint.count.unwrap_or(1),
+    };
+    problem.into_iter().flat_map(|problem| problem.errors).map(finding).collect()
 }
 
 fn exit(status: StatusCode) -> Exit {

@@ -13,7 +13,7 @@ use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use rondel_admin::auth::Token;
 use rondel_core::Timestamp;
 
-pub(crate) use answer::complaints;
+pub(crate) use answer::{Finding, complaints};
 pub(crate) use body::{Body, fields, text_of, time_of};
 pub(crate) use lines::Lines;
 

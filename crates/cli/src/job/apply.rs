@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::files::{Entry, read_all};
 use super::planned::{Item, Summary, lines};
-use crate::client::{Ask, Body, Client, Refusal, complaints};
+use crate::client::{Ask, Body, Client, Finding, Refusal, complaints};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::paint::Paint;
@@ -22,6 +22,8 @@ use crate::{clock, output};
 const PATH: [&str; 2] = ["jobs", "apply"];
 /// How many complaints are listed.
 const COMPLAINTS_MAX: usize = 20;
+/// How many other jobs with the same complaint are named.
+const OTHERS_MAX: usize = 10;
 /// How many different warnings are shown.
 const WARNINGS_MAX: usize = 10;
 
@@ -56,7 +58,7 @@ pub(super) struct PlanArgs {
 pub(super) struct ApplyArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Do not ask before jobs are removed
+    /// Do not ask before jobs are removed; required for --prune-app without a terminal
     #[arg(short, long)]
     yes: bool,
 }
@@ -101,11 +103,7 @@ fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
     if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {
         return client.failure(refusal);
     }
-    let line = |(pointer, message): &(String, String)| match located(entries, pointer) {
-        Some((place, pointer)) => format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " }),
-        None => message.clone(),
-    };
-    let mut said: Vec<String> = found.iter().take(COMPLAINTS_MAX).map(line).collect();
+    let mut said: Vec<String> = found.iter().take(COMPLAINTS_MAX).map(|finding| line(entries, finding)).collect();
     if found.len() > COMPLAINTS_MAX {
         said.push(format!("and {} more", found.len() - COMPLAINTS_MAX));
     }
@@ -113,6 +111,24 @@ fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
         [only] => Failure::refused(format!("{only}; nothing was saved")),
         several => Failure::refused(format!("the files are wrong; nothing was saved\n  {}", several.join("\n  "))),
     }
+}
+
+/// `jobs.yaml:4:11: /schedule/cron: …`, and the other jobs with the same error.
+fn line(entries: &[Entry], finding: &Finding) -> String {
+    let message = &finding.message;
+    let Some((place, pointer)) = located(entries, &finding.pointer) else { return message.clone() };
+    let mut line = format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " });
+    if finding.count > 1 {
+        let others = finding.indexes.iter().skip(1).take(OTHERS_MAX);
+        let names = others.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
+        let more = if finding.count > names.len() + 1 { ", …" } else { "" };
+        line.push_str(&format!(
+            "; the same in {} other job(s): {}{more}",
+            finding.count - 1,
+            harmless(&names.join(", "))
+        ));
+    }
+    line
 }
 
 /// `/3/schedule/cron` as a place in a file, and the pointer below the job.
@@ -234,10 +250,14 @@ impl ApplyArgs {
         ending(understood::<Answer>(body.text())?.items.iter())
     }
 
-    /// Shows which jobs would go, and asks, where a person sits there.
+    /// Shows which jobs would be removed, and asks for consent. Without a terminal nobody can give it.
     async fn ask(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
+        let app = self.files.prune_app.as_deref().unwrap_or_default();
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            return Ok(());
+            return Err(Failure::refused(format!(
+                "--prune-app {app} removes jobs, and there is no terminal to ask for consent: add --yes, or look first with \
+                 rondel job plan --prune-app {app}; nothing was saved"
+            )));
         }
         let body = self.files.plan(client, entries).await?;
         let answer: Answer = understood(body.text())?;

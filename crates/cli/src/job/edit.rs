@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 
 use super::files::{Entry, of_yaml};
 use super::saved;
-use crate::client::{Ask, Client, complaints};
+use crate::client::{Ask, Client, Finding, complaints};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::output;
@@ -73,7 +73,7 @@ impl EditArgs {
         match answer {
             Ok(job) => saved(&job, format).map(|()| None),
             Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
-                let line = |(pointer, message): (String, String)| format!("{pointer}: {message}");
+                let line = |finding: Finding| format!("{}: {}", finding.pointer, finding.message);
                 Ok(Some(complaints(&refusal.text).into_iter().map(line).collect()))
             }
             Err(refusal) => Err(client.failure(&refusal)),

@@ -21,6 +21,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// What it is called: its name, else its place in the list.
+    pub(super) fn label(&self, index: usize) -> String {
+        let name = self.value.get("name").and_then(Value::as_str);
+        name.map_or_else(|| format!("number {}", index + 1), str::to_owned)
+    }
+
     /// Where something in it stands: `jobs.yaml:14:9`, or without lines `jobs.json: /3/app`.
     pub(super) fn place(&self, pointer: &str) -> String {
         match &self.node {

@@ -19,7 +19,7 @@ use crate::format::FormatArgs;
 use crate::list;
 use crate::view::View;
 use logs::LogsArgs;
-pub(crate) use wait::{WaitArgs, app_without_executors, print_or_wait};
+pub(crate) use wait::{WaitArgs, print_or_wait};
 
 /// Runs.
 #[derive(Debug, Args)]

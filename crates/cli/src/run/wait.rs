@@ -126,7 +126,7 @@ async fn tell_what_is_missing(client: &Client, run: &Value) {
 }
 
 /// The app of a job, if nobody of it is online.
-pub(crate) async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
+async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
     let job = client.get(&["jobs", job], &[]).await.and_then(|body| body.value()).ok()?;
     let apps = client.get(&["apps"], &[]).await.and_then(|body| body.value()).ok()?;
     let app = apps["items"].as_array()?.iter().find(|app| app["name"] == job["app"])?;

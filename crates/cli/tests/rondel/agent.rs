@@ -86,7 +86,13 @@ fn what_keeps_runs_waiting_and_agents_out_is_said() {
         waited.stderr
     );
     let doctor = say(&["doctor"]);
-    assert!(doctor.stdout.contains("1 of job lonely wait for app misspelt"), "{}", doctor.stdout);
+    assert!(
+        doctor
+            .stdout
+            .contains("app misspelt has no executor online and 0 job(s) with a schedule; 1 overdue run(s) of lonely"),
+        "{}",
+        doctor.stdout
+    );
     assert_eq!(say(&["job", "cancel", "lonely", "--reason", "nobody comes"]).code, Some(0));
     let id = say(&["run", "list", "-o", "name"]).stdout.trim().to_owned();
     let logs = say(&["run", "logs", &id]);

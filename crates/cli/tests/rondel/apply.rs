@@ -85,6 +85,8 @@ fn a_thousand_jobs_are_applied_once() {
     let again = stage.run(&["job", "apply", "-f", "exported.yaml"]);
     assert_eq!((again.code, again.stderr.as_str()), (Some(0), "nothing changed: 1000 unchanged\n"));
     stage.write("few.yaml", &many(2, "0 0 3 * * ?"));
+    let unasked = stage.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing"]);
+    unasked.refused(2, &["--prune-app billing removes jobs", "no terminal", "add --yes", "nothing was saved"]);
     let pruned = stage.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing", "--yes"]);
     assert!(pruned.stderr.ends_with("998 removed, 2 unchanged\n"), "{}", pruned.stderr);
     stage.stop();

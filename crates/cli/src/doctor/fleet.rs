@@ -1,0 +1,244 @@
+//! What `rondel doctor` finds among nodes, executors and apps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use super::{Check, good, warning, wrong};
+use crate::client::{Client, text_of};
+use crate::clock;
+use crate::exit::Failure;
+use crate::list::items;
+use crate::status::is_overdue;
+
+/// How many apps are asked for details; the others are counted.
+const APP_COUNT_MAX: usize = 50;
+/// How many names one line lists.
+const NAME_COUNT_MAX: usize = 5;
+
+/// What the server knows, as far as the checks need it.
+#[derive(Debug, Default)]
+struct Fleet {
+    nodes: Vec<Value>,
+    executors: Vec<Value>,
+    apps: Vec<Value>,
+    /// Runs that wait to be sent.
+    pending: Vec<Value>,
+    /// Of apps without executors: their jobs.
+    jobs: BTreeMap<String, Vec<Value>>,
+    /// By app, what the server refused of the jobs that its code declares.
+    problems: BTreeMap<String, Vec<Value>>,
+}
+
+/// All checks of this kind.
+pub(super) async fn checks(client: &Client) -> Vec<Check> {
+    match Fleet::read(client).await {
+        Ok(fleet) => fleet.checks(clock::now()),
+        Err(failure) => vec![wrong("executors", failure.message(), "see above")],
+    }
+}
+
+impl Fleet {
+    async fn read(client: &Client) -> Result<Self, Failure> {
+        let mut fleet = Self {
+            nodes: items(client, &["nodes"], &[]).await?,
+            executors: items(client, &["executors"], &[("limit", "200")]).await?,
+            apps: items(client, &["apps"], &[]).await?,
+            pending: items(client, &["runs"], &[("status", "pending"), ("limit", "200")]).await?,
+            ..Self::default()
+        };
+        let names: Vec<String> = fleet.apps.iter().map(|app| text_of(&app["name"])).collect();
+        for app in names.into_iter().take(APP_COUNT_MAX) {
+            if fleet.is_served(&app) {
+                let found = items(client, &["apps", &app, "declaration-problems"], &[]).await?;
+                fleet.problems.insert(app, found);
+            } else {
+                let found = items(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
+                fleet.jobs.insert(app, found);
+            }
+        }
+        Ok(fleet)
+    }
+
+    fn checks(&self, now: Timestamp) -> Vec<Check> {
+        let mut checks = self.of_nodes(now);
+        checks.push(self.of_executors());
+        checks.extend(self.of_switched_apps());
+        checks.extend(self.of_lonely_apps(now));
+        checks.extend(self.of_declarations());
+        if self.apps.len() > APP_COUNT_MAX {
+            let found = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
+            checks.push(warning("apps", found, "rondel status shows the executors of all"));
+        }
+        checks
+    }
+
+    fn of_nodes(&self, now: Timestamp) -> Vec<Check> {
+        let mut checks = Vec::new();
+        for node in &self.nodes {
+            let name = text_of(&node["name"]);
+            match node["status"].as_str().unwrap_or_default() {
+                "dead" => {
+                    let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+                    let since = until.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+                    let remedy = "start it again, or look at its log; its jobs run on the other nodes";
+                    checks.push(warning("nodes", format!("{name} is dead{since}"), remedy));
+                }
+                status @ ("draining" | "stopped") => {
+                    let remedy = format!("rondel node activate {name}, once it may take jobs again");
+                    checks.push(warning("nodes", format!("{name} is {status} and takes no jobs"), remedy));
+                }
+                "leaving" => checks.push(warning("nodes", format!("{name} is leaving"), "it ends by itself")),
+                _ => {}
+            }
+        }
+        if checks.is_empty() {
+            checks.push(good("nodes", format!("{} active", self.nodes.len())));
+        }
+        checks
+    }
+
+    fn of_executors(&self) -> Check {
+        let count = |status: &str| self.executors.iter().filter(|executor| executor["status"] == *status).count();
+        match (count("online"), count("draining")) {
+            (0, 0) => warning(
+                "executors",
+                "none is online",
+                "start one: rondel agent --server URL --app NAME, or from the SDK",
+            ),
+            (online, 0) => good("executors", format!("{online} online")),
+            (online, draining) => {
+                let found = format!("{online} online, {draining} draining");
+                warning("executors", found, "draining executors take no new runs; they end when theirs have ended")
+            }
+        }
+    }
+
+    fn of_switched_apps(&self) -> Vec<Check> {
+        let switched = self.apps.iter().filter(|app| app["state"].as_str().is_some_and(|state| state != "active"));
+        let check = |app: &Value| {
+            let (name, state) = (text_of(&app["name"]), text_of(&app["state"]));
+            let effect =
+                if state == "stopped" { "what is due is skipped" } else { "nothing new is sent to its executors" };
+            let remedy = format!("rondel app activate {name}, once it may run again");
+            warning("apps", format!("app {name} is {state}: {effect}"), remedy)
+        };
+        switched.map(check).collect()
+    }
+
+    /// Whether an executor of the app takes runs.
+    fn is_served(&self, app: &str) -> bool {
+        self.executors.iter().any(|executor| executor["app"] == *app && executor["status"] == "online")
+    }
+
+    /// Every app that has something to run and no executor for it.
+    fn of_lonely_apps(&self, now: Timestamp) -> Vec<Check> {
+        let mut checks = Vec::new();
+        for (app, jobs) in &self.jobs {
+            let names: BTreeSet<&str> = jobs.iter().filter_map(|job| job["name"].as_str()).collect();
+            let scheduled = jobs.iter().filter(|job| job["enabled"] == true && !job["schedule"].is_null()).count();
+            let is_waiting =
+                |run: &&Value| is_overdue(run, now) && run["job"].as_str().is_some_and(|job| names.contains(job));
+            let waiting: Vec<&Value> = self.pending.iter().filter(is_waiting).collect();
+            if scheduled == 0 && waiting.is_empty() {
+                continue;
+            }
+            let late: BTreeSet<&str> = waiting.iter().filter_map(|run| run["job"].as_str()).collect();
+            let mut found = format!("app {app} has no executor online and {scheduled} job(s) with a schedule");
+            if !waiting.is_empty() {
+                let shown: Vec<&str> = late.iter().copied().take(NAME_COUNT_MAX).collect();
+                let more = if late.len() > NAME_COUNT_MAX { ", …" } else { "" };
+                found.push_str(&format!(
+                    "; {} overdue run(s) of {}{more} wait for one",
+                    waiting.len(),
+                    shown.join(", ")
+                ));
+            }
+            let remedy = format!("is the app's name right? start one: rondel agent --server URL --app {app}");
+            checks.push(warning("apps", found, remedy));
+        }
+        checks
+    }
+
+    fn of_declarations(&self) -> Vec<Check> {
+        let problems = self.problems.iter().flat_map(|(app, problems)| problems.iter().map(move |one| (app, one)));
+        let check = |(app, problem): (&String, &Value)| {
+            let (job, pointer, message) =
+                (text_of(&problem["job"]), text_of(&problem["pointer"]), text_of(&problem["message"]));
+            let separator = if pointer.is_empty() { "" } else { ": " };
+            let found = format!("job {job:?} as the code of app {app} declares it: {pointer}{separator}{message}");
+            wrong(
+                "declarations",
+                found,
+                "correct the declaration, or the server's side of it; it is tried again by itself",
+            )
+        };
+        problems.map(check).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::doctor::Verdict;
+
+    fn found(fleet: &Fleet) -> Vec<(Verdict, String)> {
+        let checks = fleet.checks("2026-01-01T00:10:00Z".parse().unwrap());
+        checks.into_iter().map(|check| (check.verdict, format!("{}: {}", check.name, check.found))).collect()
+    }
+
+    #[test]
+    fn a_quiet_fleet_is_good() {
+        let fleet = Fleet {
+            nodes: vec![json!({"name": "n1", "status": "active"})],
+            executors: vec![json!({"app": "a", "status": "online"})],
+            apps: vec![json!({"name": "a", "state": "active"}), json!({"name": "unused", "state": "active"})],
+            jobs: BTreeMap::from([(
+                "unused".to_owned(),
+                vec![json!({"name": "off", "enabled": false, "schedule": {}})],
+            )]),
+            ..Fleet::default()
+        };
+        let good = |text: &str| (Verdict::Good, text.to_owned());
+        assert_eq!(found(&fleet), [good("nodes: 1 active"), good("executors: 1 online")]);
+    }
+
+    #[test]
+    fn nodes_apps_and_declarations_are_named() {
+        let job = |name: &str| json!({"name": name, "enabled": true, "schedule": {"every": "1s"}});
+        let fleet = Fleet {
+            nodes: vec![
+                json!({"name": "n1", "status": "active"}),
+                json!({"name": "n2", "status": "dead", "lease_until": "2026-01-01T00:00:00Z"}),
+                json!({"name": "n3", "status": "draining"}),
+            ],
+            executors: vec![json!({"app": "a", "status": "online"}), json!({"app": "b", "status": "draining"})],
+            apps: vec![json!({"name": "a", "state": "stopped"})],
+            jobs: BTreeMap::from([("b".to_owned(), vec![job("b1")]), ("c".to_owned(), vec![job("c1"), job("c2")])]),
+            pending: vec![
+                json!({"job": "c1", "due_at": "2026-01-01T00:00:00Z"}),
+                json!({"job": "c1", "due_at": "2026-01-01T00:20:00Z"}),
+            ],
+            problems: BTreeMap::from([(
+                "a".to_owned(),
+                vec![json!({"job": "j", "pointer": "/schedule/cron", "message": "is not a cron expression"})],
+            )]),
+        };
+        let found = found(&fleet);
+        for (verdict, part) in [
+            (Verdict::Warning, "n2 is dead since"),
+            (Verdict::Warning, "n3 is draining and takes no jobs"),
+            (Verdict::Warning, "1 online, 1 draining"),
+            (Verdict::Warning, "app a is stopped: what is due is skipped"),
+            (Verdict::Warning, "app b has no executor online and 1 job(s) with a schedule"),
+            (Verdict::Warning, "app c has no executor online and 2 job(s) with a schedule; 1 overdue run(s) of c1"),
+            (Verdict::Wrong, "job \"j\" as the code of app a declares it: /schedule/cron: is not a cron"),
+        ] {
+            assert!(found.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {found:#?}");
+        }
+        assert_eq!(found.len(), 7, "{found:#?}");
+    }
+}
