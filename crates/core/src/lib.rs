@@ -25,6 +25,7 @@ pub mod calendar;
 pub mod cron;
 pub mod declared;
 pub mod diff;
+pub mod disclosure;
 pub mod document;
 pub mod edit;
 pub mod fires;

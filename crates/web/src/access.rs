@@ -203,7 +203,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
 /// Lets a request for a page pass whose session is good: others are sent to the page that says how to sign in.
 pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
-    if !is_safe && !origin::is_same(request.headers(), request.uri()) {
+    if !is_safe && !origin::is_same(request.headers(), request.uri(), gate.web.config.tls) {
         return cross_origin().into_response();
     }
     let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);

@@ -204,17 +204,27 @@ impl<Q> Call<Q> {
 
     /// Which of the apps with these names the caller may not look at, with those that do not exist.
     pub(crate) async fn hidden_apps(&self, names: BTreeSet<String>) -> Result<BTreeSet<String>, Problem> {
-        let mut hidden = BTreeSet::new();
-        if self.seen_apps().is_none() {
-            return Ok(hidden);
+        self.apps_without(Permission::View, names).await
+    }
+
+    /// For which of the apps with these names the caller does not have a permission, with those that do not exist.
+    pub(crate) async fn apps_without(
+        &self,
+        permission: Permission,
+        names: BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, Problem> {
+        let mut without = BTreeSet::new();
+        if self.within(permission).is_none() {
+            return Ok(without);
         }
         for name in names {
             let app = self.engine().store().app(self.namespace.id, &name).await?;
-            if app.is_none_or(|app| !self.sees(app.id)) {
-                hidden.insert(name);
+            let may = |app: AppId| self.caller.rights.allow(permission, self.namespace.id, Some(app));
+            if app.is_none_or(|app| !may(app.id)) {
+                without.insert(name);
             }
         }
-        Ok(hidden)
+        Ok(without)
     }
 
     /// Whether the caller may look at what belongs to this app.

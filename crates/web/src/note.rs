@@ -2,7 +2,7 @@
 //!
 //! The gate writes the entry of a change before the handler runs: what cannot be written down is not done. When the request is
 //! answered the entry is, with what the handler alone knows; should the server die in between, the entry says that nobody
-//! knows. So there may be an entry without a change, and never a change without an entry. Documents are kept without secrets.
+//! knows. So there may be an entry without a change, and never a change without an entry. Of documents only fields on a list are kept.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use rondel_core::AuditId;
+use rondel_core::disclosure::{for_audit, for_audit_by_name};
 use rondel_store::StoreError;
 use rondel_store::access::{AuditEntry, UNANSWERED, Verdict};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::access::Caller;
@@ -22,9 +23,6 @@ use crate::app::Web;
 use crate::limits::CallerKey;
 use crate::problem::{Problem, chain};
 
-/// Keys whose values are secrets, wherever they stand, by a part of their name.
-const SECRET_WORDS: [&str; 8] =
-    ["password", "passwd", "secret", "token", "authorization", "api_key", "apikey", "credential"];
 /// How many refusals are written within [`DENIED_PERIOD`], and how many of one caller; a flood of them is in the log of the
 /// server alone.
 const DENIED_MAX: u32 = 600;
@@ -62,13 +60,19 @@ impl Note {
     pub(crate) fn before(&self, document: &impl Serialize) {
         let mut told = self.told();
         if told.before.is_none() {
-            told.before = serde_json::to_value(document).ok();
+            told.before = serde_json::to_value(document).ok().map(for_audit);
         }
     }
 
     /// What it has become; the last word counts.
     pub(crate) fn after(&self, document: &impl Serialize) {
-        self.told().after = serde_json::to_value(document).ok();
+        self.told().after = serde_json::to_value(document).ok().map(for_audit);
+    }
+
+    /// What several were and have become, by their names.
+    pub(crate) fn by_name(&self, before: Map<String, Value>, after: Map<String, Value>) {
+        let mut told = self.told();
+        (told.before, told.after) = (Some(for_audit_by_name(before)), Some(for_audit_by_name(after)));
     }
 
     /// It was a trial: nothing has become anything.
@@ -144,8 +148,8 @@ impl Begun {
                 object: told.object.take().unwrap_or(self.0.object),
                 namespace: told.namespace.take(),
                 verdict,
-                before: told.before.take().map(|document| masked(document).to_string()),
-                after: after.map(|document| masked(document).to_string()),
+                before: told.before.take().map(|document| document.to_string()),
+                after: after.map(|document| document.to_string()),
                 ..self.0
             }
         };
@@ -171,26 +175,6 @@ fn complain(entry: &AuditEntry, error: &StoreError) {
     let (actor, action, object, verdict) = (&entry.actor, &entry.action, &entry.object, entry.verdict.as_str());
     let error = chain(error);
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
-}
-
-/// The same without the values of what is called a secret.
-fn masked(document: Value) -> Value {
-    let is_secret = |key: &str| {
-        let key = key.to_ascii_lowercase();
-        SECRET_WORDS.iter().any(|word| key.contains(word))
-    };
-    match document {
-        Value::Object(map) => {
-            let masked = map.into_iter().map(|(key, value)| {
-                let hides = is_secret(&key) && !value.is_null() && !value.is_boolean();
-                let value = if hides { Value::from("***") } else { masked(value) };
-                (key, value)
-            });
-            Value::Object(masked.collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(masked).collect()),
-        plain => plain,
-    }
 }
 
 /// How many refusals may be written yet.
@@ -264,7 +248,6 @@ pub(crate) fn object(template: &str, path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use rondel_core::TokenId;
-    use serde_json::json;
 
     use super::*;
 
@@ -290,13 +273,6 @@ mod tests {
         }
         assert_eq!(object("/api/v1/jobs/{name}/pause", "/api/v1/jobs/a.b/pause"), "a.b");
         assert_eq!(object("/api/v1/jobs", "/api/v1/jobs"), "");
-    }
-
-    #[test]
-    fn secrets_are_not_kept() {
-        let document = json!({"params": {"db_password": "hunter2", "Api_Key": ["x"], "tokens": null, "n": 1}, "a": [{"secret": 1}]});
-        let expected = json!({"params": {"db_password": "***", "Api_Key": "***", "tokens": null, "n": 1}, "a": [{"secret": "***"}]});
-        assert_eq!(masked(document), expected);
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,16 +4,21 @@
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 
-/// Whether no other site is behind the request.
-pub(crate) fn is_same(headers: &HeaderMap, uri: &Uri) -> bool {
+/// Whether no other site is behind the request. `is_tls` says by which scheme browsers reach the server: over plain http anybody
+/// on the way can be a page of the same host.
+pub(crate) fn is_same(headers: &HeaderMap, uri: &Uri, is_tls: bool) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(site) = text("sec-fetch-site") {
         return matches!(site, "same-origin" | "none");
     }
     let Some(origin) = text(ORIGIN.as_str()) else { return true };
     let host = uri.authority().map(|authority| authority.as_str()).or_else(|| text(HOST.as_str()));
-    let origin_host = origin.split_once("://").map(|(_, host)| host);
-    origin_host.is_some() && origin_host == host
+    let (scheme, port) = if is_tls { ("https", ":443") } else { ("http", ":80") };
+    let plain = |host: &str| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
+    match (origin.split_once("://"), host) {
+        (Some((of_origin, there)), Some(here)) => of_origin == scheme && plain(there) == plain(here),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -24,11 +29,16 @@ mod tests {
 
     #[track_caller]
     fn check(headers: &[(&'static str, &'static str)], expected: bool) {
+        check_over(false, headers, expected);
+    }
+
+    #[track_caller]
+    fn check_over(is_tls: bool, headers: &[(&'static str, &'static str)], expected: bool) {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, HeaderValue::from_static(value));
         }
-        assert_eq!(is_same(&map, &Uri::from_static("/x")), expected, "{headers:?}");
+        assert_eq!(is_same(&map, &Uri::from_static("/x"), is_tls), expected, "{is_tls} {headers:?}");
     }
 
     #[test]
@@ -42,5 +52,16 @@ mod tests {
         check(&[("host", "a:1"), ("origin", "http://a:2")], false);
         check(&[("host", "a:1"), ("origin", "null")], false);
         check(&[("origin", "http://a")], false);
+    }
+
+    #[test]
+    fn scheme_host_and_port_are_compared() {
+        check_over(true, &[("host", "a"), ("origin", "https://a")], true);
+        check_over(true, &[("host", "a:443"), ("origin", "https://A")], true);
+        check_over(true, &[("host", "a"), ("origin", "http://a")], false);
+        check_over(true, &[("host", "a"), ("origin", "https://a:8443")], false);
+        check_over(false, &[("host", "a"), ("origin", "http://a:80")], true);
+        check_over(false, &[("host", "a"), ("origin", "https://a")], false);
+        check_over(false, &[("host", "a"), ("origin", "ftp://a")], false);
     }
 }

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, Saving};
 use rondel_core::JobSpec;
 use rondel_core::shape::{self, Document};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::applied::{Answer, Item, Summary, word};
 use super::job_body;
@@ -220,17 +220,16 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: D
 
 /// For the audit log: what is about to be done, field by field. Whole definitions are in the versions of the jobs.
 fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
-    let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
+    let (mut before, mut after) = (Map::new(), Map::new());
     for job in plan.jobs().filter(|job| job.action != Action::Keep).take(NOTED_MAX) {
         let from: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
         let to: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
         if let Some(version) = job.version {
-            before.insert(&job.name, serde_json::json!({"version": version, "fields": from}));
+            before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": from}));
         }
-        after.insert(&job.name, serde_json::json!({"action": word(job.action), "fields": to}));
+        after.insert(job.name.clone(), serde_json::json!({"action": word(job.action), "fields": to}));
     }
-    call.note.before(&before);
-    call.note.after(&after);
+    call.note.by_name(before, after);
 }
 
 /// Whether the apps of all definitions are within the caller's reach, and the jobs that they follow from, unless these

@@ -1,14 +1,19 @@
 //! What became of a job's fires, why one did or did not run, and the definitions that planned them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
+use rondel_core::access::Permission;
+use rondel_core::disclosure::for_viewer;
 use rondel_core::fires::{self, Entry, Range, Verdict};
 use rondel_core::reason::Detail;
 use rondel_core::{JobSpec, Reason, RunId, Timestamp};
+use rondel_store::catalog::VersionRecord;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::Page;
 use super::jobs::{JobName, find};
@@ -243,7 +248,8 @@ pub(super) struct VersionJson {
     author: String,
     /// From when it held.
     created_at: Timestamp,
-    definition: JobSpec,
+    #[schemars(with = "JobSpec")]
+    definition: Value,
 }
 
 pub(super) async fn versions(call: Call<VersionsQuery>, JobName(name): JobName) -> Result<Response, Problem> {
@@ -255,22 +261,21 @@ pub(super) async fn versions(call: Call<VersionsQuery>, JobName(name): JobName) 
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     // One more than is shown says whether there are more; another one was shown already.
     let found = call.engine().store().versions(record.id, Timestamp::EPOCH, to, call.query.limit + 2).await?;
-    let mut items: Vec<VersionJson> = found
-        .into_iter()
-        .filter(|version| version.version < before)
-        .map(|version| VersionJson {
-            version: version.version,
-            author: version.author,
-            created_at: version.created_at,
-            definition: version.spec,
-        })
-        .collect();
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let last = items.last().filter(|_| has_more);
+    let mut found: Vec<VersionRecord> = found.into_iter().filter(|version| version.version < before).collect();
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| has_more);
     let next_cursor = last.map(|last| listing.cursor((last.version, last.created_at.as_millis())));
-    // What a job was while it belonged to another app is for those who see that app.
-    let hidden = call.hidden_apps(items.iter().map(|item| item.definition.app.clone()).collect()).await?;
-    items.retain(|item| !hidden.contains(&item.definition.app));
+    // What a job was while it belonged to another app is for those who see that app; an old version may hold a secret that was
+    // taken out since, and is for those who edit the app.
+    let apps: BTreeSet<String> = found.iter().map(|version| version.spec.app.clone()).collect();
+    let (hidden, guarded) = (call.hidden_apps(apps.clone()).await?, call.apps_without(Permission::Edit, apps).await?);
+    found.retain(|version| !hidden.contains(&version.spec.app));
+    let show = |version: VersionRecord| {
+        let definition = serde_json::to_value(&version.spec).unwrap_or_default();
+        let definition = if guarded.contains(&version.spec.app) { for_viewer(definition) } else { definition };
+        VersionJson { version: version.version, author: version.author, created_at: version.created_at, definition }
+    };
+    let items = found.into_iter().map(show).collect();
     json(StatusCode::OK, &Page { items, next_cursor })
 }

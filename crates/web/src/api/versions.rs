@@ -6,7 +6,9 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use rondel_core::JobSpec;
+use rondel_core::access::Permission;
 use rondel_core::diff::{self, Change};
+use rondel_core::disclosure::change_for_viewer;
 use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -83,7 +85,11 @@ pub(super) async fn diff(
     let from = call.query.from.unwrap_or_else(|| (to - 1).max(1));
     let (before, after) =
         (definition(&call, &record, ("from", from)).await?, definition(&call, &record, ("to", to)).await?);
-    let changes = diff::changes(&before, &after);
+    let mut changes = diff::changes(&before, &after);
+    let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
+    if !call.apps_without(Permission::Edit, apps).await?.is_empty() {
+        changes = changes.into_iter().map(change_for_viewer).collect();
+    }
     let text = diff::text(&changes);
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());

@@ -76,7 +76,7 @@ impl FromRequestParts<Web> for Stranger {
         Ok(Self {
             place: Place { address, user_agent: user_agent.to_owned() },
             request_id: parts.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()),
-            is_same_origin: origin::is_same(&parts.headers, &parts.uri),
+            is_same_origin: origin::is_same(&parts.headers, &parts.uri, web.config.tls),
             cookie: cookies::session(&parts.headers, web.config.tls).map(str::to_owned),
         })
     }

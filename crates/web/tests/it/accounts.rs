@@ -278,3 +278,169 @@ async fn namespaces_are_made_and_removed_when_empty() {
     assert_eq!(server.bare("DELETE", "/api/v1/namespaces/empty").await.status, 204);
     assert_eq!(server.bare("DELETE", "/api/v1/namespaces/default").await.status, 409);
 }
+
+/// A token of the account with the limited rights of a viewer, and a sign-in that it began.
+async fn viewer_of<'s>(server: &'s Server, owner: &Visitor<'_>) -> (String, Visitor<'s>) {
+    let page = owner.post("/account/tokens", "name=limited&grants=viewer").await.text();
+    let token = page.split("<pre>").nth(1).unwrap().split("</pre>").next().unwrap().to_owned();
+    let link = as_token(server, &token, "POST", "/api/v1/sign-in-links", "").await.expect(201);
+    let link = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
+    let mut visitor = Visitor::new(server);
+    visitor.cookie = cookie(&visitor.post("/sign-in", &format!("token={link}&next=/jobs")).await);
+    (token, visitor)
+}
+
+async fn as_token(server: &Server, token: &str, method: &str, path: &str, body: &str) -> Answer {
+    let request = http::Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
+    let request = if body.is_empty() { request } else { request.header("content-type", "application/json") };
+    server.send(request.body(axum::body::Body::from(body.to_owned())).unwrap()).await
+}
+
+#[tokio::test]
+async fn a_limited_token_neither_rotates_nor_takes_over_its_account() {
+    let server = Server::start().await;
+    let body = json!({"name": "ann", "grants": [{"role": "admin"}]});
+    server.with_body("POST", "/api/v1/users", body).await.expect(201);
+    let link = server.bare("POST", "/api/v1/users/ann/sign-in-link").await.expect(201);
+    let link = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
+    let mut ann = Visitor::new(&server);
+    ann.cookie = cookie(&ann.post("/sign-in", &format!("token={link}")).await);
+    let page = ann.post("/account/tokens", "name=strong&grants=admin").await.text();
+    let strong = page.split("<pre>").nth(1).unwrap().split("</pre>").next().unwrap().to_owned();
+    let id = page.split("/account/tokens/").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let (token, began) = viewer_of(&server, &ann).await;
+    for (method, path) in [("POST", format!("/api/v1/tokens/{id}/rotate")), ("DELETE", format!("/api/v1/tokens/{id}"))]
+    {
+        assert_eq!(as_token(&server, &token, method, &path, "").await.status, 404, "{method} {path}");
+    }
+    assert_eq!(as_token(&server, &strong, "GET", "/api/v1/me", "").await.status, 200);
+    let listed = as_token(&server, &token, "GET", "/api/v1/tokens", "").await.text();
+    assert!(listed.contains("limited") && !listed.contains("strong"), "{listed}");
+    let taken = began.post("/account/password", "current=&password=taken+over+now").await;
+    assert_eq!(taken.status, 403, "{}", taken.text());
+    let page = began.get("/account").await.text();
+    assert!(!page.contains("/account/password") && !page.contains("/account/sessions/"), "{page}");
+    // The account itself may, also without a password until now.
+    let set = ann.post("/account/password", "current=&password=correct+horse").await;
+    assert_eq!(location(&set), "/account");
+}
+
+#[tokio::test]
+async fn what_a_token_makes_ends_with_it() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    let (parent, began) = viewer_of(&server, &ann).await;
+    let new = json!({"kind": "api", "name": "child", "grants": [{"role": "viewer"}]}).to_string();
+    let child = as_token(&server, &parent, "POST", "/api/v1/tokens", &new).await.expect(201);
+    let me = as_token(&server, &parent, "GET", "/api/v1/tokens?limit=2", "").await.expect(200);
+    assert_eq!(child["minted_by"], me["items"][1]["id"]);
+    assert_eq!(child["expires_at"], me["items"][1]["expires_at"], "not a moment later");
+    let long = json!({"kind": "api", "name": "x", "grants": [{"role": "viewer"}], "expires_in": "never"}).to_string();
+    let refused = as_token(&server, &parent, "POST", "/api/v1/tokens", &long).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/expires_in");
+    let secret = child["token"].as_str().unwrap().to_owned();
+    let parents = format!("/api/v1/tokens/{}", child["minted_by"].as_str().unwrap());
+    let reversed = as_token(&server, &secret, "POST", &format!("{parents}/rotate"), "").await;
+    assert_eq!(reversed.status, 403, "{}", reversed.text());
+    let rotated = as_token(&server, &parent, "POST", &format!("{parents}/rotate"), "").await.expect(201);
+    assert_eq!(server.bare("DELETE", &parents).await.status, 204);
+    assert_eq!(as_token(&server, &secret, "GET", "/api/v1/me", "").await.status, 200, "rotation keeps it");
+    assert_eq!(began.get("/jobs").await.status, 200, "and the sign-in");
+    let id = rotated["id"].as_str().unwrap();
+    assert_eq!(server.bare("DELETE", &format!("/api/v1/tokens/{id}")).await.status, 204);
+    assert_eq!(as_token(&server, &secret, "GET", "/api/v1/me", "").await.status, 401);
+    assert_eq!(location(&began.get("/jobs").await), "/sign-in?next=/jobs");
+}
+
+#[tokio::test]
+async fn a_password_that_an_admin_sets_ends_the_tokens_unless_they_are_kept() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    user(&server, "bob", json!([{"role": "viewer"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    for (by, keeps) in [("api", true), ("console", true), ("console", false), ("api", false)] {
+        let bob = signed_in(&server, "bob").await;
+        let (token, _) = viewer_of(&server, &bob).await;
+        if by == "api" {
+            let body = json!({"password": PASSWORD, "keep_tokens": keeps});
+            assert_eq!(server.with_body("POST", "/api/v1/users/bob/password", body).await.status, 204);
+        } else {
+            let keep = if keeps { "&keep_tokens=1" } else { "" };
+            let set = ann.post("/users/bob/password", &format!("password=correct+horse{keep}")).await;
+            assert_eq!(location(&set), "/users");
+        }
+        let status = as_token(&server, &token, "GET", "/api/v1/me", "").await.status.as_u16();
+        assert_eq!(status, if keeps { 200 } else { 401 }, "{by} {keeps}");
+        assert_eq!(location(&bob.get("/jobs").await), "/sign-in?next=/jobs");
+    }
+    assert_eq!(ann.post("/users/ann/password", "password=correct+horse").await.status, 403, "not one's own");
+}
+
+#[tokio::test]
+async fn wrong_current_passwords_block_that_sign_in_alone() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([])).await;
+    user(&server, "bob", json!([])).await;
+    let (thief, ann, bob) =
+        (signed_in(&server, "ann").await, signed_in(&server, "ann").await, signed_in(&server, "bob").await);
+    let mut statuses = Vec::new();
+    for _ in 0..65 {
+        statuses.push(thief.post("/account/password", "current=wrong&password=another+horse").await.status.as_u16());
+    }
+    assert_eq!((statuses[9], statuses[10], statuses[64]), (403, 429, 429), "{statuses:?}");
+    let blocked = thief.post("/account/password", "current=correct+horse&password=another+horse").await;
+    assert_eq!(blocked.status, 429);
+    for visitor in [&bob, &ann] {
+        let set = visitor.post("/account/password", "current=correct+horse&password=another+horse").await;
+        assert_eq!(location(&set), "/account");
+    }
+    assert_eq!(location(&Visitor::new(&server).post("/sign-in", "name=ann&password=another+horse").await), "/");
+}
+
+#[tokio::test]
+async fn a_token_that_is_named_like_a_user_is_shown_as_a_token() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    let body = json!({"kind": "api", "name": "ann", "grants": [{"role": "admin"}]});
+    let token =
+        server.with_body("POST", "/api/v1/tokens", body).await.expect(201)["token"].as_str().unwrap().to_owned();
+    let job = json!({"name": "a", "app": "app", "handler": "h"}).to_string();
+    as_token(&server, &token, "POST", "/api/v1/jobs", &job).await.expect(201);
+    let run = as_token(&server, &token, "POST", "/api/v1/jobs/a/runs", "").await.expect(201);
+    let cancel = format!("/api/v1/runs/{}/cancel", run["id"].as_str().unwrap());
+    assert!(as_token(&server, &token, "POST", &cancel, "").await.status.is_success());
+    let versions = server.get("/api/v1/jobs/a/versions").await.expect(200);
+    assert_eq!(versions["items"][0]["author"], "token:ann");
+    let run = server.get(&format!("/api/v1/runs/{}", run["id"].as_str().unwrap())).await.text();
+    assert!(run.contains("token:ann"), "{run}");
+    let link = as_token(&server, &token, "POST", "/api/v1/sign-in-links", "").await.expect(201);
+    let link = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
+    let visitor = Visitor::new(&server);
+    let visitor = Visitor { cookie: cookie(&visitor.post("/sign-in", &format!("token={link}")).await), ..visitor };
+    assert!(visitor.get("/account").await.text().contains("<h1>token:ann</h1>"));
+    let of_ann = server.get("/api/v1/audit?actor=ann").await.expect(200);
+    assert_eq!(of_ann["items"], json!([]));
+    assert!(server.get("/api/v1/audit?actor=token:ann").await.expect(200)["items"].as_array().unwrap().len() >= 4);
+}
+
+#[tokio::test]
+async fn old_parameters_that_look_like_secrets_are_for_editors() {
+    let server = Server::start().await;
+    let params = |value: &str| json!({"params": {"private_key": value, "dsn": value, "path": "/tmp"}});
+    let body = json!({"name": "a", "app": "app", "handler": "h", "params": params("hunter2")["params"]});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    server.with_body("PATCH", "/api/v1/jobs/a", params("hunter3")).await.expect(200);
+    for (role, sees) in [("viewer", false), ("operator", false), ("editor", true)] {
+        let new = json!({"kind": "api", "name": role, "grants": [{"role": role}]});
+        let token =
+            server.with_body("POST", "/api/v1/tokens", new).await.expect(201)["token"].as_str().unwrap().to_owned();
+        for path in ["/api/v1/jobs/a/versions", "/api/v1/jobs/a/versions/diff"] {
+            let text = as_token(&server, &token, "GET", path, "").await.text();
+            assert_eq!(text.contains("hunter"), sees, "{role} {path}: {text}");
+            assert!(text.contains("private_key"), "that there is one can be seen: {text}");
+        }
+    }
+    let log = server.get("/api/v1/audit").await.text();
+    assert!(!log.contains("hunter") && log.contains("private_key"), "{log}");
+}

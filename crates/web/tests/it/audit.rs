@@ -216,3 +216,34 @@ async fn changes_in_bulk_say_what_was_before_and_after() {
     let text = format!("{entry:?}");
     assert!(!text.contains("hunter"), "{text}");
 }
+
+/// A field that is in none of the two lists would be hidden without anybody having decided so.
+#[test]
+fn every_field_of_a_document_is_shown_or_hidden_on_purpose() {
+    const HIDDEN: [&str; 2] = ["params", "token"];
+    let document: Value = serde_json::from_str(rondel_web::openapi()).unwrap();
+    let schemas = &document["components"]["schemas"];
+    let mut left: Vec<&Value> =
+        ["JobSpec", "CalendarSpec", "User", "Token", "Session", "Namespace"].map(|name| &schemas[name]).to_vec();
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some(schema) = left.pop() {
+        match schema {
+            Value::Object(map) => {
+                if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next())
+                    && seen.insert(name)
+                {
+                    left.push(&schemas[name]);
+                }
+                for (field, inner) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                    let is_decided = rondel_core::disclosure::is_shown(field) != HIDDEN.contains(&field.as_str());
+                    assert!(is_decided, "{field} is to be in SHOWN of crates/core/src/disclosure.rs, or hidden here");
+                    left.push(inner);
+                }
+                left.extend(map.iter().filter(|(key, _)| *key != "properties").map(|(_, inner)| inner));
+            }
+            Value::Array(items) => left.extend(items),
+            _ => {}
+        }
+    }
+    assert!(seen.len() > 10, "{seen:?}");
+}

@@ -1,0 +1,340 @@
+//! What of a document is shown to whom. The audit log shows fields that are on a list and hides every other value: what a job's
+//! parameters are called is its author's business, so no list of secret names is ever complete. Old versions of a job hide from
+//! viewers what looks like a secret.
+
+use serde_json::{Map, Value};
+
+use crate::access::TOKEN_PREFIX;
+use crate::diff::Change;
+
+/// What stands in the place of a value.
+pub const HIDDEN: &str = "***";
+/// The field of a definition that holds what its author likes.
+const PARAMS: &str = "params";
+/// Maps whose keys are their author's words and whose values are no secrets: executors announce them.
+const LABELS: &str = "labels";
+/// Fields of which the scheme and the host are shown: the rest of a webhook's URL is its secret.
+const URL: &str = "url";
+
+/// The fields whose values the audit log shows. A test holds the list to the documents of the API.
+const SHOWN: &[&str] = &[
+    "action",
+    "address",
+    "after",
+    "all",
+    "any",
+    "app",
+    "at",
+    "attempt",
+    "backoff",
+    "by",
+    "calendar",
+    "cancel_asked",
+    "cancelled",
+    "changed_at",
+    "concurrency",
+    "created_at",
+    "cron",
+    "date",
+    "days",
+    "declares",
+    "delay",
+    "delivery",
+    "description",
+    "disabled",
+    "display_name",
+    "dry_run",
+    "dst",
+    "enabled",
+    "end_at",
+    "every",
+    "executors",
+    "expires_at",
+    "fields",
+    "fire_at",
+    "gap",
+    "grants",
+    "handler",
+    "has_password",
+    "id",
+    "if_past",
+    "is_new",
+    "is_this",
+    "jitter",
+    "job",
+    "keep",
+    "keep_tokens",
+    "key",
+    "kind",
+    "labels",
+    "last_seen_at",
+    "last_used_at",
+    "max",
+    "minted_by",
+    "misfire",
+    "name",
+    "namespace",
+    "not",
+    "notify",
+    "on",
+    "over",
+    "overlap",
+    "overrides",
+    "password_changed_at",
+    "per",
+    "policy",
+    "prefix",
+    "priority",
+    "queue_timeout",
+    "rate",
+    "reason",
+    "retry",
+    "revoked_at",
+    "role",
+    "route",
+    "rule",
+    "run",
+    "schedule",
+    "scope",
+    "select",
+    "shards",
+    "skipped",
+    "start_at",
+    "state",
+    "status",
+    "time_zone",
+    "timeout",
+    "times",
+    "tolerance",
+    "url",
+    "user_agent",
+    "version",
+    "weekdays",
+];
+
+/// Parts of names whose values are secrets, wherever they stand in parameters.
+const SECRET_WORDS: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "passwort",
+    "pwd",
+    "secret",
+    "token",
+    "authorization",
+    "api_key",
+    "apikey",
+    "private_key",
+    "privatekey",
+    "access_key",
+    "accesskey",
+    "credential",
+    "cookie",
+    "dsn",
+    "webhook",
+    "connection_string",
+    "signature",
+];
+
+/// A document as the audit log keeps it.
+///
+/// ```
+/// use rondel_core::disclosure::for_audit;
+/// use serde_json::json;
+///
+/// let job = json!({"name": "a", "params": {"dsn": "postgres://u:p@h/d", "pin": 7, "verbose": true}});
+/// let kept = json!({"name": "a", "params": {"dsn": "***", "pin": "***", "verbose": true}});
+/// assert_eq!(for_audit(job), kept);
+/// assert_eq!(for_audit(json!({"url": "https://hooks.example.com/T0/secret"})), json!({"url": "https://hooks.example.com/***"}));
+/// ```
+#[must_use]
+pub fn for_audit(document: Value) -> Value {
+    match document {
+        Value::Object(map) => {
+            let shown = map.into_iter().map(|(key, value)| {
+                let value = audited(&key, value);
+                (key, value)
+            });
+            Value::Object(shown.collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(for_audit).collect()),
+        plain => plain,
+    }
+}
+
+/// The same for documents by the names of what they are about.
+#[must_use]
+pub fn for_audit_by_name(documents: Map<String, Value>) -> Value {
+    Value::Object(documents.into_iter().map(|(name, document)| (name, for_audit(document))).collect())
+}
+
+/// Whether the audit log shows the values of a field as they are.
+#[must_use]
+pub fn is_shown(field: &str) -> bool {
+    SHOWN.contains(&field)
+}
+
+fn audited(key: &str, value: Value) -> Value {
+    let mut fields = segments(key);
+    let last = fields.next_back().unwrap_or_default();
+    // What lies below the labels has names of its author's.
+    if key.starts_with('/') && segments(key).any(|field| field == LABELS) {
+        return value;
+    }
+    if !is_shown(last) || !fields.all(is_shown) {
+        return hidden(value);
+    }
+    match (last, value) {
+        (URL, Value::String(url)) => Value::String(host_of(&url)),
+        (LABELS, value) => value,
+        (_, value) => for_audit(value),
+    }
+}
+
+/// The fields of a pointer, without the places in lists; a plain name is one field.
+fn segments(key: &str) -> impl DoubleEndedIterator<Item = &str> {
+    let path = key.strip_prefix('/').unwrap_or(key);
+    let is_pointer = key.starts_with('/');
+    path.split('/').filter(move |part| !is_pointer || !part.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The same shape without the values: whether a field is set, and which there are, can still be seen.
+fn hidden(value: Value) -> Value {
+    match value {
+        Value::Null | Value::Bool(_) => value,
+        Value::Number(_) | Value::String(_) => Value::from(HIDDEN),
+        Value::Array(items) => Value::Array(items.into_iter().map(hidden).collect()),
+        Value::Object(map) => Value::Object(map.into_iter().map(|(key, value)| (key, hidden(value))).collect()),
+    }
+}
+
+fn host_of(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return HIDDEN.to_owned() };
+    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    if path.is_empty() || path == "/" {
+        format!("{scheme}://{host}{path}")
+    } else {
+        format!("{scheme}://{host}/{HIDDEN}")
+    }
+}
+
+/// A job's definition for readers who may not edit it: what looks like a secret in its parameters is hidden.
+#[must_use]
+pub fn for_viewer(mut definition: Value) -> Value {
+    if let Some(params) = definition.get_mut(PARAMS) {
+        *params = without_secrets(params.take());
+    }
+    definition
+}
+
+/// The same for what differs between two definitions.
+#[must_use]
+pub fn change_for_viewer(change: Change) -> Change {
+    let show = shown_at(&change.pointer);
+    Change { from: change.from.map(show), to: change.to.map(show), ..change }
+}
+
+/// How viewers see what a pointer leads to.
+fn shown_at(pointer: &str) -> fn(Value) -> Value {
+    let mut fields = segments(pointer);
+    let is_param = fields.next() == Some(PARAMS);
+    match is_param {
+        true if fields.any(is_secret) => hidden,
+        true => without_secrets,
+        false => |value| value,
+    }
+}
+
+fn without_secrets(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let shown = map.into_iter().map(|(key, value)| {
+                let value = if is_secret(&key) { hidden(value) } else { without_secrets(value) };
+                (key, value)
+            });
+            Value::Object(shown.collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_secrets).collect()),
+        Value::String(text) if is_secret_text(&text) => Value::from(HIDDEN),
+        plain => plain,
+    }
+}
+
+/// Whether a name is one of secrets.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Whether a text is a secret whatever it is called: a key, one of our tokens, or a URL with a password.
+fn is_secret_text(text: &str) -> bool {
+    let has_password = text.split_once("://").is_some_and(|(_, rest)| {
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+    });
+    has_password || text.contains("-----BEGIN ") || text.starts_with(TOKEN_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_audit_log_hides_what_is_not_on_the_list() {
+        for name in ["private_key", "pwd", "cookie", "dsn", "webhook", "hook", "x", "password"] {
+            let kept = for_audit(json!({"params": {name: "hunter2", "deep": [{name: 12}]}, name: {"a": "hunter2"}}));
+            assert_eq!(kept, json!({"params": {name: "***", "deep": [{name: "***"}]}, name: {"a": "***"}}), "{name}");
+        }
+        let shown =
+            json!({"name": "a", "schedule": {"every": "1h"}, "select": {"labels": {"zone": "eu"}}, "params": null});
+        assert_eq!(for_audit(shown.clone()), shown);
+    }
+
+    #[test]
+    fn fields_by_their_pointers_are_those_of_the_documents() {
+        let changes = json!({"fields": {
+            "/timeout": "1m", "/params/x/0": "hunter2", "/params": {"y": "hunter2"}, "/calendar/0/name": "cn",
+            "/select/labels/zone": "eu", "/schedule": {"cron": "* * * * *"},
+        }});
+        let kept = json!({"a": {"fields": {
+            "/timeout": "1m", "/params/x/0": "***", "/params": {"y": "***"}, "/calendar/0/name": "cn",
+            "/select/labels/zone": "eu", "/schedule": {"cron": "* * * * *"},
+        }}});
+        assert_eq!(for_audit_by_name(Map::from_iter([("a".to_owned(), changes)])), kept);
+    }
+
+    #[test]
+    fn a_webhook_is_shown_by_its_host() {
+        for (url, shown) in [
+            ("https://hooks.example.com/services/T/B/x", "https://hooks.example.com/***"),
+            ("https://u:p@example.com/?key=x", "https://example.com/***"),
+            ("http://example.com:81", "http://example.com:81"),
+            ("hunter2", "***"),
+        ] {
+            assert_eq!(for_audit(json!({"url": url})), json!({"url": shown}));
+        }
+    }
+
+    #[test]
+    fn a_viewer_sees_old_parameters_without_secrets() {
+        let definition = json!({"name": "token", "params": {
+            "Private-Key": "k", "n": 1, "url": "https://u:p@h/x", "text": "-----BEGIN KEY", "list": [{"pwd": 5, "a": "b"}],
+        }});
+        let shown = json!({"name": "token", "params": {
+            "Private-Key": "***", "n": 1, "url": "***", "text": "***", "list": [{"pwd": "***", "a": "b"}],
+        }});
+        assert_eq!(for_viewer(definition), shown);
+        let change = |pointer: &str, value: Value| {
+            let change = Change { pointer: pointer.to_owned(), from: Some(value), to: None };
+            change_for_viewer(change).from.unwrap()
+        };
+        assert_eq!(change("/params/db/password", json!("x")), json!("***"));
+        assert_eq!(change("/params", json!({"dsn": "x"})), json!({"dsn": "***"}));
+        assert_eq!(change("/params/n", json!("x")), json!("x"));
+        assert_eq!(change("/description", json!("token")), json!("token"));
+    }
+}
