@@ -10,6 +10,7 @@ mod bad_input;
 mod calendar_pages;
 mod calendars;
 mod contract;
+mod custody;
 mod documents;
 mod edit_pages;
 mod events;

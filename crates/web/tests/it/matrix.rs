@@ -45,11 +45,30 @@ pub(crate) struct World {
 
 /// The objects that a route may ask for, fresh for each call.
 pub(crate) struct Things {
-    namespace: &'static str,
-    app: &'static str,
-    run: String,
-    token: String,
-    session: String,
+    pub(crate) namespace: &'static str,
+    pub(crate) app: &'static str,
+    pub(crate) run: String,
+    pub(crate) token: String,
+    pub(crate) session: String,
+}
+
+impl Things {
+    /// The path of a route with these in the place of its parameters.
+    pub(crate) fn path(&self, path: &str) -> String {
+        let name = match path {
+            path if path.contains("/namespaces/") => self.namespace.to_owned(),
+            path if path.contains("/calendars/") => "cal".to_owned(),
+            path if path.contains("/nodes/") => "node".to_owned(),
+            _ => format!("job-{}", self.app),
+        };
+        let id = match path {
+            path if path.contains("/tokens/") => &self.token,
+            path if path.contains("/sessions/") => &self.session,
+            _ => &self.run,
+        };
+        let path = path.replace("{name}", &name).replace("{id}", id).replace("{app}", self.app);
+        path.replace("{file}", "nosuch.css")
+    }
 }
 
 impl World {
@@ -165,19 +184,7 @@ impl World {
 
     pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, things: &Things) -> Answer {
         let job = format!("job-{}", things.app);
-        let name = match route.path {
-            path if path.contains("/namespaces/") => things.namespace,
-            path if path.contains("/calendars/") => "cal",
-            path if path.contains("/nodes/") => "node",
-            _ => &job,
-        };
-        let id = match route.path {
-            path if path.contains("/tokens/") => &things.token,
-            path if path.contains("/sessions/") => &things.session,
-            _ => &things.run,
-        };
-        let path = route.path.replace("{name}", name).replace("{id}", id).replace("{app}", things.app);
-        let path = path.replace("{user}", "guest").replace("{file}", "nosuch.css");
+        let path = things.path(route.path).replace("{user}", "guest");
         let mut query = format!("?namespace={}", things.namespace);
         if route.path.ends_with("/import") {
             query.push_str("&format=csv");
@@ -195,7 +202,7 @@ impl World {
 }
 
 /// A body with which the route could do its work.
-fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String) {
+pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String) {
     if matches!(route.access, Access::SignedIn(_) | Access::Open) {
         let form = format!("name={job}&app={}&handler=h&version=1&grants=&password=a+long+password", things.app);
         return ("application/x-www-form-urlencoded", form);

@@ -1,0 +1,250 @@
+//! What limited tokens can do to accounts, sign-ins and tokens: every route is called with tokens of each role that a strong
+//! account has made, and with sign-ins that those tokens began, on what is their own, another account's, and stronger. Whatever
+//! a route is for, nothing stronger may be seen or changed by it, and what it makes must end with the token.
+//!
+//! The calls are made from the route table: a new route is called too, without a line here.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use axum::body::Body;
+use axum::http::Request;
+use rondel_admin::auth::Token;
+use rondel_admin::sign_in::{self, Place, Whose};
+use rondel_core::access::{Grant, Rights, Role};
+use rondel_core::{AccountId, NamespaceId, TokenId};
+use rondel_store::Store;
+use rondel_store::access::{Account, LinkPurpose, TokenKind, TokenQuery, TokenRecord};
+use rondel_web::{Access, RouteInfo, route_table};
+
+use crate::harness::Answer;
+use crate::matrix::{OBJECTS, Things, World, body};
+
+/// Who calls: tokens of a strong account with a role in namespace `default`, and that account itself.
+const CALLERS: [(&str, Option<Role>); 5] = [
+    ("viewer", Some(Role::Viewer)),
+    ("operator", Some(Role::Operator)),
+    ("editor", Some(Role::Editor)),
+    ("admin", Some(Role::Admin)),
+    ("account", None),
+];
+const TARGETS: [&str; 3] = ["own", "other", "stronger"];
+const EVERYTHING: Grant = Grant::everywhere(Role::Admin);
+
+const fn here(role: Role) -> Grant {
+    Grant { role, namespace: Some(NamespaceId::new(1)), app: None }
+}
+
+/// Fresh accounts and tokens for one call.
+struct Cast {
+    boss: Account,
+    other: Account,
+    root: Account,
+    own_token: TokenId,
+    other_token: TokenId,
+    strong_token: TokenId,
+    caller: TokenId,
+    rights: Rights,
+    bearer: String,
+    cookie: String,
+}
+
+impl Cast {
+    async fn new(world: &World, role: Option<Role>) -> Self {
+        let engine = &world.server.engine;
+        let (store, number) = (engine.store(), engine.new_id());
+        let account = async |name: &str, grant: Grant| {
+            let account = Account {
+                id: AccountId::new(engine.new_id()),
+                name: format!("{name}{number}"),
+                display_name: name.to_owned(),
+                password: None,
+                disabled: false,
+                created_at: engine.now(),
+                password_changed_at: None,
+                grants: vec![grant],
+            };
+            assert!(store.create_account(&account).await.unwrap());
+            let place = Place { address: None, user_agent: browser(&account) };
+            let whose = Whose::Account(account.id);
+            let cookie = sign_in::begin(store, engine.new_id(), whose, &place, engine.now()).await.unwrap();
+            (account, cookie)
+        };
+        let token = async |owner: &Account, grant: Grant| {
+            let secret = Token::generate_for(TokenKind::Api);
+            let record = secret.record(engine.new_id(), TokenKind::Api, engine.now());
+            let owner = Some(owner.id);
+            let record = TokenRecord { name: "one".to_owned(), owner, grants: vec![grant], ..record };
+            assert!(store.add_token(&record).await.unwrap());
+            (record.id, secret)
+        };
+        let (boss, cookie) = account("boss", EVERYTHING).await;
+        let ((other, _), (root, _)) = (account("other", here(Role::Editor)).await, account("root", EVERYTHING).await);
+        let grant = role.map_or(EVERYTHING, here);
+        let (caller, secret) = token(&boss, grant).await;
+        let cookie = match role {
+            None => cookie,
+            Some(_) => {
+                let whose = Whose::Token(caller);
+                sign_in::begin(store, engine.new_id(), whose, &Place::default(), engine.now()).await.unwrap()
+            }
+        };
+        Self {
+            own_token: token(&boss, grant).await.0,
+            other_token: token(&other, here(Role::Viewer)).await.0,
+            strong_token: token(&boss, EVERYTHING).await.0,
+            caller,
+            rights: Rights::new(vec![grant]),
+            bearer: format!("Bearer {}", secret.reveal()),
+            cookie: format!("rondel_session={}", cookie.reveal()),
+            boss,
+            other,
+            root,
+        }
+    }
+
+    /// What a limited token must leave alone, in words.
+    async fn guarded(&self, store: &dyn Store) -> [(&'static str, String); 4] {
+        let (mut passwords, mut roles, mut sessions) = (String::new(), String::new(), String::new());
+        for account in [&self.boss, &self.other, &self.root] {
+            let found = store.account(account.id).await.unwrap();
+            let found = found.as_ref();
+            write!(passwords, "{} ", found.is_some_and(|found| found.password.is_some())).unwrap();
+            write!(roles, "{:?} ", found.map(|found| (&found.grants, found.disabled))).unwrap();
+            let ids = store.sign_ins(account.id).await.unwrap().into_iter().map(|one| one.id.to_string());
+            write!(sessions, "{:?} ", ids.collect::<BTreeSet<_>>()).unwrap();
+        }
+        let mut tokens = String::new();
+        for id in [self.other_token, self.strong_token] {
+            let found = store.token_by_id(id).await.unwrap();
+            write!(tokens, "{:?} ", found.map(|found| (found.revoked_at, found.expires_at))).unwrap();
+        }
+        [("password", passwords), ("roles", roles), ("sign-ins", sessions), ("token", tokens)]
+    }
+
+    /// Texts that only those see who see the other and the strong token, or the sign-ins of the accounts.
+    async fn marks(&self, store: &dyn Store) -> Vec<String> {
+        let mut marks = vec![browser(&self.boss), browser(&self.other)];
+        for id in [self.other_token, self.strong_token] {
+            marks.push(store.token_by_id(id).await.unwrap().unwrap().prefix);
+        }
+        marks
+    }
+
+    async fn call(&self, world: &World, route: &RouteInfo, target: &str, things: Things) -> Answer {
+        let store = world.server.engine.store();
+        let (user, token) = match target {
+            "own" => (&self.boss, self.own_token),
+            "other" => (&self.other, self.other_token),
+            _ => (&self.root, self.strong_token),
+        };
+        let of_session = if target == "other" { &self.other } else { &self.boss };
+        let session = store.sign_ins(of_session.id).await.unwrap()[0].id.to_string();
+        let things = Things { token: token.to_string(), session, ..things };
+        let path = things.path(route.path).replace("{user}", &user.name);
+        let query = if route.path.ends_with("/import") { "?format=csv" } else { "" };
+        let request = Request::builder().method(route.method.clone()).uri(format!("{path}{query}")).header("host", "h");
+        let request = match route.access {
+            Access::SignedIn(_) => request.header("cookie", &self.cookie),
+            Access::Open | Access::Needs(_) => request.header("authorization", &self.bearer),
+        };
+        let (kind, body) = body(route, &things, "job-mine");
+        world.server.send(request.header("content-type", kind).body(Body::from(body)).unwrap()).await
+    }
+}
+
+fn browser(account: &Account) -> String {
+    format!("browser of {}", account.name)
+}
+
+fn is_about_people(path: &str) -> bool {
+    ["/account", "/users", "/tokens", "/sessions", "/sign-in-links", "/api/v1/me"]
+        .iter()
+        .any(|part| path.contains(part))
+}
+
+/// Calls a route, and says what came of it: the answer, and what changed or was seen.
+async fn cell(world: &World, route: &RouteInfo, target: &str, role: Option<Role>) -> String {
+    let cast = Cast::new(world, role).await;
+    let store = world.server.engine.store();
+    let (before, marks) = (cast.guarded(store).await, cast.marks(store).await);
+    let things = world.things("root", OBJECTS[0]).await;
+    let own = store.token_by_id(cast.own_token).await.unwrap();
+    let marker = TokenId::new(world.server.engine.new_id());
+    let answer = cast.call(world, route, target, things).await;
+    let text = String::from_utf8_lossy(&answer.bytes).into_owned();
+    let mut outcome = match answer.status.as_u16() {
+        status @ (401 | 403 | 404) => status.to_string(),
+        status if status < 500 => "yes".to_owned(),
+        _ => "5xx".to_owned(),
+    };
+    let mut effects: Vec<&str> = Vec::new();
+    for ((what, before), (_, after)) in before.iter().zip(cast.guarded(store).await) {
+        effects.extend((*before != after).then_some(*what));
+    }
+    effects.extend(marks.iter().any(|mark| text.contains(mark.as_str())).then_some("seen"));
+    let place = format!("{} {} by {role:?} on {target}: {} {effects:?}", route.method, route.path, answer.status);
+    if role.is_some() {
+        assert!(effects.is_empty(), "{place}");
+        check_made(world, &cast, marker, &text, &place).await;
+    }
+    effects.extend((own != store.token_by_id(cast.own_token).await.unwrap()).then_some("own token"));
+    for effect in effects {
+        write!(outcome, " +{effect}").unwrap();
+    }
+    outcome
+}
+
+/// What a call made has no more rights than the caller, and ends with the caller's token.
+async fn check_made(world: &World, cast: &Cast, marker: TokenId, text: &str, place: &str) {
+    let engine = &world.server.engine;
+    let (store, now) = (engine.store(), engine.now());
+    let newest = store.tokens(&TokenQuery { limit: 20, ..TokenQuery::default() }).await.unwrap();
+    let made: Vec<TokenRecord> = newest.into_iter().filter(|token| token.id > marker).collect();
+    for token in &made {
+        assert!(token.grants.iter().all(|grant| cast.rights.cover(grant)), "{place}: {token:?}");
+    }
+    let link = text.split("/sign-in?token=").nth(1).map(|rest| rest.split(['"', '<', '&']).next().unwrap_or_default());
+    assert!(store.revoke_token(cast.caller, now).await.unwrap(), "{place}: its own token");
+    for token in &made {
+        let left = store.token_by_id(token.id).await.unwrap();
+        assert!(left.is_none_or(|token| !token.is_good(now)), "{place}: {token:?} outlives the token that made it");
+    }
+    if let Some(link) = link {
+        let is_open = sign_in::is_open(store, link, LinkPurpose::SignIn, now).await.unwrap();
+        assert!(!is_open, "{place}: a link outlives the token that made it");
+    }
+}
+
+/// What a caller may do to its own, and an account to whatever is its own. It shows that the calls reach their routes.
+fn check_allowed(route: &RouteInfo, target: &str, caller: &str, outcome: &str) {
+    let is_own = target == "own";
+    let is_of_account = caller == "account" && target != "other";
+    let is_allowed = match (route.method.as_str(), route.path) {
+        ("DELETE", "/api/v1/tokens/{id}") | ("POST", "/api/v1/tokens/{id}/rotate" | "/account/tokens/{id}/revoke") => {
+            is_own || is_of_account
+        }
+        ("GET" | "POST", "/api/v1/tokens") | ("POST", "/api/v1/sign-in-links") => true,
+        ("POST", "/account/password") | ("DELETE", "/api/v1/sessions/{id}") => is_of_account,
+        _ => return,
+    };
+    if is_allowed {
+        assert!(outcome.starts_with("yes"), "{} {} by {caller} on {target}: {outcome}", route.method, route.path);
+    }
+}
+
+#[tokio::test]
+async fn a_limited_token_reaches_nothing_that_is_stronger_by_any_route() {
+    let world = Box::pin(World::new()).await;
+    let mut routes = route_table();
+    routes.retain(|route| route.access != Access::Open);
+    for route in &routes {
+        let targets = if is_about_people(route.path) { &TARGETS[..] } else { &TARGETS[..1] };
+        for target in targets {
+            for (caller, role) in CALLERS {
+                let outcome = Box::pin(cell(&world, route, target, role)).await;
+                check_allowed(route, target, caller, &outcome);
+            }
+        }
+    }
+}
