@@ -244,7 +244,9 @@ fn is_as_queued(overlap: &str, run: &Run, away: Away) -> bool {
         "cover" => run.reason == Some(Reason::Covered),
         _ => run.reason == Some(Reason::NoExecutor),
     };
-    run.status == RunStatus::Skipped && (is_expected || is_restart)
+    // What a server had in hand when it died has another attempt, and that is asked to end.
+    let is_ended = run.status == RunStatus::Cancelled && overlap == "cover" && away == Away::ExecutorsWithRestart;
+    (run.status == RunStatus::Skipped || is_ended) && (is_expected || is_restart)
 }
 
 /// What becomes of a fire that no server saw.
