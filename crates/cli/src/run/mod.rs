@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(took(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
         assert_eq!(shard(&run), "1 of 3");
         assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
-        assert_eq!(in_words("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru, of a alone"));
+        assert_eq!(in_words("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru; only a eligible"));
         assert_eq!(in_words("trace", &Value::Null), None);
         assert_eq!(in_words("children", &json!([{"id": "1"}])).as_deref(), Some("1"));
         assert_eq!(message(&run).chars().count(), MESSAGE_LEN_MAX + 1);
