@@ -113,7 +113,7 @@ impl Attack {
                         stream.write_all(request.as_bytes()).await.ok();
                         stand(&mut has_stood, &standing);
                         // A byte now and then, until the server lets go.
-                        while matches!(stream.read_u8().await, Ok(_)) {
+                        while stream.read_u8().await.is_ok() {
                             tokio::time::sleep(Duration::from_millis(500)).await;
                         }
                     }
@@ -177,6 +177,7 @@ fn stand(has_stood: &mut bool, standing: &AtomicUsize) {
 
 async fn http2(to: &str, from: IpAddr) -> Option<SendRequest<Bytes>> {
     let (client, connection) = h2::client::handshake(connect(to, from).await.ok()?).await.ok()?;
+    #[expect(clippy::disallowed_methods, reason = "it ends with its connection")]
     tokio::spawn(async move {
         connection.await.ok();
     });

@@ -92,6 +92,7 @@ impl ExecutorStream {
         handlers: &[(&str, &str)],
     ) -> Option<Self> {
         let (client, connection) = h2::client::handshake(connect(to, from).await.ok()?).await.ok()?;
+        #[expect(clippy::disallowed_methods, reason = "it ends with its connection")]
         let connection = tokio::spawn(async move {
             connection.await.ok();
         });

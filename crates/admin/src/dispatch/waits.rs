@@ -118,7 +118,7 @@ impl DispatchLoop {
                 continue;
             }
             let detail = Box::new(match wait {
-                Wait::Known(detail) => detail,
+                Wait::Known(detail) => *detail,
                 Wait::Executor => self.wait_for_executor(ready, now),
             });
             if noted.is_none_or(|noted| noted.detail != detail) {
@@ -140,11 +140,11 @@ impl DispatchLoop {
         let is_old = |since: Timestamp| since + NOTE_FROM <= now;
         let queued = self.gates.some_queued(LOOK_COUNT_MAX).map(|(ready, ahead)| {
             let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
-            (ready, Wait::Known(detail))
+            (ready, Wait::Known(Box::new(detail)))
         });
         let limited = self.limits.some_waiting(LOOK_COUNT_MAX).map(|(key, waiting)| {
             let detail = wait_detail(key, &waiting.ready);
-            (&waiting.ready, Wait::Known(detail))
+            (&waiting.ready, Wait::Known(Box::new(detail)))
         });
         let parked = self.parked.waiting(|waiting| is_old(waiting.since), LOOK_COUNT_MAX);
         let parked = parked.into_iter().map(|waiting| (&waiting.ready, Wait::Executor));
@@ -155,7 +155,7 @@ impl DispatchLoop {
 
 /// What a run waits for: known at once, or by asking who is online.
 enum Wait {
-    Known(Detail),
+    Known(Box<Detail>),
     Executor,
 }
 

@@ -53,6 +53,7 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     for handler in &hello.handlers {
         name::check_handler(handler).map_err(|message| refusal("handlers", &cut(&message, 4 * SHOWN_LEN_MAX)))?;
     }
+    #[expect(clippy::iter_over_hash_type, reason = "any label that is too long is a reason to refuse")]
     for (name, value) in &hello.labels {
         at_most("labels", name, LABEL_NAME_LEN_MAX)?;
         at_most(&format!("labels: {name}"), value, LABEL_VALUE_LEN_MAX)?;

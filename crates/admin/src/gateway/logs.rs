@@ -152,7 +152,7 @@ impl LogLoop {
                 let bytes = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
                 match self.rights.take(&hand(&item.session, &chunk), bytes) {
                     Taken::Whole => chunks.push(chunk),
-                    Taken::LastWord => chunks.push(full(chunk)),
+                    Taken::LastWord => chunks.push(full(&chunk)),
                     Taken::Nothing => {
                         let count = u64::try_from(chunk.lines.len()).unwrap_or(u64::MAX);
                         add(&self.shared.metrics.log_lines_dropped, count);
@@ -213,10 +213,10 @@ fn hand(session: &SessionHandle, chunk: &LogChunk) -> Hand {
 }
 
 /// What stands in the place of the first lines that are too many.
-fn full(chunk: LogChunk) -> LogChunk {
+fn full(chunk: &LogChunk) -> LogChunk {
     let at = chunk.lines.first().map_or(Timestamp::EPOCH, |line| line.at);
     let text = format!("… this log is full ({} MiB): what follows is dropped", RUN_BYTES_MAX / (1024 * 1024));
-    LogChunk { lines: vec![LogLine { at, level: "warn".to_owned(), text }], ..chunk }
+    LogChunk { lines: vec![LogLine { at, level: "warn".to_owned(), text }], ..*chunk }
 }
 
 fn log_ack(chunk: &LogChunk) -> v1::LogAck {

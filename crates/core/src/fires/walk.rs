@@ -56,7 +56,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The same up to the first fire.
-    pub(super) fn to_first_fire(self) -> Self {
+    pub(super) fn until_first_fire(self) -> Self {
         Self { is_first_wanted: true, ..self }
     }
 

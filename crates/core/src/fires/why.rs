@@ -167,7 +167,7 @@ fn nearest_after(facts: &Facts<'_>, at: Timestamp, steps: &mut usize) -> Option<
     let mut from = at;
     for seconds in WINDOWS_SECS {
         let range = Range { from, to: at.saturating_add(window(seconds)), limit: usize::MAX };
-        let account = Walk::new(facts, range).within(steps).to_first_fire().run_within(steps);
+        let account = Walk::new(facts, range).within(steps).until_first_fire().run_within(steps);
         let fire = account.entries.iter().find(|entry| entry.verdict.is_fire());
         if fire.is_some() || *steps == 0 {
             return fire.map(|entry| entry.first);

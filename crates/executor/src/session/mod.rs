@@ -90,7 +90,7 @@ impl Dialler {
 
     fn report_refused(&mut self, reason: String) {
         let period = format_duration(self.engine.setup.timing.reconnect_max);
-        if let Some(reason) = self.trouble.to_report(reason, Instant::now()) {
+        if let Some(reason) = self.trouble.report_if_due(reason, Instant::now()) {
             tracing::error!(
                 server = %self.url,
                 "refused by the server at {}: {reason}. This executor goes on trying, every {period}", self.url
@@ -100,7 +100,7 @@ impl Dialler {
 
     fn report_unreachable(&mut self, reason: String) {
         let period = format_duration(self.engine.setup.timing.reconnect_max);
-        if let Some(reason) = self.trouble.to_report(reason, Instant::now()) {
+        if let Some(reason) = self.trouble.report_if_due(reason, Instant::now()) {
             tracing::warn!(
                 server = %self.url,
                 "no session with the server at {}: {reason}. This executor goes on trying, every {period}", self.url
@@ -117,7 +117,7 @@ struct Trouble {
 
 impl Trouble {
     /// The reason, if it is to be reported now.
-    fn to_report(&mut self, reason: String, now: Instant) -> Option<String> {
+    fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
         let is_known = |(known, at): &(String, Instant)| *known == reason && now < *at + REMIND_PERIOD;
         if self.reported.as_ref().is_some_and(is_known) {
             return None;
@@ -140,13 +140,13 @@ mod tests {
     fn trouble_is_reported_at_once_and_then_seldom() {
         let (mut trouble, start) = (Trouble::default(), Instant::now());
         let mut reported =
-            |reason: &str, after: Duration| trouble.to_report(reason.to_owned(), start + after).is_some();
+            |reason: &str, after: Duration| trouble.report_if_due(reason.to_owned(), start + after).is_some();
         assert!(reported("connection refused", Duration::ZERO));
         assert!(!reported("connection refused", Duration::from_secs(1)));
         assert!(reported("no welcome in time", Duration::from_secs(2)), "another reason");
         assert!(!reported("no welcome in time", REMIND_PERIOD));
         assert!(reported("no welcome in time", REMIND_PERIOD + Duration::from_secs(2)), "a reminder");
         trouble.clear();
-        assert!(trouble.to_report("no welcome in time".to_owned(), start + REMIND_PERIOD).is_some());
+        assert!(trouble.report_if_due("no welcome in time".to_owned(), start + REMIND_PERIOD).is_some());
     }
 }

@@ -121,6 +121,7 @@ impl Listening {
         let (address, shutdown) = (listener.local_addr().unwrap(), CancellationToken::new());
         let trusted_proxies = TrustedProxies::parse(trusted).unwrap();
         let port = Port { limits, trusted_proxies, engine: Some(server.engine.clone()), ..Port::default() };
+        #[expect(clippy::disallowed_methods, reason = "the test ends it")]
         let serving = tokio::spawn(serve_on(listener, port, server.app.clone(), shutdown.clone()));
         Self { server, address, shutdown, serving }
     }
