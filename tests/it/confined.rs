@@ -112,6 +112,7 @@ async fn another_user_runs_the_programs_and_reads_nothing_of_the_agent() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let api = server.api();
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let folder = tempfile::tempdir().expect("make a folder");
     let data = folder.path().join("data");
     let data_dir = data.to_str().expect("a path in UTF-8");
@@ -175,6 +176,7 @@ async fn an_agent_with_a_list_starts_no_other_program() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let api = server.api();
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let found = Command::new("sh").args(["-c", "command -v date"]).output().expect("find a program");
     let date = String::from_utf8(found.stdout).expect("a path").trim().to_owned();
     let args = ["--allow-scripts", "--allow-program", &date];

@@ -261,6 +261,7 @@ async fn edit_a_job(browser: &mut Browser, url: &str) {
 
 /// Who cancels is asked why, and the verdict says it.
 async fn cancel_a_run(browser: &mut Browser, url: &str, api: &Api, shots: &Path) {
+    api.patch("/api/v1/jobs/nightly-report", json!({"overrides": ["/argv"]})).await.expect(200);
     let params = json!({"params": {"argv": ["sleep", "60"]}});
     let run = api.post("/api/v1/jobs/nightly-report/runs", params).await.expect(201);
     browser.goto(&format!("{url}/runs/{}", run["id"].as_str().expect("an id"))).await;
