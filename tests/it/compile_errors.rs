@@ -10,7 +10,7 @@ use std::process::Command;
 fn sdk() -> (PathBuf, PathBuf) {
     let deps = std::env::current_exe().expect("the test program has a path").parent().expect("its folder").to_owned();
     let profile = deps.parent().expect("the profile's folder");
-    let built = Command::new(env!("CARGO"))
+    let built = rondel_tests::cargo()
         .args(["build", "--workspace", "--locked", "--examples", "--message-format", "json", "--target-dir"])
         .arg(profile.parent().expect("the target folder"))
         .args(["--profile", if profile.ends_with("debug") { "dev" } else { "release" }])

@@ -43,7 +43,7 @@ fn cargo_build(targets: &[&str]) -> PathBuf {
     let program = std::env::current_exe().expect("the test program has a path");
     let profile_folder = program.ancestors().nth(2).expect("the test program lies in target/<profile>/deps");
     let profile = profile_folder.file_name().and_then(|name| name.to_str()).expect("the profile's folder has a name");
-    let status = Command::new(env!("CARGO"))
+    let status = cargo()
         .args(["build", "--workspace", "--locked", "--quiet"])
         .args(targets)
         .args(["--profile", if profile == "debug" { "dev" } else { profile }])
@@ -55,6 +55,21 @@ fn cargo_build(targets: &[&str]) -> PathBuf {
         .expect("run cargo build");
     assert!(status.success(), "cargo build {}: {status}", targets.join(" "));
     profile_folder.to_owned()
+}
+
+/// The cargo that built this program, without what `cargo test` says of the package to its tests.
+///
+/// Build scripts of dependencies (ring's) take those variables for a change, and everything above them would be compiled
+/// again.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// What a `rondel` command that ran to its end has said.

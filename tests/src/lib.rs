@@ -38,7 +38,7 @@ mod uncovered;
 mod wait;
 
 pub use api::{Answer, Api};
-pub use binary::{Finished, binary, example, rondel};
+pub use binary::{Finished, binary, cargo, example, rondel};
 pub use databases::{Backend, ScratchDb, left_out_without, scratch};
 pub use instants::{length_millis, millis, wall_clock_ms};
 pub use languages::has_interpreter;

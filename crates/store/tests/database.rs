@@ -16,7 +16,7 @@ use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher, InHand};
 use rondel_store::upkeep::StuckJob;
-use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, SqlStore, StoreConfig, Tokens, Upkeep};
+use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, Outbox, SqlStore, StoreConfig, Tokens, Upkeep};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};
 
@@ -189,8 +189,13 @@ async fn a_migration_that_was_interrupted_is_finished() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("mysql")) {
         SqlStore::open(&place.config).await.unwrap().close().await;
         // Killed in the middle of the first: half of the tables, and a migration that has not succeeded.
-        place.execute("DROP TABLE api_token").await;
+        place.execute("DROP TABLE outbox").await;
         place.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
+        let store = SqlStore::open(&place.config).await.unwrap();
+        assert_eq!(store.take_outbox(Timestamp::EPOCH, 1, Duration::ZERO).await.unwrap(), []);
+        store.close().await;
+        // Killed behind the last statement of each: all of them can run again.
+        place.execute("UPDATE _sqlx_migrations SET success = FALSE").await;
         let store = SqlStore::open(&place.config).await.unwrap();
         assert_eq!(store.tokens(&TokenQuery { limit: 1, ..TokenQuery::default() }).await.unwrap(), []);
         store.close().await;
