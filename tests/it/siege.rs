@@ -166,3 +166,39 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
     let lines = said.matches("a limit of the port was reached").count();
     assert!((1..=40).contains(&lines), "{lines} lines");
 }
+
+/// A schema that has four times as many ways with each level, and parameters that are tried against all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn schema_bombs_of_one_executor_hold_up_nobody_else() {
+    let mut besieged = Besieged::start().await;
+    let token = std::fs::read_to_string(besieged.server.token_file()).expect("a token");
+    let mut stream = ExecutorStream::open(&besieged.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
+    let bomb = json!({
+        "$defs": {"node": {"anyOf": [
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/node"}}, "required": ["a", "x"]},
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/node"}}, "required": ["a", "y"]},
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/node"}}, "required": ["a", "z"]},
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/node"}}, "required": ["a", "w"]},
+        ]}},
+        "$ref": "#/$defs/node",
+    });
+    let nested = (0..18).fold(json!(1), |inner, _| json!({"a": inner}));
+    let (address, api) = (besieged.address.clone(), besieged.server.api());
+    let attack = async {
+        // Refused or taken: what matters is what it does to the others.
+        let bomber =
+            ExecutorStream::open(&address, ATTACKER, token.trim(), "bomber", &[("boom", &bomb.to_string())]).await;
+        let job = json!({"name": "boom", "app": "siege", "handler": "boom", "params": nested});
+        for number in 0..5 {
+            let job = json!({"name": format!("boom-{number}"), "app": job["app"], "handler": "boom", "params": nested});
+            let status = api.post("/api/v1/jobs", job).await.status;
+            assert!(matches!(status, 201 | 422), "{status}");
+        }
+        drop(bomber);
+    };
+    let (waits, ()) = tokio::join!(good_callers(&besieged, &mut stream), attack);
+    let peak = besieged.peak_kib();
+    println!("{waits:?}; peak {peak} KiB");
+    waits.check();
+    assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
+}
