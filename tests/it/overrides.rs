@@ -154,7 +154,7 @@ async fn what_was_replaced_once_is_not_run_again_when_it_may_not_be_any_more() {
     assert_eq!(again(&own).await.expect(201)["params"], json!({"argv": ["echo", "safe"]}));
     // It was written for another handler.
     admin.patch("/api/v1/jobs/report", json!({"handler": "php", "params": {"script": "1"}})).await.expect(200);
-    assert_eq!(pointers(&again(&own).await.expect(422)), ["/params/argv"]);
+    assert_eq!(pointers(&again(&own).await.expect(422)), ["/params/argv/1"]);
 }
 
 #[tokio::test]

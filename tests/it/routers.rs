@@ -205,7 +205,7 @@ async fn a_run_keeps_how_it_came_to_its_executor() {
     let args =
         ["run", "get", second["id"].as_str().expect("an id"), "--server", server.url(), "--token-file", &token_file];
     let shown = rondel_tests::rondel(&args, &[]).await;
-    assert!(shown.stdout.contains("lru, of only alone; waited "), "{shown:?}");
+    assert!(shown.stdout.contains("lru; only only eligible; queued "), "{shown:?}");
 }
 
 /// Two servers on one database, five executors with a stream to both: each server deals its own jobs evenly.

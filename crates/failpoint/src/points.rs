@@ -28,6 +28,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "finish",
     "finish_unwritable",
     "forget_nodes",
+    "forget_tokens",
     "free_homeless",
     "free_jobs",
     "hand_over",

@@ -5,12 +5,15 @@ use rondel_core::{NamespaceId, RunId, Timestamp};
 
 use crate::Result;
 
+/// The levels of lines, and where they were printed.
+pub const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
+
 /// A line of a run's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
     /// When it was written, by the server's clock as the executor knows it.
     pub at: Timestamp,
-    /// `trace` to `error`, or `stdout` and `stderr`.
+    /// One of [`LEVELS`].
     pub level: String,
     /// Text, never markup.
     pub text: String,

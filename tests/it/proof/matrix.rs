@@ -49,6 +49,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("take_link", ACCOUNTS),
     ("create_jobs", "only lists of jobs: matrix_upkeep.rs"),
     ("forget_nodes", "only a node that is dead for a week: the same"),
+    ("forget_tokens", "as the purge: tokens that ended long ago"),
     ("finish_unwritable", "only a result that the database refuses: the same"),
     ("free_homeless", "only a home that is no node any more: the same"),
     ("heal_job", "only a job whose next fire is missing: the same"),

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod hello;
+mod log_line;
 mod log_readers;
 mod log_rights;
 mod logs;

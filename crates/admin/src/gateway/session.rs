@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::hello::Greeted;
-use super::{Inner, LogItem, Pass};
+use super::{Inner, LogItem, Pass, log_line};
 use crate::auth;
 use crate::declared::Declaring;
 use crate::dispatch::{Event, FenceAnswer, Reply, SessionHandle, fence, incoming};
@@ -283,8 +283,6 @@ fn chunk(chunk: v1::LogChunk) -> LogChunk {
             format!("… {} line(s) were dropped here: the run wrote faster than they could be shipped", chunk.dropped);
         lines.push(LogLine { at: Timestamp::from_millis(at), level: "warn".to_owned(), text });
     }
-    let line =
-        |line: v1::LogLine| LogLine { at: Timestamp::from_millis(line.at_ms), level: line.level, text: line.text };
-    lines.extend(chunk.lines.into_iter().map(line));
+    lines.extend(chunk.lines.into_iter().map(log_line::bounded));
     LogChunk { run: RunId::new(chunk.run_id), attempt: chunk.attempt, sequence: chunk.sequence, lines }
 }

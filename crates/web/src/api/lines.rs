@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level(&'static str);
 
-pub(super) const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
+pub(super) use rondel_store::logs::LEVELS;
 
 impl FromStr for Level {
     type Err = String;

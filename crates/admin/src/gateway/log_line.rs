@@ -1,0 +1,47 @@
+//! A line of a log as the server keeps it, whatever an executor sends.
+
+use rondel_core::Timestamp;
+use rondel_proto::v1;
+use rondel_store::logs::{LEVELS, LogLine};
+
+/// The longest text of one line, in bytes. The SDK cuts lines at a quarter of it.
+const TEXT_BYTES_MAX: usize = 64 * 1024;
+/// What a line with an unknown level gets.
+const LEVEL: &str = "info";
+
+/// The line with a known level, an instant that can be shown, and a text of a bounded length.
+pub(super) fn bounded(line: v1::LogLine) -> LogLine {
+    let at = Timestamp::from_millis(line.at_ms);
+    let level = LEVELS.into_iter().find(|level| *level == line.level).unwrap_or(LEVEL);
+    let mut text = line.text;
+    if text.len() > TEXT_BYTES_MAX {
+        let cut = text.len() - TEXT_BYTES_MAX;
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        text.push_str(&format!(" … ({cut} bytes more were dropped)"));
+        text.shrink_to_fit();
+    }
+    LogLine { at: if at.to_utc().is_some() { at } else { Timestamp::EPOCH }, level: level.to_owned(), text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(at_ms: i64, level: &str, text: String) -> LogLine {
+        bounded(v1::LogLine { at_ms, level: level.to_owned(), text })
+    }
+
+    #[test]
+    fn a_line_of_an_executor_is_kept_as_it_is() {
+        let kept = LogLine { at: Timestamp::from_secs(7), level: "stderr".to_owned(), text: "a".to_owned() };
+        assert_eq!(line(7_000, "stderr", "a".to_owned()), kept);
+    }
+
+    #[test]
+    fn level_text_and_instant_are_bounded() {
+        let cut = line(i64::MAX, &"L".repeat(14_000_000), "é".repeat(TEXT_BYTES_MAX));
+        assert_eq!((cut.at, cut.level.as_str()), (Timestamp::EPOCH, LEVEL));
+        assert!(cut.text.len() < TEXT_BYTES_MAX + 64 && cut.text.ends_with("65536 bytes more were dropped)"));
+        assert_eq!(line(0, "evil\n", String::new()).level, LEVEL);
+    }
+}
