@@ -130,10 +130,17 @@ async fn nobody_comes_with_the_incarnation_of_another_without_its_secret() {
     world.end().await;
 }
 
+/// The longest line that is kept as it is.
+const LINE_BYTES: usize = 64 * 1024;
+
 fn lines(trigger: &v1::Trigger, sequence: i64, text: &str) -> Up {
-    let line = v1::LogLine { at_ms: 1, level: "info".to_owned(), text: text.to_owned() };
+    let line = |text: &[u8]| {
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        v1::LogLine { at_ms: 1, level: "info".to_owned(), text }
+    };
+    let lines = text.as_bytes().chunks(LINE_BYTES).map(line).collect();
     let (run_id, attempt) = (trigger.run_id, trigger.attempt);
-    let chunk = v1::LogChunk { run_id, attempt, sequence, lines: vec![line], dropped: 0 };
+    let chunk = v1::LogChunk { run_id, attempt, sequence, lines, dropped: 0 };
     Up::Logs(v1::Logs { chunks: vec![chunk] })
 }
 
@@ -204,13 +211,14 @@ async fn lines_of_an_earlier_attempt_come_late_and_are_taken() {
 #[tokio::test]
 async fn a_run_that_logs_without_end_is_cut_off() {
     let (world, mut line, trigger) = with_a_run().await;
-    let text = "x".repeat(10 * 1024 * 1024);
+    let (text, count) = ("x".repeat(10 * 1024 * 1024), 10 * 1024 * 1024 / LINE_BYTES);
     for sequence in 0..13 {
         line.say(lines(&trigger, sequence, &text)).await;
         log_ack(&mut line).await;
     }
     let logged = logged(&world, &trigger).await;
-    assert_eq!(logged.len(), 10, "nine whole ones, and a word about the rest");
-    assert!(logged[9].contains("this log is full (100 MiB)"), "{}", &logged[9][..100.min(logged[9].len())]);
+    assert_eq!(logged.len(), 9 * count + 1, "nine whole chunks, and a word about the rest");
+    let last = &logged[9 * count];
+    assert!(last.contains("this log is full (100 MiB)"), "{}", &last[..100.min(last.len())]);
     world.end().await;
 }
