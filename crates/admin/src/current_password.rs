@@ -1,5 +1,5 @@
-//! Whether somebody who has signed in knows the password of their account. Wrong ones count against that sign-in alone: they
-//! stand neither in the way of others nor of signing in.
+//! Checks the current password of a signed-in account. Wrong passwords count against that session alone, so they block neither
+//! other sessions nor new sign-ins.
 
 use std::time::Duration;
 

@@ -40,7 +40,7 @@ impl Read {
     }
 }
 
-/// What is told of a job without an instant.
+/// The answer to `why` for a job without an instant.
 enum Answer {
     Told(Why),
     At(Timestamp, About),

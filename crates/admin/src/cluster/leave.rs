@@ -43,7 +43,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.hard.cancel();
 }
 
-/// Leaves what was not sent to the next lease as never sent: nobody has to be asked about it, and no attempt is lost with it.
+/// Hands unsent runs to the next lease as never sent, so that it needs no roll call for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
     let Some(in_hand) = in_hand(shared).await else { return };

@@ -112,8 +112,8 @@ impl Ready {
         self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
     }
 
-    /// Whether a scan made up for a fire that was missed. Several of those wait one behind the other as long as it takes, while
-    /// there is an executor.
+    /// Whether this is the first attempt of a missed fire that runs late. While an executor is online, such runs queue without a
+    /// time limit.
     pub(crate) fn is_made_up(&self) -> bool {
         matches!(self.run.trigger, Trigger::Misfire | Trigger::Backfill) && self.run.attempt == 1
     }

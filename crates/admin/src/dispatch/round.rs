@@ -46,7 +46,7 @@ impl DispatchLoop {
         self.seek_elsewhere(now);
     }
 
-    /// A run that has been queued for too long ends: nobody was there to take it, or nobody had room.
+    /// Ends a run whose queue time is over: no executor was online for it, or none had a free slot.
     pub(super) fn expire(&mut self, mut ready: Ready, now: Timestamp) {
         let (reason, detail) = self.unserved(&ready, now);
         ready.run.trace = Some(self.trace_of_none(&ready, now));
@@ -59,7 +59,7 @@ impl DispatchLoop {
         if !is_served || self.switched_off(&ready).is_some() {
             self.expire(ready, now);
         } else if ready.is_made_up() {
-            // Earlier ones that are made up for are at work: it has its queue time when its turn comes.
+            // Missed fires before it still run, so its queue time starts with its turn.
             let run = ready.run.id;
             let entry = self.gates.enter(Ready { queued_at: Some(now), ..ready });
             let entered = self.entered(run, entry, now);

@@ -42,7 +42,7 @@ struct Noted {
     detail: Box<Detail>,
 }
 
-/// The end of an attempt with its reason: in words where nobody else has said anything.
+/// Adds the reason to the end of an attempt, as parameters and as an English message.
 pub(crate) fn explained(finish: Finish, reason: Reason, detail: Detail) -> Finish {
     let message = Some(because(reason, &detail, Lang::En));
     Finish { message, detail: Some(Box::new(detail)), ..finish }

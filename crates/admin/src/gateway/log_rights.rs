@@ -1,8 +1,8 @@
 //! Whose log lines are taken: an executor writes into the runs that it has, or had until not long ago, and into each only
 //! so much.
 //!
-//! The run's row says who has it; a row names nobody in the first second or so, while its home knows. Logs may come by
-//! another node than the run's home, after its result, and after the run was tried again elsewhere.
+//! The run's row names its executor about a second after the start; until then only its home knows. Logs may arrive at
+//! another node than the home, after the result, and after a retry on another executor.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -86,7 +86,7 @@ pub(super) enum Taken {
     Nothing,
 }
 
-/// The answers of late, and how much each run has logged here.
+/// Recent answers, and how many bytes each run has logged on this node.
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
     good: HashMap<Hand, Timestamp>,
@@ -169,7 +169,7 @@ mod tests {
             (run(1, Succeeded, Some(MINE), just_now), None, 1, true),
             (run(1, Succeeded, Some(MINE), long_ago), None, 1, false),
             (run(1, Succeeded, Some(OTHERS), just_now), None, 1, false),
-            // The row names nobody: this node knows, or another one does.
+            // The row names no executor: this node knows it, or another node does.
             (run(1, Pending, None, None), Some((1, MINE)), 1, true),
             (run(1, Pending, None, None), Some((1, OTHERS)), 1, false),
             (run(1, Pending, None, None), None, 1, true),
