@@ -1,101 +1,17 @@
 //! Overlap, limits, priority and cancels, judged by what the handlers themselves wrote: when each began and ended.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+mod intervals;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 
+use self::intervals::{Interval, Intervals, most_at_once, most_on_one_executor};
 use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A file to which handlers write when they begin and when they end, however they end.
-struct Intervals {
-    folder: tempfile::TempDir,
-}
-
-/// One attempt of a run, from its begin to its end; without an end while it runs.
-#[derive(Clone, Debug)]
-struct Interval {
-    run: String,
-    attempt: i64,
-    /// The process of the agent.
-    executor: String,
-    begin_ms: i64,
-    end_ms: Option<i64>,
-}
-
-impl Intervals {
-    fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("make a folder") }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Parameters for the agent's `shell` handler: writes its begin into the file `name`, does `work`, writes its end.
-    fn params(&self, name: &str, work: &str) -> Value {
-        let file = self.path(name);
-        let write = |what: &str| {
-            format!("echo {what} $RONDEL_RUN_ID $RONDEL_ATTEMPT $(date +%s%3N) $PPID >> {}", file.display())
-        };
-        let script = format!("trap '{}' EXIT; trap 'exit 1' TERM; {}; {work}", write("end"), write("begin"));
-        json!({"argv": ["sh", "-c", script]})
-    }
-
-    /// What was written so far, in the order of the begins.
-    fn of(&self, name: &str) -> Vec<Interval> {
-        let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
-        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-        let mut intervals: Vec<Interval> = Vec::new();
-        for line in complete.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let Ok([what, run, attempt, at, executor]) = <[&str; 5]>::try_from(words) else { continue };
-            let (attempt, at_ms) = (attempt.parse().expect("an attempt"), at.parse().expect("an instant"));
-            match what {
-                "begin" => intervals.push(Interval {
-                    run: run.to_owned(),
-                    attempt,
-                    executor: executor.to_owned(),
-                    begin_ms: at_ms,
-                    end_ms: None,
-                }),
-                _ => {
-                    let begun = intervals.iter_mut().rev().find(|one| one.run == run && one.attempt == attempt);
-                    begun.expect("what ends has begun").end_ms = Some(at_ms);
-                }
-            }
-        }
-        intervals.sort_by_key(|one| one.begin_ms);
-        intervals
-    }
-}
-
-/// How many of these were open at the same time, at most. What has no end was open until the last begin.
-fn most_at_once<'a>(intervals: impl IntoIterator<Item = &'a Interval>) -> usize {
-    let mut steps: Vec<(i64, i32)> = Vec::new();
-    for one in intervals {
-        steps.push((one.begin_ms, 1));
-        steps.push((one.end_ms.unwrap_or(i64::MAX), -1));
-    }
-    // An end and a begin within the same millisecond do not overlap.
-    steps.sort_unstable();
-    let (mut open, mut most) = (0, 0);
-    for (_, step) in steps {
-        open += step;
-        most = most.max(open);
-    }
-    usize::try_from(most).expect("more ends than begins")
-}
-
-fn most_on_one_executor(intervals: &[Interval]) -> usize {
-    let executors: BTreeSet<&str> = intervals.iter().map(|one| one.executor.as_str()).collect();
-    let on = |executor: &str| most_at_once(intervals.iter().filter(|one| one.executor == executor));
-    executors.into_iter().map(on).max().unwrap_or(0)
-}
 
 #[expect(clippy::needless_pass_by_value, reason = "callers write them as literals")]
 fn job(name: &str, params: Value, more: Value) -> Value {

@@ -1,21 +1,22 @@
 //! One executor: its host with the disk, and the process that is started there again and again.
 
+mod handler;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel_core::{JobId, RunId, Timestamp};
+use rondel_core::RunId;
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message::Body as Down;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use crate::chance::{Chance, mix};
-use crate::desk::{Desk, Key, Link, Stop};
+use self::handler::{result, stopped};
+use crate::desk::{Desk, Held, Key, Link, Stop};
 use crate::node::{NodeHost, Stream};
 use crate::process::Process;
-use crate::profile::GRACE;
 use crate::truth::{Acked, Start};
 use crate::world::{World, lock};
 
@@ -380,96 +381,11 @@ impl Executor {
         }
     }
 
-    fn stop(self: &Arc<Self>, cause: Stop, which: impl Fn(&crate::desk::Held) -> bool) {
+    fn stop(self: &Arc<Self>, cause: Stop, which: impl Fn(&Held) -> bool) {
         let over = lock(&self.desk).stop(cause, which);
         for (key, trigger) in over {
             self.end(key, result(&trigger, stopped(cause), self.world().now()));
         }
-    }
-
-    /// The handler: what it does is drawn from the run, so that it does not depend on what else happens.
-    async fn handle(self: Arc<Self>, key: Key) {
-        self.heed_silence();
-        let Some(held) = lock(&self.desk).held.get(&key).cloned() else { return };
-        let trigger = held.trigger.clone();
-        if let Some(cause) = held.stop {
-            return self.end(key, result(&trigger, stopped(cause), self.world().now()));
-        }
-        let place = self.note_start(&held);
-        let mut chance = Chance::new(mix(key.0.unsigned_abs()) ^ u64::from(key.1.unsigned_abs()));
-        let (length, ending) = plan(&mut chance);
-        let deadline = (trigger.timeout_ms > 0).then(|| Duration::from_millis(trigger.timeout_ms.unsigned_abs()));
-        let is_late = deadline.is_some_and(|deadline| length > deadline);
-        let status = tokio::select! {
-            biased;
-            () = held.stopping.cancelled() => {
-                let cause = lock(&self.desk).held.get(&key).and_then(|held| held.stop).unwrap_or(Stop::Cancelled);
-                sleep(GRACE.mul_f64(chance.below(100) as f64 / 100.0)).await;
-                stopped(cause)
-            }
-            () = sleep(deadline.filter(|_| is_late).unwrap_or(length)) => {
-                if is_late { stopped(Stop::TimedOut) } else { ending }
-            }
-        };
-        self.note_end(place, status.0);
-        self.end(key, result(&trigger, status, self.world().now()));
-    }
-
-    /// The run is over here: its slot is free, and its result on its way, by the journal where there is one.
-    fn end(self: &Arc<Self>, key: Key, result: v1::Result) {
-        let mut desk = lock(&self.desk);
-        desk.finish(key, result.clone(), self.host.has_disk);
-        let begun = desk.startable();
-        drop(desk);
-        self.begin(begun);
-        if self.host.has_disk {
-            let executor = Arc::clone(self);
-            self.spawn(async move {
-                let length = executor.world().chance().millis(0, 3);
-                sleep(length).await;
-                lock(&executor.host.disk).results.insert(key, result);
-                lock(&executor.desk).deliver(key);
-            });
-        }
-    }
-
-    fn note_start(&self, held: &crate::desk::Held) -> usize {
-        let (trigger, origin) = (&held.trigger, held.origin);
-        let world = self.world();
-        world.say("begins", trigger.run_id, || {
-            format!(
-                "attempt {} of {} on {} (node {} epoch {})",
-                trigger.attempt, trigger.job, self.host.name, origin.0, origin.1
-            )
-        });
-        let mut truth = world.truth();
-        truth.starts.push(Start {
-            run: RunId::new(trigger.run_id),
-            attempt: trigger.attempt,
-            job: JobId::new(trigger.job_id),
-            fire_at: Timestamp::from_millis(trigger.fire_at_ms),
-            due_at: Timestamp::from_millis(trigger.due_at_ms),
-            executor: self.host.index,
-            incarnation: self.incarnation,
-            origin,
-            fenced: held.fenced,
-            fence: (trigger.fence_term, trigger.fence_n),
-            at_most_once: trigger.at_most_once,
-            at: world.latest_now(),
-            began_ms: world.elapsed_ms(),
-            ended_ms: None,
-            ended: None,
-        });
-        truth.starts.len() - 1
-    }
-
-    fn note_end(&self, place: usize, status: v1::result::Status) {
-        let mut truth = self.world().truth();
-        let start = &mut truth.starts[place];
-        (start.ended_ms, start.ended) = (Some(self.world().elapsed_ms()), Some(status));
-        let (run, attempt) = (start.run, start.attempt);
-        drop(truth);
-        self.world().say("ends", run.get(), || format!("attempt {attempt} {status:?}"));
     }
 
     async fn sweep(self: Arc<Self>) {
@@ -485,42 +401,5 @@ impl Executor {
             drop(desk);
             self.heed_silence();
         }
-    }
-}
-
-/// How long a handler takes, and how it ends.
-fn plan(chance: &mut Chance) -> (Duration, (v1::result::Status, bool)) {
-    let length = match chance.below(10) {
-        0..=5 => chance.millis(1, 80),
-        6..=7 => chance.millis(80, 900),
-        8 => chance.millis(900, 2_500),
-        _ => chance.millis(2_500, 5_000),
-    };
-    let ending = match chance.below(10) {
-        0 => (v1::result::Status::Failed, true),
-        1 => (v1::result::Status::Failed, false),
-        _ => (v1::result::Status::Succeeded, false),
-    };
-    (length, ending)
-}
-
-const fn stopped(cause: Stop) -> (v1::result::Status, bool) {
-    match cause {
-        Stop::Cancelled => (v1::result::Status::Cancelled, false),
-        Stop::TimedOut => (v1::result::Status::TimedOut, true),
-        Stop::Silence => (v1::result::Status::Failed, true),
-    }
-}
-
-fn result(trigger: &v1::Trigger, (status, retryable): (v1::result::Status, bool), now: Timestamp) -> v1::Result {
-    v1::Result {
-        run_id: trigger.run_id,
-        attempt: trigger.attempt,
-        status: status.into(),
-        retryable,
-        started_at_ms: now.as_millis(),
-        finished_at_ms: now.as_millis(),
-        job_id: trigger.job_id,
-        ..v1::Result::default()
     }
 }

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::{WORKSPACE, files, read, root};
 
+/// A file has one idea; one that is longer than this has a second one, which gets a file of its own.
+const LINE_COUNT_MAX: usize = 500;
+
 /// The databases, by the names of their folders under `migrations/`.
 const DATABASES: [&str; 3] = ["mysql", "postgres", "sqlite"];
 
@@ -50,6 +53,19 @@ fn every_crate_takes_part_in_what_the_workspace_sets() {
             assert!(inherits("package", Some(key)), "{path}: {key}.workspace = true");
         }
     }
+}
+
+#[test]
+fn no_source_is_longer_than_its_bound() {
+    let is_written = |path: &&PathBuf| {
+        path.extension().is_some_and(|ending| ending == "rs")
+            && !path.components().any(|part| part.as_os_str() == "generated")
+    };
+    let lengths =
+        files().iter().filter(is_written).map(|path| (read(path).lines().count(), path.clone())).collect::<Vec<_>>();
+    assert!(lengths.len() > 100, "the sources are found");
+    let long: Vec<_> = lengths.into_iter().filter(|(line_count, _)| *line_count > LINE_COUNT_MAX).collect();
+    assert!(long.is_empty(), "split these by noun, at most {LINE_COUNT_MAX} lines each: {long:#?}");
 }
 
 #[test]

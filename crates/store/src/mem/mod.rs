@@ -13,6 +13,7 @@ mod declarations;
 mod ledger;
 mod ledger_finish;
 mod ledger_follow;
+mod ledger_owner;
 mod logs;
 mod outbox;
 mod request_keys;
