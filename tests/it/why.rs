@@ -11,7 +11,7 @@ use crate::verdicts::{trigger, verdict};
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Whether a text has these parts, one after the other: instants and lengths of time between them differ.
-fn has_parts(text: &str, pattern: &str) -> bool {
+pub(crate) fn has_parts(text: &str, pattern: &str) -> bool {
     let mut rest = text;
     pattern.split('*').all(|part| {
         let Some(at) = rest.find(part) else { return false };
@@ -55,7 +55,7 @@ fn with(mut job: Value, more: &Value) -> Value {
 }
 
 /// A cron of one instant of each day, some seconds from now.
-fn cron_in(seconds: i64) -> String {
+pub(crate) fn cron_in(seconds: i64) -> String {
     let second = wall_clock_ms() / 1_000 + seconds;
     format!("{} {} {} * * ?", second % 60, second / 60 % 60, second / 3_600 % 24)
 }
@@ -177,7 +177,7 @@ async fn ended_stories(stage: &Stage<'_>) {
         .says(
             "again",
             "Last fire * UTC: It ran at * UTC on tardy-*, failed on attempt 2: exit code 3.",
-            "最近一次触发 * UTC：已于 * UTC 执行（执行器 tardy-*），失败（第 2 次尝试）：exit code 3。",
+            "最近一次触发 * UTC：已于 * UTC 执行（执行器 tardy-*），失败（第 2 次尝试）：退出码 3。",
         )
         .await;
     let data = tempfile::tempdir().expect("make a folder");
@@ -244,7 +244,7 @@ async fn what_policies_and_handlers_skip_is_told(db: ScratchDb) {
     };
     let run = verdict(api, &trigger(api, "skips").await).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("handler")), "{run:#}");
-    let zh = "，处理器跳过了它：exit code 77: nothing to do。";
+    let zh = "，处理器跳过了它：退出码 77：“nothing to do”。";
     stage.says("skips", ", and the handler skipped it: exit code 77: nothing to do.", zh).await;
 
     stage.job(with(shell("discards", "files", "sleep 60"), &json!({"overlap": {"policy": "discard"}}))).await;

@@ -8,7 +8,7 @@ use crate::id::{AppId, NamespaceId};
 use crate::run::words;
 
 words! {
-    /// What somebody may do at a place.
+    /// What a caller may do at a place.
     Role {
         /// To look.
         Viewer = "viewer",
@@ -16,7 +16,7 @@ words! {
         Operator = "operator",
         /// To define, change and delete too.
         Editor = "editor",
-        /// Everything at the place; everywhere, also what belongs to no place: people, namespaces, the cluster.
+        /// Everything at the place; everywhere, also what belongs to no place: users, namespaces, the cluster.
         Admin = "admin",
         /// To open an executor's session of the app, and nothing else.
         Executor = "executor",

@@ -48,7 +48,7 @@ pub struct CalendarSpec {
     /// Unique in its namespace.
     #[schemars(regex(pattern = crate::schema::NAME_PATTERN))]
     pub name: String,
-    /// For people.
+    /// Free text.
     #[serde(default)]
     pub description: String,
     /// What is in it.

@@ -106,7 +106,7 @@ pub enum After {
     Verdict {
         /// A terminal status.
         status: RunStatus,
-        /// Why, where the status does not say it.
+        /// The reason, where the status does not imply it.
         reason: Option<Reason>,
     },
 }

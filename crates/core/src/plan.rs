@@ -87,8 +87,8 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
         return plan_delay(job, id, next_fire_at, window.now + delay, window);
     }
     let missed_before = window.now - job.misfire.tolerance - job.timetable.jitter_max();
-    let missed = pass_over(&job.timetable, anchor, next_fire_at, missed_before, made_up(job));
-    let late = missed.made_up.into_iter();
+    let missed = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up(job));
+    let late = missed.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
         late.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
     if missed.more.is_some() {
@@ -124,7 +124,7 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window:
 /// What a plan does about the fires that are later than the tolerance.
 struct PassedOver {
     /// They run late.
-    made_up: Vec<Fire>,
+    catch_up: Vec<Fire>,
     /// They do not run.
     span: Option<MissedSpan>,
     /// Nothing up to here is left.
@@ -133,7 +133,7 @@ struct PassedOver {
     more: Option<Timestamp>,
 }
 
-fn pass_over(
+fn skip_missed(
     table: &Timetable,
     anchor: Timestamp,
     from: Timestamp,
@@ -142,7 +142,7 @@ fn pass_over(
 ) -> PassedOver {
     let through = just_before(from);
     let first = table.next_until(anchor, through, just_before(before));
-    let Some(first) = first else { return PassedOver { made_up: Vec::new(), span: None, through, more: None } };
+    let Some(first) = first else { return PassedOver { catch_up: Vec::new(), span: None, through, more: None } };
     if let Some(schedule) = table.plain()
         && let Some(last) = schedule.prev_before(anchor, before)
     {
@@ -162,7 +162,7 @@ pub fn all_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Times
     let mut begin = Some(from);
     while let Some(from) = begin {
         let before = Timestamp::from_millis(through.as_millis() + 1);
-        let part = pass_over(&job.timetable, anchor, from, before, (0, MisfireKeep::Newest));
+        let part = skip_missed(&job.timetable, anchor, from, before, (0, MisfireKeep::Newest));
         whole = match (whole, part.span) {
             (Some(whole), Some(part)) => Some(MissedSpan { last: part.last, count: whole.count + part.count, ..whole }),
             (whole, part) => whole.or(part),
@@ -173,7 +173,7 @@ pub fn all_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Times
 }
 
 /// How many missed fires run, and which of them.
-fn made_up(job: &Job) -> (usize, MisfireKeep) {
+fn catch_up(job: &Job) -> (usize, MisfireKeep) {
     match job.misfire.policy {
         MisfirePolicy::Skip => (0, MisfireKeep::Newest),
         MisfirePolicy::Once => (1, MisfireKeep::Newest),
@@ -209,7 +209,7 @@ fn pass_over_plain(
         let (first, last) = if keep == MisfireKeep::Newest { (first, edge) } else { (edge, last) };
         MissedSpan { first, last, count: i64::try_from(passed).unwrap_or(i64::MAX), trigger: schedule.trigger() }
     });
-    PassedOver { made_up: kept.into_iter().map(fire).collect(), span, through: last, more: None }
+    PassedOver { catch_up: kept.into_iter().map(fire).collect(), span, through: last, more: None }
 }
 
 fn pass_over_walking(
@@ -224,7 +224,7 @@ fn pass_over_walking(
     let mut missed: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
     let more = walk.next().map(|fire| fire.at);
     let through = missed.last().map_or(first.at, |fire| fire.at);
-    let made_up = match keep {
+    let catch_up = match keep {
         // While more are to come, none of these is among the newest.
         MisfireKeep::Newest if more.is_some() => Vec::new(),
         MisfireKeep::Newest => missed.split_off(missed.len().saturating_sub(count)),
@@ -233,7 +233,7 @@ fn pass_over_walking(
             std::mem::replace(&mut missed, passed)
         }
     };
-    PassedOver { made_up, span: span(&missed), through, more }
+    PassedOver { catch_up, span: span(&missed), through, more }
 }
 
 fn span(missed: &[Fire]) -> Option<MissedSpan> {

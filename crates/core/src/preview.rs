@@ -1,4 +1,4 @@
-//! What a schedule will do, before it is saved: its next fires, and what people ought to know about it.
+//! What a schedule will do, before it is saved: its next fires, and warnings about it.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub struct Preview {
     pub zone: Tz,
     /// The next fires; none for a delay or a child, whose instants follow from runs.
     pub fires: Vec<PreviewFire>,
-    /// What people ought to know.
+    /// Warnings.
     pub warnings: Vec<Warning>,
 }
 
@@ -104,7 +104,7 @@ impl Warning {
     }
 }
 
-/// The next fires, and what people ought to know.
+/// The next fires, and warnings.
 ///
 /// ```
 /// use rondel_core::preview::{Ask, PER_DAY_MAX, preview};

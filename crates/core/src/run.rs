@@ -72,9 +72,9 @@ words! {
         Failed = "failed",
         /// The handler was stopped at its deadline.
         TimedOut = "timed_out",
-        /// Somebody cancelled it.
+        /// A user, a program or the server cancelled it.
         Cancelled = "cancelled",
-        /// It was sent to an executor that was lost, and the job is at-most-once: nobody can tell.
+        /// It was sent to an executor that was lost, and the job is at-most-once: it may or may not have run.
         Unknown = "unknown",
         /// It never began; the reason says why.
         Skipped = "skipped",
@@ -98,13 +98,13 @@ words! {
         Interval = "interval",
         /// A single instant.
         Once = "once",
-        /// A person, by console or command line.
+        /// A user, in the console or on the command line.
         Manual = "manual",
         /// A program, by the API.
         Api = "api",
         /// A parent job's run.
         Parent = "parent",
-        /// A person asked for fires of the past.
+        /// A request for fires of the past.
         Backfill = "backfill",
         /// A missed fire that the misfire policy runs late.
         Misfire = "misfire",
@@ -264,6 +264,13 @@ impl Run {
     #[must_use]
     pub fn cancel_asked(&self) -> Option<Reason> {
         self.cancel_by.as_ref().map(|_| self.cancel_reason.unwrap_or(Reason::Requested))
+    }
+
+    /// The executor that has or had the present attempt. A run that waits for its next attempt still names that of the
+    /// previous one, for the router to avoid.
+    #[must_use]
+    pub fn present_executor(&self) -> Option<&str> {
+        self.executor.as_deref().filter(|_| self.executor_id.is_some())
     }
 
     /// Whether its own work is done and it is over only with the runs that follow from it: nobody has it in hand.

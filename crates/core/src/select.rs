@@ -32,6 +32,16 @@ enum Test {
 }
 
 impl Select {
+    /// The conditions as a definition writes them.
+    ///
+    /// # Errors
+    /// What is no condition or no name, with its place in the definition.
+    pub fn new(spec: &SelectSpec) -> Result<Self, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let select = Self::compile(spec, &mut errors);
+        if errors.is_empty() { Ok(select) } else { Err(errors) }
+    }
+
     pub(crate) fn compile(spec: &SelectSpec, errors: &mut Vec<FieldError>) -> Self {
         for (pointer, count) in [("/select/labels", spec.labels.len()), ("/select/executors", spec.executors.len())] {
             if count > CONDITION_COUNT_MAX {

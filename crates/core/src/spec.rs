@@ -50,7 +50,7 @@ pub struct JobSpec {
     /// The handler in that app.
     #[schemars(regex(pattern = HANDLER_PATTERN))]
     pub handler: String,
-    /// For people.
+    /// Free text.
     #[serde(default)]
     pub description: String,
     /// What the handler gets, any JSON value.

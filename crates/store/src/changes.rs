@@ -29,7 +29,7 @@ pub struct RunStand {
     pub attempt: i32,
     /// When it may start.
     pub due_at: Timestamp,
-    /// Who has or had it.
+    /// The executor that has or had its present attempt.
     pub executor: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl From<&Run> for RunStand {
             reason: run.reason,
             attempt: run.attempt,
             due_at: run.due_at,
-            executor: run.executor.clone(),
+            executor: run.present_executor().map(str::to_owned),
         }
     }
 }

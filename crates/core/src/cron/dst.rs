@@ -21,8 +21,8 @@ use crate::time::Timestamp;
 /// let half_past_two = CronExpr::parse("0 30 2 * * ?")?;
 /// let (zone, after) = (parse_zone("America/New_York")?, "2026-03-07T12:00:00Z".parse()?);
 /// // On 8 March the clock goes from 02:00 to 03:00.
-/// let made_up = half_past_two.next_after(zone, DstRule::default(), after);
-/// assert_eq!(made_up, Some("2026-03-08T07:00:00Z".parse()?));
+/// let catch_up = half_past_two.next_after(zone, DstRule::default(), after);
+/// assert_eq!(catch_up, Some("2026-03-08T07:00:00Z".parse()?));
 /// let skipped = half_past_two.next_after(zone, DstRule { gap: Gap::Skip, ..DstRule::default() }, after);
 /// assert_eq!(skipped, Some("2026-03-09T06:30:00Z".parse()?));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

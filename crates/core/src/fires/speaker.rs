@@ -6,6 +6,7 @@ use super::why::About;
 use super::{Facts, Verdict};
 use crate::cron::Tz;
 use crate::job::Job;
+use crate::reason::message::{beyond_timeout, failed_child, in_words};
 use crate::reason::words::{because, because_again, short, wait_zh, waits_for};
 use crate::reason::{Detail, Reason, WaitFor};
 use crate::route::trace::{Trace, Waited};
@@ -152,10 +153,7 @@ impl<'a> Speaker<'a> {
 
     fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Said {
         let (on, started) = (executor(row), self.started(row));
-        let message = row.and_then(|row| row.message.clone()).filter(|message| !message.is_empty());
-        let cause = clause(row, reason).or_else(|| message.map(|text| (text.clone(), text)));
-        let cause = cause.filter(|_| status != RunStatus::Succeeded);
-        let tail = cause.map_or_else(nothing, |(en, zh)| said(format!(": {en}"), format!("：{zh}")));
+        let tail = tail(row, (status, reason));
         let (en, zh) = match status {
             RunStatus::Failed => ("failed", "失败"),
             RunStatus::TimedOut => ("timed out", "超时"),
@@ -288,8 +286,8 @@ impl<'a> Speaker<'a> {
                 "任务没有调度，只在被触发时执行",
             )),
             Some(Kind::After(after)) => {
-                let parents = after.parents.join(", ");
-                Some(said(format!("the job follows {parents}"), format!("任务跟在 {parents} 之后执行")))
+                let (en, zh) = (after.parents.join(", "), after.parents.join("、"));
+                Some(said(format!("the job follows {en}"), format!("任务跟在 {zh} 之后执行")))
             }
             Some(Kind::Delay(_)) => Some(said(
                 "the job runs a fixed time after the end of its previous run",
@@ -298,6 +296,22 @@ impl<'a> Speaker<'a> {
             Some(Kind::Cron { .. } | Kind::Every(_) | Kind::At(_)) => None,
         }
     }
+}
+
+/// What follows the outcome: the clause of the reason, else what the executor wrote.
+fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Said {
+    let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
+    if status == RunStatus::Succeeded {
+        return nothing();
+    }
+    if let Some(beyond) = message.filter(|_| status == RunStatus::TimedOut && reason.is_none()).and_then(beyond_timeout)
+    {
+        return beyond;
+    }
+    let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
+    let chinese = |text| child.unwrap_or_else(|| in_words(text, Lang::Zh));
+    let cause = clause(row, reason).or_else(|| message.map(|text| said(text, chinese(text))));
+    cause.map_or_else(nothing, |(en, zh)| said(format!(": {en}"), format!("：{zh}")))
 }
 
 /// The clause of the run's reason in both languages.
@@ -309,7 +323,7 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Said> {
     // A handler says itself why it skips; what the server says in the message it has said by now.
     let own = row.and_then(|row| row.message.as_deref()).filter(|_| reason == Reason::Handler);
     match own.filter(|message| !message.is_empty()) {
-        Some(message) => Some(said(format!("{en}: {message}"), format!("{zh}：{message}"))),
+        Some(message) => Some(said(format!("{en}: {message}"), format!("{zh}：{}", in_words(message, Lang::Zh)))),
         None => Some((en, zh)),
     }
 }

@@ -228,6 +228,40 @@ fn check_why(facts: &Facts<'_>, at: Timestamp, en: &str, zh: &str) {
     assert_eq!((why.sentence(Lang::En), why.sentence(Lang::Zh)), (en, zh));
 }
 
+/// What executors and the server write in English is said in the language of the answer, and no outcome twice.
+#[test]
+fn the_answer_says_the_message_in_its_language_and_the_outcome_once() {
+    let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "UTC"});
+    let held = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": schedule})) }];
+    let night = |day| at(&format!("06-{day:02}T02:30:00"));
+    let ended =
+        |day: i64, status, message: &str| Run { message: Some(message.to_owned()), status, ..done(day, night(day)) };
+    let rows = [
+        ended(2, RunStatus::TimedOut, "timed out after 2s"),
+        Run { attempt: 2, ..ended(3, RunStatus::TimedOut, "timed out after 1m; executor w-1 did not stop it") },
+        ended(4, RunStatus::Failed, "exit code 3: disk full"),
+        Run { open_children: Some(0), ..ended(5, RunStatus::Failed, "report.send timed out") },
+        ended(6, RunStatus::TimedOut, "2 of 4 shards timed out"),
+    ];
+    let facts = Facts { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
+    for (day, en, zh) in [
+        (2, "timed out after 2s.", "，超时：时限为 2 秒。"),
+        (
+            3,
+            "timed out on attempt 2 after 1m; executor w-1 did not stop it.",
+            "，超时（第 2 次尝试）：时限为 1 分钟；执行器 w-1 没有停止它。",
+        ),
+        (4, "failed: exit code 3: disk full.", "，失败：退出码 3：“disk full”。"),
+        (5, "failed: report.send timed out.", "，失败：下游任务 report.send 超时。"),
+        (6, "timed out: 2 of 4 shards timed out.", "，超时：4 个分片中有 2 个超时。"),
+    ] {
+        let start = format!("2026-06-{day:02} 02:30:00.004 UTC");
+        let en = format!("It ran at {start} on w-1, {en}");
+        let zh = format!("已于 {start} 执行（执行器 w-1）{zh}");
+        check_why(&facts, night(day), &en, &zh);
+    }
+}
+
 #[test]
 fn the_answer_is_a_sentence() {
     let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"});
@@ -251,7 +285,7 @@ fn the_answer_is_a_sentence() {
         &facts,
         night(3),
         "It ran at 2026-06-03 02:30:00.004 Europe/Berlin on w-1, failed: exit 3.",
-        "已于 2026-06-03 02:30:00.004 Europe/Berlin 执行（执行器 w-1），失败：exit 3。",
+        "已于 2026-06-03 02:30:00.004 Europe/Berlin 执行（执行器 w-1），失败：“exit 3”。",
     );
     check_why(
         &facts,

@@ -3,6 +3,7 @@
 //! [`Reason`] is the code, as it stands in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document
 //! beside the code. [`words`] makes English and Chinese of both; no other place does.
 
+pub mod message;
 pub mod words;
 
 #[cfg(test)]
@@ -25,7 +26,7 @@ pub const OBSTACLE_COUNT_MAX: usize = 8;
 const TEXT_LEN_MAX: usize = 100;
 
 words! {
-    /// Why a run stands where it stands, where the status alone does not say it.
+    /// Why a run stands where it stands, where the status alone does not imply it.
     Reason {
         /// The fire was missed (no server was at work) and the job's misfire policy skips it.
         Misfire = "misfire",

@@ -430,7 +430,7 @@ pub fn short(length: Duration, lang: Lang) -> String {
 }
 
 /// The outcome of a run, to begin a sentence with.
-const fn outcome(status: RunStatus, lang: Lang) -> &'static str {
+pub(super) const fn outcome(status: RunStatus, lang: Lang) -> &'static str {
     match (status, lang) {
         (RunStatus::Succeeded, Lang::En) => "Succeeded",
         (RunStatus::Succeeded, Lang::Zh) => "成功",

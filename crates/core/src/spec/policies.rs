@@ -72,11 +72,11 @@ impl Default for MisfireSpec {
 words! {
     /// What to do about missed fires.
     MisfirePolicy {
-        /// Pass them over, with a verdict.
+        /// Skip them, with a verdict.
         Skip = "skip",
-        /// Run the newest of them, pass over the others.
+        /// Run the newest of them, skip the others.
         Once = "once",
-        /// Run up to `max` of them in order, pass over the others.
+        /// Run up to `max` of them in order, skip the others.
         All = "all",
     }
 }

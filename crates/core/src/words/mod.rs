@@ -14,6 +14,8 @@ mod zh;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cron::{CronExpr, Dialect};
@@ -31,6 +33,19 @@ words! {
         /// Chinese.
         Zh = "zh",
     }
+}
+
+/// A number with its noun, which is in the plural unless the number is 1.
+///
+/// ```
+/// use rondel_core::words::counted;
+///
+/// assert_eq!([counted(0, "job"), counted(1, "job"), counted(2, "job")], ["0 jobs", "1 job", "2 jobs"]);
+/// ```
+#[must_use]
+pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 /// When an expression fires, without its zone.

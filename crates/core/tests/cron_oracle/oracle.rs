@@ -70,11 +70,11 @@ impl<'a> Oracle<'a> {
     }
 
     pub(crate) fn fires_at(&self, at: i64) -> bool {
-        let made_up = self.gap == Gap::NextValid
+        let catch_up = self.gap == Gap::NextValid
             && self.changes.iter().any(|change| {
                 change.at == at && (at + change.before..at + change.after).any(|local| self.spec.has(utc(local)))
             });
-        made_up || (self.spec.has(utc(at + offset(self.zone, at))) && self.shown_rightly(at))
+        catch_up || (self.spec.has(utc(at + offset(self.zone, at))) && self.shown_rightly(at))
     }
 
     pub(crate) fn shown_rightly(&self, at: i64) -> bool {

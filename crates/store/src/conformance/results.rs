@@ -145,6 +145,9 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     };
     assert_eq!(finish_one(store, failed.clone()).await, Finished::Stored(again, Some(Box::new(waiting.clone()))));
     assert_eq!(read(store, run.id).await, waiting);
+    let stands = store.runs_now(&[run.id]).await.unwrap();
+    let shown: Vec<Option<&str>> = stands.iter().map(|stand| stand.executor.as_deref()).collect();
+    assert_eq!((shown, waiting.present_executor()), (vec![None], None), "no executor has the next attempt yet");
     let first = Attempt {
         attempt: 1,
         status: RunStatus::Failed,

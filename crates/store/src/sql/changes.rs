@@ -13,7 +13,7 @@ macro_rules! select_stand {
     ($rest:literal) => {
         concat!(
             "SELECT id, namespace_id, app_id, job_id, fire_at_ms, shard_index, status, reason, attempt, due_at_ms, \
-             executor FROM run ",
+             CASE WHEN executor_id IS NULL THEN NULL ELSE executor END AS executor FROM run ",
             $rest
         )
     };

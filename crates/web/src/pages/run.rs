@@ -9,6 +9,7 @@ use rondel_admin::Progress;
 use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
 use rondel_core::route::trace::Trace;
 use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::words::counted;
 use rondel_core::{Run, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::CancelAsked;
 use serde_json::Value;
@@ -125,7 +126,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: RunPath) -> Result<Response
     let (now, t) = (page.engine().now(), page.t);
     let shown_attempt = page.query().attempt.unwrap_or(run.attempt);
     if shown_attempt > run.attempt {
-        let message = format!("the run has {} attempt(s)", run.attempt);
+        let message = format!("the run has {}", counted(run.attempt, "attempt"));
         let complaint = Complaint::query("attempt", "invalid_value", message);
         return Err(Problem::of_complaints(Code::InvalidQuery, vec![complaint]));
     }
@@ -197,7 +198,7 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
         status: run.status,
         reason: run.reason,
         detail: run.detail.clone(),
-        executor: run.executor.clone().filter(|_| run.executor_id.is_some()),
+        executor: run.present_executor().map(str::to_owned),
         executor_id: run.executor_id,
         started_at: run.started_at,
         finished_at: run.finished_at,
@@ -207,7 +208,7 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
         number: attempt.attempt,
         status: Status::new(attempt.status, t),
         reason: attempt_reason(&attempt, run, t),
-        message: own_message(attempt.message.as_deref(), attempt.reason, attempt.detail.as_deref()),
+        message: own_message(attempt.message.as_deref(), attempt.reason, attempt.detail.as_deref(), t.lang()),
         executor: attempt.executor,
         started_at: attempt.started_at.map(|at| Moment::new(at, now, t)),
         length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length(end.since(start), t)),

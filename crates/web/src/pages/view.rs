@@ -1,5 +1,6 @@
 //! Runs as pages show them.
 
+use rondel_core::reason::message::in_chinese;
 use rondel_core::reason::words::{Subject, because, sentence};
 use rondel_core::reason::{Detail, Reason};
 use rondel_core::words::Lang;
@@ -44,7 +45,7 @@ pub(crate) struct RunRow {
 
 impl RunRow {
     pub(crate) fn new(run: Run, job: String, now: Timestamp, t: &Texts) -> Self {
-        let message = own_message(run.message.as_deref(), run.reason, run.detail.as_deref());
+        let message = own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), t.lang());
         Self {
             id: run.id,
             job,
@@ -56,18 +57,26 @@ impl RunRow {
             reason: sentence(Subject::of(&run), t.lang()),
             attempt: run.attempt,
             shard: run.shard_total.filter(|total| *total > 1 && run.shard_index >= 0).map(|n| (run.shard_index + 1, n)),
-            executor: run.executor,
+            executor: run.present_executor().map(str::to_owned),
             message,
         }
     }
 }
 
 /// What the handler or a user said. What the server put into words itself is said by the reason, in the reader's language.
-pub(crate) fn own_message(message: Option<&str>, reason: Option<Reason>, detail: Option<&Detail>) -> Option<String> {
+/// What an executor put into words by itself is translated.
+pub(crate) fn own_message(
+    message: Option<&str>,
+    reason: Option<Reason>,
+    detail: Option<&Detail>,
+    lang: Lang,
+) -> Option<String> {
     let none = Detail::default();
     let is_server =
         |message: &&str| reason.is_some_and(|reason| *message == because(reason, detail.unwrap_or(&none), Lang::En));
-    message.filter(|message| !is_server(message)).map(str::to_owned)
+    let message = message.filter(|message| !is_server(message))?;
+    let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
+    Some(translated.unwrap_or_else(|| message.to_owned()))
 }
 
 /// How long a run took, or takes by now.

@@ -1,0 +1,204 @@
+//! Messages of runs in Chinese: executors and servers write them into the ledger in English, whoever reads them.
+//!
+//! Only what Rondel writes itself is translated. What a handler or a program wrote stays as it is, in quotation marks.
+
+use std::time::Duration;
+
+use super::words::{outcome, short};
+use crate::run::RunStatus;
+use crate::time::parse_duration;
+use crate::words::Lang;
+
+/// The message in a language, as a clause of a sentence.
+///
+/// ```
+/// use rondel_core::reason::message::in_words;
+/// use rondel_core::words::Lang;
+///
+/// assert_eq!(in_words("timed out after 2s", Lang::En), "timed out after 2s");
+/// assert_eq!(in_words("timed out after 2s", Lang::Zh), "2 秒后超时");
+/// assert_eq!(in_words("exit code 3: disk full", Lang::Zh), "退出码 3：“disk full”");
+/// assert_eq!(in_words("no such customer", Lang::Zh), "“no such customer”");
+/// ```
+#[must_use]
+pub fn in_words(message: &str, lang: Lang) -> String {
+    match lang {
+        Lang::En => message.to_owned(),
+        Lang::Zh => in_chinese(message).unwrap_or_else(|| quoted(message)),
+    }
+}
+
+/// The message in Chinese where Rondel wrote it, or its beginning.
+#[must_use]
+pub fn in_chinese(message: &str) -> Option<String> {
+    let mut rest = message;
+    let mut clauses = Vec::new();
+    while let Some((before, clause)) = rest.rsplit_once("; ").and_then(|(before, last)| Some((before, clause(last)?))) {
+        rest = before;
+        clauses.push(clause);
+    }
+    let mut text = fixed(rest).or_else(|| stopped(rest)).or_else(|| shards(rest)).or_else(|| program(rest))?;
+    for clause in clauses.iter().rev() {
+        text.push('；');
+        text.push_str(clause);
+    }
+    Some(text)
+}
+
+/// What a message adds to "timed out", in English and Chinese: ` after 2s`, `：时限为 2 秒`. A sentence that names the
+/// outcome would name it twice otherwise.
+#[must_use]
+pub fn beyond_timeout(message: &str) -> Option<(String, String)> {
+    let en = message.strip_prefix("timed out")?;
+    let limit = length(en.strip_prefix(" after ")?.split("; ").next()?)?;
+    let clauses = in_chinese(message)?.strip_prefix(&format!("{limit}后超时"))?.to_owned();
+    Some((en.to_owned(), format!("：时限为 {limit}{clauses}")))
+}
+
+/// How a run failed that waited for the runs of other jobs: by one of them, which is named.
+#[must_use]
+pub fn failed_child(message: &str) -> Option<String> {
+    let ends = [
+        (" failed", RunStatus::Failed),
+        (" timed out", RunStatus::TimedOut),
+        (" was cancelled", RunStatus::Cancelled),
+        (" has an unknown outcome", RunStatus::Unknown),
+        (" was skipped", RunStatus::Skipped),
+    ];
+    let (job, status) = ends.iter().find_map(|(end, status)| Some((message.strip_suffix(end)?, *status)))?;
+    let job = if job == "a child" { "下游任务".to_owned() } else { format!("下游任务 {job} ") };
+    Some(format!("{job}{}", outcome(status, Lang::Zh)))
+}
+
+fn fixed(message: &str) -> Option<String> {
+    let text = match message {
+        "cancelled" => "已取消",
+        "stopped" => "已停止",
+        "stopped: the executor goes away" => "已停止：执行器正在退出",
+        "ended without an exit code" => "程序结束，没有退出码",
+        "panicked" => "处理器 panic",
+        "the handler was dropped" => "处理器被丢弃",
+        "the runtime went away" => "执行器的运行时已退出",
+        "the pool of blocking handlers is closed" => "执行器的阻塞线程池已关闭",
+        "the executor sent a result that this server does not know" => "执行器发来了本服务器不认识的结果",
+        "the result of this run cannot be written to the database" => "这次运行的结果无法写入数据库",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn stopped(message: &str) -> Option<String> {
+    if let Some(text) = message.strip_prefix("timed out after ").and_then(length) {
+        return Some(format!("{text}后超时"));
+    }
+    if let Some(text) = message.strip_prefix("stopped: no server answered for ").and_then(length) {
+        return Some(format!("已停止：{text}内没有服务器应答"));
+    }
+    if let Some(text) = message.strip_prefix("no answer within ").and_then(length) {
+        return Some(format!("{text}内没有应答"));
+    }
+    let by = message.strip_prefix("cancelled by ")?;
+    Some(match by.split_once(": ") {
+        Some((by, reason)) => format!("被 {by} 取消：{}", quoted(reason)),
+        None => format!("被 {by} 取消"),
+    })
+}
+
+/// `2 of 4 shards failed`.
+fn shards(message: &str) -> Option<String> {
+    let (count, rest) = message.split_once(" of ")?;
+    let (total, end) = rest.split_once(" shards ")?;
+    let (count, total) = (number(count)?, number(total)?);
+    let end = match end.split_once(" by ").map_or(end, |(end, _)| end) {
+        "failed" => "失败",
+        "timed out" => "超时",
+        "were cancelled" => "被取消",
+        "have an unknown outcome" => "结果未知",
+        "were skipped" => "被跳过",
+        _ => return None,
+    };
+    Some(format!("{total} 个分片中有 {count} 个{end}"))
+}
+
+/// How a program or a request of the agent ended, with the last line that it wrote.
+fn program(message: &str) -> Option<String> {
+    let (how, said) = message.split_once(": ").map_or((message, None), |(how, said)| (how, Some(said)));
+    let how = if let Some(code) = how.strip_prefix("exit code ").and_then(number) {
+        format!("退出码 {code}")
+    } else if let Some(signal) = how.strip_prefix("killed by signal ").and_then(number) {
+        format!("被信号 {signal} 终止")
+    } else if how == "ended without an exit code" || how == "panicked" {
+        fixed(how)?
+    } else if let Some((status, wanted)) = how.strip_prefix("status ").and_then(|rest| rest.split_once(", expected ")) {
+        format!("HTTP 状态码 {}，应为 {}", number(status)?, wanted.replace(" or ", " 或 "))
+    } else {
+        return None;
+    };
+    Some(said.map_or_else(|| how.clone(), |said| format!("{how}：{}", quoted(said))))
+}
+
+/// What is added to the end of a message.
+fn clause(text: &str) -> Option<String> {
+    if text == "the handler does not yield and cannot be aborted: it may still be at work" {
+        return Some("处理器不让出线程，无法中止，可能仍在执行".to_owned());
+    }
+    if let Some(grace) = text.strip_prefix("aborted, for it did not stop within ").and_then(length) {
+        return Some(format!("{grace}内没有停止，已强行中止"));
+    }
+    let executor = text.strip_prefix("executor ")?.strip_suffix(" did not stop it")?;
+    Some(format!("执行器 {executor} 没有停止它"))
+}
+
+fn length(text: &str) -> Option<String> {
+    parse_duration(text).ok().map(|length: Duration| short(length, Lang::Zh))
+}
+
+fn number(text: &str) -> Option<i64> {
+    text.parse().ok()
+}
+
+fn quoted(text: &str) -> String {
+    format!("“{text}”")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rondel_wrote_is_translated() {
+        for (message, zh) in [
+            ("timed out after 1m 30s", "1 分钟 30 秒后超时"),
+            ("timed out after 2s; aborted, for it did not stop within 5s", "2 秒后超时；5 秒内没有停止，已强行中止"),
+            ("timed out after 2s; executor w1 did not stop it", "2 秒后超时；执行器 w1 没有停止它"),
+            (
+                "stopped: no server answered for 15s; the handler does not yield and cannot be aborted: it may still be at work",
+                "已停止：15 秒内没有服务器应答；处理器不让出线程，无法中止，可能仍在执行",
+            ),
+            ("stopped: the executor goes away", "已停止：执行器正在退出"),
+            ("cancelled by li: the disk is full", "被 li 取消：“the disk is full”"),
+            ("2 of 4 shards failed", "4 个分片中有 2 个失败"),
+            ("4 of 4 shards were cancelled by li", "4 个分片中有 4 个被取消"),
+            ("exit code 3", "退出码 3"),
+            ("killed by signal 9: out of memory", "被信号 9 终止：“out of memory”"),
+            ("panicked: index 3", "处理器 panic：“index 3”"),
+            ("status 500, expected 200 or 204", "HTTP 状态码 500，应为 200 或 204"),
+        ] {
+            assert_eq!(in_chinese(message).as_deref(), Some(zh), "{message}");
+        }
+        assert_eq!(failed_child("report.send timed out").as_deref(), Some("下游任务 report.send 超时"));
+    }
+
+    #[test]
+    fn what_others_wrote_is_not() {
+        for message in ["upload failed", "timed out after lunch", "2 of them failed", "exit code three", "", "a; b"] {
+            assert_eq!(in_chinese(message), None, "{message}");
+            assert_eq!(in_words(message, Lang::Zh), format!("“{message}”"));
+        }
+        assert_eq!(beyond_timeout("timed out after lunch"), None);
+        assert_eq!(beyond_timeout("2 of 4 shards timed out"), None);
+        let stopped = beyond_timeout("timed out after 2s; executor w1 did not stop it");
+        let (en, zh) = (" after 2s; executor w1 did not stop it", "：时限为 2 秒；执行器 w1 没有停止它");
+        assert_eq!(stopped, Some((en.to_owned(), zh.to_owned())));
+    }
+}
