@@ -9,6 +9,7 @@ mod followers;
 mod import;
 
 use rondel_core::calendar::{Calendar, CalendarSpec};
+use rondel_core::words::counted;
 use rondel_core::{AppId, CalendarId, FieldError, NamespaceId, name};
 use rondel_store::StoreError;
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
@@ -26,7 +27,7 @@ const PAGE: u32 = 50;
 #[derive(Debug, thiserror::Error)]
 pub enum CalendarError {
     /// The document is wrong, or would make wrong what names or uses it.
-    #[error("the calendar has {} error(s), the first is {}", .0.len(), .0.first().map_or_else(String::new, ToString::to_string))]
+    #[error("the calendar has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Somebody else changed it first.
     #[error("the calendar was changed meanwhile, its version is {version}")]
@@ -35,7 +36,7 @@ pub enum CalendarError {
         version: i64,
     },
     /// It is used, and therefore stays.
-    #[error("the calendar is used by {} calendar(s) and {job_count} job(s)", .calendars.len())]
+    #[error("the calendar is used by {} and {}", counted(.calendars.len(), "calendar"), counted(*.job_count, "job"))]
     Used {
         /// The calendars that name it.
         calendars: Vec<String>,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
 use rondel_core::run::RunOf;
+use rondel_core::words::counted;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
@@ -24,7 +25,7 @@ pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// The definition is wrong.
-    #[error("the definition has {} error(s), the first is {}", .0.len(), .0.first().map_or_else(String::new, ToString::to_string))]
+    #[error("the definition has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another job of the namespace has the name.
     #[error("a job with this name exists")]
@@ -36,7 +37,7 @@ pub enum JobError {
         version: i64,
     },
     /// Other jobs follow from it by its name.
-    #[error("{} other job(s) follow from the job", .children.len())]
+    #[error("the job is the parent of {}", counted(.children.len(), "job"))]
     IsParent {
         /// Their names.
         children: Vec<String>,

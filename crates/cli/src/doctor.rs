@@ -1,6 +1,7 @@
 //! `rondel doctor`: what could be wrong, and what to do about it.
 
 mod fleet;
+mod jobs;
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +29,7 @@ const DISK_MIN: u64 = 1024 * 1024 * 1024;
 /// Looks at what commands, and with --config a server, need.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, nodes, executors, apps without\nexecutors, and jobs that code declares and the server refuses; and with --config FILE what a server on this machine needs: settings, database, disk.\n\n\
+    after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, nodes, executors, apps without\nexecutors, jobs that no executor online can run, overdue runs, and jobs that code declares and the server refuses; and with --config FILE what a server on this machine needs: settings, database, disk.\n\n\
     Exit codes: 0 all is well, also with warnings; 1 something is wrong.\n\nExamples:\n  rondel doctor\n  rondel doctor --config /etc/rondel.toml"
 )]
 pub(crate) struct DoctorArgs {
@@ -70,8 +71,8 @@ fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>
     Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
 }
 
-/// What a failure found, and what it says to do about it, each in its place.
-fn told(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
+/// What a failure found and its remedy, each in its place.
+fn failed(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
     let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
     wrong(name, found, remedy)
 }
@@ -113,7 +114,7 @@ async fn of_server(client: &Client) -> Vec<Check> {
     let ready = match client.plain("readyz").await {
         Ok(answer) => answer,
         Err(failure) => {
-            return vec![told("server", &failure, "start it, or name another one with --server")];
+            return vec![failed("server", &failure, "start it, or name another one with --server")];
         }
     };
     checks.push(good("server", format!("{place} answers")));
@@ -123,7 +124,7 @@ async fn of_server(client: &Client) -> Vec<Check> {
         wrong(
             "readiness",
             ready.text.trim(),
-            "the checks that are false say what is missing: database, lease, draining",
+            "the checks that are false name what is missing: database, lease, draining",
         )
     });
     checks.extend(ready.date.map(skew));
@@ -134,13 +135,13 @@ async fn of_server(client: &Client) -> Vec<Check> {
             checks.extend(body.value().ok().map(|nodes| versions(&nodes)));
             checks.extend(fleet::checks(client).await);
         }
-        Ok(Err(refusal)) => checks.push(told("token", &client.failure(&refusal), "ask for a token that may look")),
+        Ok(Err(refusal)) => checks.push(failed("token", &client.failure(&refusal), "ask for a token that may look")),
         Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
     }
     checks
 }
 
-/// The server's clock, as the answer's `Date` says, against this machine's. It has whole seconds.
+/// The server's clock, from the answer's `Date`, against this machine's. It has whole seconds.
 fn skew(server: Timestamp) -> Check {
     let now = clock::now();
     let apart = if server > now { server.since(now) } else { now.since(server) };
@@ -180,7 +181,7 @@ async fn of_config(file: &ConfigFileArgs) -> Vec<Check> {
     checks
 }
 
-/// Whether somebody listens where the database should be. It is not opened: that would bring its tables up to date.
+/// Whether a server listens at the address of the database. It is not opened: that would bring its tables up to date.
 async fn database(database: &Database) -> Check {
     let shown = database.to_string();
     if let Some(file) = database.0.sqlite_path() {
@@ -200,7 +201,7 @@ async fn database(database: &Database) -> Check {
     let place = (url.host_str().unwrap_or("localhost").to_owned(), port);
     let remedy = "check host, port and firewall of server.database, and whether the database runs";
     match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
-        Ok(Ok(_)) => good("database", format!("somebody listens at {shown}")),
+        Ok(Ok(_)) => good("database", format!("a server listens at {shown}")),
         Ok(Err(error)) => wrong("database", format!("{shown}: {error}"), remedy),
         Err(_) => wrong("database", format!("{shown} does not answer within {DATABASE_TIMEOUT:?}"), remedy),
     }

@@ -147,7 +147,8 @@ impl fmt::Display for Report {
         }
         match self.violations.len() {
             0 => write!(out, "nothing is violated"),
-            count => write!(out, "{count} violation(s)"),
+            1 => write!(out, "1 violation"),
+            count => write!(out, "{count} violations"),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::ahead::{FireChanges, Planned, fire_changes};
 use rondel_core::declared::parents_first;
 use rondel_core::diff::{Change, changes};
+use rondel_core::words::counted;
 use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
@@ -43,7 +44,7 @@ pub struct Application {
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// Some definitions are wrong: pointers begin with the position in the list.
-    #[error("{} error(s) in the list, the first is {}", .0.len(), .0.first().map_or_else(String::new, ToString::to_string))]
+    #[error("{} in the list, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// The store failed.
     #[error(transparent)]

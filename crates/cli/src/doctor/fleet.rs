@@ -1,21 +1,19 @@
 //! What `rondel doctor` finds among nodes, executors and apps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rondel_core::Timestamp;
 use serde_json::Value;
 
+use super::jobs::Jobs;
 use super::{Check, good, warning, wrong};
 use crate::client::{Client, text_of};
 use crate::clock;
 use crate::exit::Failure;
 use crate::list::items;
-use crate::status::is_overdue;
 
 /// How many apps are asked for details; the others are counted.
 const APP_COUNT_MAX: usize = 50;
-/// How many names one line lists.
-const NAME_COUNT_MAX: usize = 5;
 
 /// What the server knows, as far as the checks need it.
 #[derive(Debug, Default)]
@@ -25,7 +23,7 @@ struct Fleet {
     apps: Vec<Value>,
     /// Runs that wait to be sent.
     pending: Vec<Value>,
-    /// Of apps without executors: their jobs.
+    /// By app.
     jobs: BTreeMap<String, Vec<Value>>,
     /// By app, what the server refused of the jobs that its code declares.
     problems: BTreeMap<String, Vec<Value>>,
@@ -52,11 +50,10 @@ impl Fleet {
         for app in names.into_iter().take(APP_COUNT_MAX) {
             if fleet.is_served(&app) {
                 let found = items(client, &["apps", &app, "declaration-problems"], &[]).await?;
-                fleet.problems.insert(app, found);
-            } else {
-                let found = items(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
-                fleet.jobs.insert(app, found);
+                fleet.problems.insert(app.clone(), found);
             }
+            let found = items(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
+            fleet.jobs.insert(app, found);
         }
         Ok(fleet)
     }
@@ -65,7 +62,7 @@ impl Fleet {
         let mut checks = self.of_nodes(now);
         checks.push(self.of_executors());
         checks.extend(self.of_switched_apps());
-        checks.extend(self.of_lonely_apps(now));
+        checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
         checks.extend(self.of_declarations());
         if self.apps.len() > APP_COUNT_MAX {
             let found = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
@@ -130,35 +127,6 @@ impl Fleet {
     /// Whether an executor of the app takes runs.
     fn is_served(&self, app: &str) -> bool {
         self.executors.iter().any(|executor| executor["app"] == *app && executor["status"] == "online")
-    }
-
-    /// Every app that has something to run and no executor for it.
-    fn of_lonely_apps(&self, now: Timestamp) -> Vec<Check> {
-        let mut checks = Vec::new();
-        for (app, jobs) in &self.jobs {
-            let names: BTreeSet<&str> = jobs.iter().filter_map(|job| job["name"].as_str()).collect();
-            let scheduled = jobs.iter().filter(|job| job["enabled"] == true && !job["schedule"].is_null()).count();
-            let is_waiting =
-                |run: &&Value| is_overdue(run, now) && run["job"].as_str().is_some_and(|job| names.contains(job));
-            let waiting: Vec<&Value> = self.pending.iter().filter(is_waiting).collect();
-            if scheduled == 0 && waiting.is_empty() {
-                continue;
-            }
-            let late: BTreeSet<&str> = waiting.iter().filter_map(|run| run["job"].as_str()).collect();
-            let mut found = format!("app {app} has no executor online and {scheduled} job(s) with a schedule");
-            if !waiting.is_empty() {
-                let shown: Vec<&str> = late.iter().copied().take(NAME_COUNT_MAX).collect();
-                let more = if late.len() > NAME_COUNT_MAX { ", …" } else { "" };
-                found.push_str(&format!(
-                    "; {} overdue run(s) of {}{more} wait for one",
-                    waiting.len(),
-                    shown.join(", ")
-                ));
-            }
-            let remedy = format!("is the app's name right? start one: rondel agent --server URL --app {app}");
-            checks.push(warning("apps", found, remedy));
-        }
-        checks
     }
 
     fn of_declarations(&self) -> Vec<Check> {
@@ -233,8 +201,8 @@ mod tests {
             (Verdict::Warning, "n3 is draining and takes no jobs"),
             (Verdict::Warning, "1 online, 1 draining"),
             (Verdict::Warning, "app a is stopped: what is due is skipped"),
-            (Verdict::Warning, "app b has no executor online and 1 job(s) with a schedule"),
-            (Verdict::Warning, "app c has no executor online and 2 job(s) with a schedule; 1 overdue run(s) of c1"),
+            (Verdict::Warning, "app b has no executor online and 1 job with a schedule"),
+            (Verdict::Warning, "app c has no executor online and 2 jobs with a schedule; 1 overdue run of c1 waits"),
             (Verdict::Wrong, "job \"j\" as the code of app a declares it: /schedule/cron: is not a cron"),
         ] {
             assert!(found.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {found:#?}");

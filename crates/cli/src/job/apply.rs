@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use reqwest::{Method, StatusCode};
+use rondel_core::words::counted;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -103,11 +104,12 @@ fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
     if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {
         return client.failure(refusal);
     }
-    let mut said: Vec<String> = found.iter().take(COMPLAINTS_MAX).map(|finding| line(entries, finding)).collect();
+    let mut lines_shown: Vec<String> =
+        found.iter().take(COMPLAINTS_MAX).map(|finding| line(entries, finding)).collect();
     if found.len() > COMPLAINTS_MAX {
-        said.push(format!("and {} more", found.len() - COMPLAINTS_MAX));
+        lines_shown.push(format!("and {} more", found.len() - COMPLAINTS_MAX));
     }
-    match said.as_slice() {
+    match lines_shown.as_slice() {
         [only] => Failure::refused(format!("{only}; nothing was saved")),
         several => Failure::refused(format!("the files are wrong; nothing was saved\n  {}", several.join("\n  "))),
     }
@@ -123,8 +125,8 @@ fn line(entries: &[Entry], finding: &Finding) -> String {
         let names = others.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
         let more = if finding.count > names.len() + 1 { ", …" } else { "" };
         line.push_str(&format!(
-            "; the same in {} other job(s): {}{more}",
-            finding.count - 1,
+            "; the same in {}: {}{more}",
+            counted(finding.count - 1, "other job"),
             harmless(&names.join(", "))
         ));
     }
@@ -217,7 +219,7 @@ impl ApplyArgs {
         let (mut items, mut summary) = (Vec::new(), None);
         while let Some(text) = answer.next().await? {
             match understood(&text)? {
-                Line::End { summary: told } => summary = Some(told),
+                Line::End { summary: sent } => summary = Some(sent),
                 Line::Job(item) => {
                     progress.step();
                     items.push((*item, text));
@@ -250,7 +252,7 @@ impl ApplyArgs {
         ending(understood::<Answer>(body.text())?.items.iter())
     }
 
-    /// Shows which jobs would be removed, and asks for consent. Without a terminal nobody can give it.
+    /// Shows which jobs would be removed, and asks for consent. Without a terminal there is no consent.
     async fn ask(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
         let app = self.files.prune_app.as_deref().unwrap_or_default();
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
@@ -266,7 +268,7 @@ impl ApplyArgs {
         if gone.is_empty() {
             return Ok(());
         }
-        write!(std::io::stderr(), "remove {} job(s): {}? [y/N] ", gone.len(), gone.join(", ")).ok();
+        write!(std::io::stderr(), "remove {}: {}? [y/N] ", counted(gone.len(), "job"), gone.join(", ")).ok();
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)?;
         match line.trim() {
@@ -293,7 +295,7 @@ fn report(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
     }
 }
 
-/// What the process ends with: the first job that failed says which code.
+/// What the process ends with: the code of the first job that failed.
 fn ending<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
     let failed: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
     let Some((item, error)) = failed.first() else { return Ok(()) };

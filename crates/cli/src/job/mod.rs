@@ -11,6 +11,7 @@ mod versions;
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
+use rondel_core::words::counted;
 use serde_json::Value;
 
 use crate::client::{Body, Client, ClientArgs, text_of, time_of};
@@ -42,7 +43,7 @@ enum JobCommand {
     Create(Box<DefinitionArgs>),
     /// Show what applying files of jobs would change, and which fires vanish and appear
     Plan(apply::PlanArgs),
-    /// Make jobs as files of them say
+    /// Create and change jobs as their files define them
     Apply(apply::ApplyArgs),
     /// Print jobs as a file that apply takes
     Export(export::ExportArgs),
@@ -56,7 +57,7 @@ enum JobCommand {
     Versions(versions::VersionsArgs),
     /// Show what an edit of a job changed, scripts line by line
     Diff(versions::DiffArgs),
-    /// Put back what an earlier version said; the job keeps its name, and is on or off as it is
+    /// Restore an earlier version; the job keeps its name, and stays on or off
     Restore(versions::RestoreArgs),
     /// Make a run of a job, due now
     Trigger(TriggerArgs),
@@ -72,7 +73,7 @@ enum JobCommand {
     Delete(DeleteArgs),
     /// Show what became of each planned fire, and what is ahead
     Fires(FiresArgs),
-    /// Say why a job ran or did not run at an instant
+    /// Explain why a job ran or did not run at an instant
     Why(WhyArgs),
 }
 
@@ -131,7 +132,7 @@ struct CancelArgs {
     /// Only the runs of this planned instant, 2026-03-08T07:00:00Z
     #[arg(long, value_name = "TIME")]
     fire_at: Option<String>,
-    /// Why; the runs' messages say so
+    /// The reason; it becomes part of the runs' messages
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -174,7 +175,7 @@ impl JobArgs {
     }
 }
 
-/// Prints a job that was saved, and tells what its author should know.
+/// Prints a job that was saved, with the warnings for its author.
 fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     for warning in job.value()?["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         output::talk(&format!("warning: {}", harmless(warning)));
@@ -210,7 +211,8 @@ async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Resul
         Format::Table | Format::Wide => {
             let answer = asked.value()?;
             let more = if answer["has_more"] == true { "; more are open, ask again" } else { "" };
-            output::talk(&format!("asked {} runs of {} to end{more}", text_of(&answer["asked"]), args.name));
+            let asked_count = answer["asked"].as_u64().unwrap_or_default();
+            output::talk(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
             Ok(())
         }
     }

@@ -16,26 +16,32 @@ fn a_server_and_an_agent_finish_what_is_under_way() {
         Program::start(&["server", "--database", &database, "--listen", "127.0.0.1:0", "--data-dir", data_dir]);
     let url = server.url();
     let client = ["--server", &url, "--token-file", &token];
-    let say = |args: &[&str]| run(&[args, &client].concat());
+    let call = |args: &[&str]| run(&[args, &client].concat());
     let create = ["job", "create", "--name", "slow", "--app", "work", "--handler", "shell", "--params"];
-    assert_eq!(say(&[&create[..], &["{\"argv\": [\"sleep\", \"2\"]}"]].concat()).code, Some(0));
+    assert_eq!(call(&[&create[..], &["{\"argv\": [\"sleep\", \"2\"]}"]].concat()).code, Some(0));
     let agent = ["agent", "--app", "work", "--name", "worker", "--label", "zone=a", "--data-dir", &path("agent")];
     let mut agent = Program::start(&[&agent[..], &client].concat());
 
-    let made = say(&["job", "trigger", "slow", "-o", "name"]);
+    let made = call(&["job", "trigger", "slow", "-o", "name"]);
     assert_eq!(made.code, Some(0), "{}", made.stderr);
     let id = made.stdout.trim().to_owned();
     agent.wait_for("the run runs", |_| {
         let ended = run(&[&["run", "get", &id, "-o", "json"][..], &client].concat());
         ended.stdout.contains("\"status\":\"running\"").then_some(())
     });
-    assert!(say(&["executor", "list"]).stdout.contains("zone=a"));
+    assert!(call(&["executor", "list"]).stdout.contains("zone=a"));
+    let create = ["job", "create", "--name", "night", "--app", "work", "--handler", "report", "--every", "1h"];
+    assert_eq!(call(&create).code, Some(0));
+    let doctor = call(&["doctor"]);
+    let warning = "job night of app work cannot run: no executor online has handler \"report\"";
+    assert!(doctor.stdout.contains(warning), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains("rondel app handlers work lists the handlers online"), "{}", doctor.stdout);
     agent.signal(Signal::TERM);
-    assert_eq!(agent.end().code(), Some(0), "{}", agent.said("stderr"));
-    let ended = say(&["run", "get", &id, "-o", "json"]);
+    assert_eq!(agent.end().code(), Some(0), "{}", agent.output("stderr"));
+    let ended = call(&["run", "get", &id, "-o", "json"]);
     assert!(ended.stdout.contains("\"status\":\"succeeded\""), "{}", ended.stdout);
     server.signal(Signal::TERM);
-    assert_eq!(server.end().code(), Some(0), "{}", server.said("stderr"));
+    assert_eq!(server.end().code(), Some(0), "{}", server.output("stderr"));
 }
 
 /// Writes a file that its owner alone can read.
@@ -69,50 +75,48 @@ fn what_keeps_runs_waiting_and_agents_out_is_said() {
         folder.path().to_str().unwrap(),
     ]);
     let url = server.url();
-    let entry = server.wait_for("it says how to come in", |server| {
-        server.said("stderr").lines().find(|line| line.starts_with("set up: ")).map(str::to_owned)
+    let entry = server.wait_for("it prints how to sign in", |server| {
+        server.output("stderr").lines().find(|line| line.starts_with("set up: ")).map(str::to_owned)
     });
     assert!(entry.starts_with("set up: https://rondel.example.com/set-up?token="), "{entry}");
     let client = ["--server", &url, "--token-file", &token];
-    let say = |args: &[&str]| run(&[args, &client].concat());
+    let call = |args: &[&str]| run(&[args, &client].concat());
 
     let create = ["job", "create", "--name", "lonely", "--app", "misspelt", "--handler", "shell"];
-    assert_eq!(say(&create).code, Some(0));
-    let waited = say(&["job", "trigger", "lonely", "--wait", "--wait-timeout", "5s", "-o", "name"]);
+    assert_eq!(call(&create).code, Some(0));
+    let waited = call(&["job", "trigger", "lonely", "--wait", "--wait-timeout", "5s", "-o", "name"]);
     assert_eq!(waited.code, Some(7), "{}", waited.stderr);
     assert!(
         waited.stderr.contains("still waiting: app misspelt of job lonely has no executor online"),
         "{}",
         waited.stderr
     );
-    let doctor = say(&["doctor"]);
+    let doctor = call(&["doctor"]);
     assert!(
-        doctor
-            .stdout
-            .contains("app misspelt has no executor online and 0 job(s) with a schedule; 1 overdue run(s) of lonely"),
+        doctor.stdout.contains("app misspelt has no executor online; 1 overdue run of lonely waits for one"),
         "{}",
         doctor.stdout
     );
-    assert_eq!(say(&["job", "cancel", "lonely", "--reason", "nobody comes"]).code, Some(0));
-    let id = say(&["run", "list", "-o", "name"]).stdout.trim().to_owned();
-    let logs = say(&["run", "logs", &id]);
+    assert_eq!(call(&["job", "cancel", "lonely", "--reason", "not needed"]).code, Some(0));
+    let id = call(&["run", "list", "-o", "name"]).stdout.trim().to_owned();
+    let logs = call(&["run", "logs", &id]);
     assert_eq!((logs.code, logs.stdout.as_str()), (Some(0), ""), "{}", logs.stderr);
     assert!(logs.stderr.contains("the run never began, so it wrote nothing; cancelled"), "{}", logs.stderr);
 
     let make = ["token", "create", "rv", "--kind", "executor", "--role", "executor:default/fresh"];
-    let made = say(&make);
+    let made = call(&make);
     assert!(made.stderr.contains("note: app default/fresh was not there and was made"), "{}", made.stderr);
-    assert!(!say(&make).stderr.contains("was not there"), "the app is there by now");
-    say(&["token", "revoke", "rv"]).refused(2, &["several tokens are called \"rv\""]);
-    let known = say(&["token", "create", "billing", "--kind", "executor", "--role", "executor:default/misspelt"]);
+    assert!(!call(&make).stderr.contains("was not there"), "the app is there by now");
+    call(&["token", "revoke", "rv"]).refused(2, &["several tokens are called \"rv\""]);
+    let known = call(&["token", "create", "billing", "--kind", "executor", "--role", "executor:default/misspelt"]);
     secret_file(&path("agent.token"), &known.stdout);
-    let revoked = say(&["token", "revoke", "billing"]);
+    let revoked = call(&["token", "revoke", "billing"]);
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     assert!(revoked.stderr.contains("ends within a minute"), "{}", revoked.stderr);
     let mut agent =
         Program::start(&["agent", "--app", "misspelt", "--server", &url, "--token-file", &path("agent.token")]);
-    let refused = agent.wait_for("it says that it is refused", |agent| {
-        agent.said("stderr").lines().find(|line| line.contains("refused by the server")).map(str::to_owned)
+    let refused = agent.wait_for("it reports the refusal", |agent| {
+        agent.output("stderr").lines().find(|line| line.contains("refused by the server")).map(str::to_owned)
     });
     for words in [
         "unknown, expired or revoked",

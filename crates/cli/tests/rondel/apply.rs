@@ -46,7 +46,7 @@ impl Stage {
 
     fn stop(mut self) {
         self.server.signal(Signal::TERM);
-        assert_eq!(self.server.end().code(), Some(0), "{}", self.server.said("stderr"));
+        assert_eq!(self.server.end().code(), Some(0), "{}", self.server.output("stderr"));
     }
 }
 

@@ -83,5 +83,5 @@ fn a_second_server_on_the_file() {
     run_in(folder.path(), &second).refused(1, &["rondel.db", "in use by another rondel server"]);
     assert_eq!(names(folder.path()), before);
     first.signal(Signal::TERM);
-    assert_eq!(first.end().code(), Some(0), "{}", first.said("stderr"));
+    assert_eq!(first.end().code(), Some(0), "{}", first.output("stderr"));
 }

@@ -6,7 +6,7 @@ use crate::process::{end, rondel, run, run_with_input};
 
 #[test]
 fn a_server_that_is_not_there() {
-    // Port 1 is nobody's.
+    // Port 1 has no listener.
     for command in [&["job", "list"][..], &["run", "get", "1"], &["run", "logs", "1", "-f"], &["node", "list"]] {
         let args = [command, &["--server", "http://127.0.0.1:1"]].concat();
         run(&args).refused(8, &["cannot reach the server http://127.0.0.1:1", "refused"]);

@@ -38,7 +38,7 @@ impl Dev {
     fn stop(&mut self) {
         self.program.signal(Signal::TERM);
         let status = self.program.end();
-        assert_eq!(status.code(), Some(0), "{}", self.program.said("stderr"));
+        assert_eq!(status.code(), Some(0), "{}", self.program.output("stderr"));
     }
 }
 
@@ -123,7 +123,7 @@ fn a_restart_keeps_token_and_jobs() {
     dev.stop();
     (dev.program, dev.url) = listening(dev.folder.path());
     assert_eq!(std::fs::read_to_string(&token).unwrap(), before);
-    assert_eq!(dev.json(&["job", "get", "demo-shell"])["enabled"], false, "what people changed stays");
+    assert_eq!(dev.json(&["job", "get", "demo-shell"])["enabled"], false, "a change by hand stays");
     let url = dev.json(&["job", "get", "demo-http"])["params"]["url"].as_str().unwrap().to_owned();
     assert_eq!(url, format!("{}/livez", dev.url), "the check follows the port");
     dev.stop();
@@ -140,9 +140,9 @@ fn a_second_signal_ends_it_at_once_with_all_that_it_started() {
     assert_eq!(dev.command(&["job", "trigger", "sleeper"]).code, Some(0));
     dev.program.wait_for("the command sleeps", |_| is_running(&wanted).then_some(()));
     dev.program.signal(Signal::TERM);
-    dev.program.wait_for("it drains", |program| program.said("stderr").contains("once more").then_some(()));
+    dev.program.wait_for("it drains", |program| program.output("stderr").contains("once more").then_some(()));
     dev.program.signal(Signal::TERM);
-    assert_eq!(dev.program.end().code(), Some(143), "{}", dev.program.said("stderr"));
+    assert_eq!(dev.program.end().code(), Some(143), "{}", dev.program.output("stderr"));
     assert!(!is_running(&wanted), "the command outlives it");
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn rondel() -> Command {
     command
 }
 
-/// What a command that ended has said.
+/// The output of a command that ended.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -77,7 +77,7 @@ pub(crate) fn end(command: &mut Command) -> Ended {
     command.output().expect("run the binary").into()
 }
 
-/// A program that goes on until it is told to stop, with its output in files. Killed when dropped.
+/// A program that goes on until it is asked to stop, with its output in files. Killed when dropped.
 pub(crate) struct Program {
     child: Child,
     output: TempDir,
@@ -92,17 +92,17 @@ impl Program {
         Self { child: child.expect("start the binary"), output }
     }
 
-    /// Waits until it says where it listens, and answers the URL.
+    /// Waits until it prints where it listens, and returns the URL.
     pub(crate) fn url(&mut self) -> String {
         self.wait_for("it listens", |program| {
-            let stdout = program.said("stdout");
+            let stdout = program.output("stdout");
             let line = stdout.split_inclusive('\n').find_map(|line| line.strip_prefix("listening on "))?;
             line.strip_suffix('\n').map(str::to_owned)
         })
     }
 
     /// What it has written so far to `stdout` or `stderr`.
-    pub(crate) fn said(&self, name: &str) -> String {
+    pub(crate) fn output(&self, name: &str) -> String {
         std::fs::read_to_string(self.output.path().join(name)).expect("read its output")
     }
 
@@ -115,7 +115,7 @@ impl Program {
                 return value;
             }
             let ended = self.child.try_wait().expect("ask for its status");
-            let words = || format!("{}{}", self.said("stdout"), self.said("stderr"));
+            let words = || format!("{}{}", self.output("stdout"), self.output("stderr"));
             assert!(ended.is_none(), "ended with {ended:?} before {what}: {}", words());
             assert!(waited < LIMIT, "not within {LIMIT:?}: {what}: {}", words());
             waited += pause();
@@ -133,7 +133,7 @@ impl Program {
             if let Some(status) = self.child.try_wait().expect("ask for its status") {
                 return status;
             }
-            assert!(waited < LIMIT, "did not end: {}", self.said("stderr"));
+            assert!(waited < LIMIT, "did not end: {}", self.output("stderr"));
             waited += pause();
         }
     }
@@ -142,7 +142,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}{}", self.said("stdout"), self.said("stderr"));
+            eprintln!("{}{}", self.output("stdout"), self.output("stderr"));
         }
         self.child.kill().ok();
         self.child.wait().ok();

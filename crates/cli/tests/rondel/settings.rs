@@ -56,7 +56,7 @@ fn bad_settings_are_refused_before_anything_is_opened() {
 
 #[test]
 fn a_database_url_that_is_wrong_keeps_its_password() {
-    let said = |command: &mut std::process::Command| {
+    let refusal = |command: &mut std::process::Command| {
         let ended = end(command.current_dir("/"));
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{}", ended.stderr);
         assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
@@ -64,12 +64,12 @@ fn a_database_url_that_is_wrong_keeps_its_password() {
     };
     for url in ["pg://rondel:hunter2@db/rondel", "rondel:hunter2@db", "postgres:/rondel:hunter2@db/rondel"] {
         for command in ["server", "bench"] {
-            assert!(said(rondel().args([command, "--database", url])).contains("is not a database URL"));
+            assert!(refusal(rondel().args([command, "--database", url])).contains("is not a database URL"));
         }
-        let by_variable = said(rondel().arg("server").env("RONDEL_SERVER_DATABASE", url));
+        let by_variable = refusal(rondel().arg("server").env("RONDEL_SERVER_DATABASE", url));
         assert!(by_variable.contains("is not a database URL"), "{by_variable}");
     }
-    let unencoded = said(rondel().args(["server", "--database", "postgres://rondel:hun@ter2/w#hunter2@db/rondel"]));
+    let unencoded = refusal(rondel().args(["server", "--database", "postgres://rondel:hun@ter2/w#hunter2@db/rondel"]));
     assert!(unencoded.contains("write @ as %40"), "{unencoded}");
 }
 

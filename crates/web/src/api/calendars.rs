@@ -7,6 +7,7 @@ use http::header::ETAG;
 use http::request::Parts;
 use rondel_admin::calendars::{CalendarError, CalendarUser, ImportAs, ImportFormat, SavedCalendar, import};
 use rondel_core::calendar::CalendarSpec;
+use rondel_core::words::counted;
 use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 use schemars::JsonSchema;
@@ -315,10 +316,10 @@ fn used(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
     let names = |kind: &str, names: &[String], count: u64| {
         let shown = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
-        (count > 0).then(|| format!("{count} {kind} ({shown}{more})"))
+        (count > 0).then(|| format!("{} ({shown}{more})", counted(count, kind)))
     };
     let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
     let parts: Vec<String> =
-        names("calendar(s)", calendars, calendar_count).into_iter().chain(names("job(s)", jobs, job_count)).collect();
+        names("calendar", calendars, calendar_count).into_iter().chain(names("job", jobs, job_count)).collect();
     Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", parts.join(" and ")))
 }

@@ -4,6 +4,7 @@ use axum::response::Response;
 use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
 use rondel_core::Run;
+use rondel_core::words::counted;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -94,7 +95,7 @@ async fn page(call: &Call<ReadLog>, run: &Run, listing: &Listing, from: Position
 /// for, else with the newest.
 fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) -> Result<Position, Problem> {
     if query.attempt.is_some_and(|attempt| attempt > run.attempt) {
-        let message = format!("the run has {} attempt(s)", run.attempt);
+        let message = format!("the run has {}", counted(run.attempt, "attempt"));
         return Err(Problem::of_complaints(
             Code::InvalidQuery,
             vec![Complaint::query("attempt", "invalid_value", message)],

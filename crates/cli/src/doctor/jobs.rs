@@ -1,0 +1,268 @@
+//! What `rondel doctor` finds among jobs: those that no executor can run, and runs that should have begun.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rondel_core::Timestamp;
+use rondel_core::select::Select;
+use rondel_core::spec::SelectSpec;
+use rondel_core::words::counted;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::{Check, warning};
+use crate::clock;
+use crate::status::is_overdue;
+
+/// How many names one line lists, and how many jobs with overdue runs get a line of their own.
+const NAME_COUNT_MAX: usize = 5;
+
+/// The jobs, and what their runs need.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Jobs<'a> {
+    pub(super) executors: &'a [Value],
+    /// By app.
+    pub(super) jobs: &'a BTreeMap<String, Vec<Value>>,
+    /// Runs that wait to be sent.
+    pub(super) pending: &'a [Value],
+}
+
+/// Overdue runs by their jobs.
+type Overdue<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
+
+/// Why no executor can run a job, and the remedy.
+type Obstacle = (String, String);
+
+impl<'a> Jobs<'a> {
+    pub(super) fn checks(&self, now: Timestamp) -> Vec<Check> {
+        let mut overdue = Overdue::new();
+        for run in self.pending.iter().filter(|run| is_overdue(run, now)) {
+            overdue.entry(run["job"].as_str().unwrap_or_default()).or_default().push(run);
+        }
+        let mut checks = Vec::new();
+        let mut explained = BTreeSet::new();
+        for (app, jobs) in self.jobs {
+            let online: Vec<&Value> = self.online(app).collect();
+            if online.is_empty() {
+                checks.extend(unserved(app, jobs, &overdue));
+                explained.extend(jobs.iter().filter_map(name));
+                continue;
+            }
+            let mut obstacles: BTreeMap<Obstacle, Vec<&str>> = BTreeMap::new();
+            for job in jobs {
+                let Some(name) = name(job).filter(|name| is_scheduled(job) || overdue.contains_key(name)) else {
+                    continue;
+                };
+                if let Some(obstacle) = obstacle(app, job, &online) {
+                    obstacles.entry(obstacle).or_default().push(name);
+                    explained.insert(name);
+                }
+            }
+            checks.extend(obstacles.into_iter().map(|(obstacle, names)| cannot_run(app, &names, obstacle, &overdue)));
+        }
+        overdue.retain(|job, _| !explained.contains(job));
+        checks.extend(late(&overdue, now));
+        checks
+    }
+
+    fn online(&self, app: &str) -> impl Iterator<Item = &'a Value> {
+        self.executors.iter().filter(move |executor| executor["app"] == *app && executor["status"] == "online")
+    }
+}
+
+fn name(job: &Value) -> Option<&str> {
+    job["name"].as_str()
+}
+
+fn is_scheduled(job: &Value) -> bool {
+    job["enabled"] == true && !job["schedule"].is_null()
+}
+
+/// An app that has something to run and no executor for it.
+fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
+    let scheduled_count = jobs.iter().filter(|job| is_scheduled(job)).count();
+    let late: Vec<&str> = jobs.iter().filter_map(name).filter(|job| overdue.contains_key(job)).collect();
+    if scheduled_count == 0 && late.is_empty() {
+        return None;
+    }
+    let mut found = format!("app {app} has no executor online");
+    if scheduled_count > 0 {
+        found.push_str(&format!(" and {} with a schedule", counted(scheduled_count, "job")));
+    }
+    let run_count = run_count(&late, overdue);
+    if run_count > 0 {
+        let wait = if run_count == 1 { "waits" } else { "wait" };
+        found.push_str(&format!("; {} of {} {wait} for one", counted(run_count, "overdue run"), listed(&late)));
+    }
+    let remedy = format!("is the app's name right? start one: rondel agent --server URL --app {app}");
+    Some(warning("apps", found, remedy))
+}
+
+/// Why none of the executors that are online can run the job.
+fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
+    let has_handler = |executor: &&&Value| {
+        let mut handlers = executor["handlers"].as_array().into_iter().flatten();
+        handlers.any(|handler| *handler == job["handler"])
+    };
+    let able: Vec<&&Value> = online.iter().filter(has_handler).collect();
+    let handler = job["handler"].as_str().unwrap_or_default();
+    if able.is_empty() {
+        let remedy = format!(
+            "start an executor with this handler, or correct the job; rondel app handlers {app} lists the handlers online"
+        );
+        return Some((format!("no executor online has handler {handler:?}"), remedy));
+    }
+    let spec = SelectSpec::deserialize(&job["select"]).unwrap_or_default();
+    let select = Select::new(&spec).unwrap_or_default();
+    let is_admitted = |executor: &&&Value| {
+        let labels = BTreeMap::deserialize(&executor["labels"]).unwrap_or_default();
+        select.admits(executor["name"].as_str().unwrap_or_default(), &labels)
+    };
+    if able.iter().any(is_admitted) {
+        return None;
+    }
+    let mut wanted = Vec::new();
+    if !spec.labels.is_empty() {
+        wanted.push(format!("has labels {}", spec.labels.join(", ")));
+    }
+    if !spec.executors.is_empty() {
+        wanted.push(format!("is named {}", spec.executors.join(" or ")));
+    }
+    let found = format!("no executor online with handler {handler:?} {}", wanted.join(" and "));
+    Some((found, "start such an executor, or change the job's select".to_owned()))
+}
+
+fn cannot_run(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, overdue: &Overdue<'_>) -> Check {
+    let noun = if jobs.len() == 1 { "job" } else { "jobs" };
+    let mut found = format!("{noun} {} of app {app} cannot run: {obstacle}", listed(jobs));
+    let run_count = run_count(jobs, overdue);
+    if run_count > 0 {
+        found.push_str(&format!("; {}", counted(run_count, "overdue run")));
+    }
+    warning("jobs", found, remedy)
+}
+
+/// Runs that are overdue although an executor could take them.
+fn late(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
+    let check = |(job, runs): (&&str, &Vec<&Value>)| {
+        let due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
+        let due = due.map(|due| format!(", the oldest due {}", clock::relative(due, now))).unwrap_or_default();
+        let found = format!("job {job} has {}{due}", counted(runs.len(), "overdue run"));
+        warning("runs", found, format!("rondel job why {job} explains what the run waits for"))
+    };
+    let mut checks: Vec<Check> = overdue.iter().take(NAME_COUNT_MAX).map(check).collect();
+    let others: Vec<&str> = overdue.keys().skip(NAME_COUNT_MAX).copied().collect();
+    if !others.is_empty() {
+        let have = if others.len() == 1 { "has" } else { "have" };
+        let found = format!(
+            "{} {have} {}",
+            counted(others.len(), "more job"),
+            counted(run_count(&others, overdue), "overdue run")
+        );
+        checks.push(warning("runs", found, "rondel run list --status pending --all shows them"));
+    }
+    checks
+}
+
+fn run_count(jobs: &[&str], overdue: &Overdue<'_>) -> usize {
+    jobs.iter().filter_map(|job| overdue.get(job)).map(Vec::len).sum()
+}
+
+fn listed(names: &[&str]) -> String {
+    let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
+    format!("{}{more}", names.iter().take(NAME_COUNT_MAX).copied().collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: &str = "2026-01-01T00:10:00Z";
+
+    fn found(executors: &[Value], jobs: Vec<Value>, pending: &[Value]) -> Vec<(String, String)> {
+        let jobs = BTreeMap::from([("billing".to_owned(), jobs)]);
+        let checks = Jobs { executors, jobs: &jobs, pending }.checks(NOW.parse().unwrap());
+        checks.into_iter().map(|check| (format!("{}: {}", check.name, check.found), check.remedy)).collect()
+    }
+
+    fn job(name: &str, handler: &str, more: Value) -> Value {
+        let mut job = json!({"name": name, "handler": handler, "enabled": true, "schedule": {"every": "1s"}});
+        job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        job
+    }
+
+    fn overdue(job: &str) -> Value {
+        json!({"job": job, "due_at": "2026-01-01T00:00:00Z"})
+    }
+
+    fn online(name: &str, handlers: &[&str], labels: Value) -> Value {
+        json!({"name": name, "app": "billing", "status": "online", "handlers": handlers, "labels": labels})
+    }
+
+    #[test]
+    fn jobs_that_no_executor_online_can_run_are_named() {
+        let executors = [online("w1", &["send"], json!({"zone": "eu"})), online("w2", &["sum"], json!({}))];
+        let jobs = vec![
+            job("fits", "send", json!({"select": {"labels": ["zone=eu"], "executors": []}})),
+            job("gone", "report", json!({})),
+            job("gone.too", "report", json!({})),
+            job("moon", "send", json!({"select": {"labels": ["zone=moon"], "executors": []}})),
+            job("named", "sum", json!({"select": {"labels": [], "executors": ["w7"]}})),
+            job("off", "report", json!({"enabled": false})),
+            job("by.hand", "report", json!({"schedule": null})),
+        ];
+        let found = found(&executors, jobs, &[overdue("gone"), json!({"job": "gone", "due_at": NOW})]);
+        let texts: Vec<&str> = found.iter().map(|(found, _)| found.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "jobs: jobs gone, gone.too of app billing cannot run: no executor online has handler \"report\"; 1 overdue run",
+                "jobs: job moon of app billing cannot run: no executor online with handler \"send\" has labels zone=moon",
+                "jobs: job named of app billing cannot run: no executor online with handler \"sum\" is named w7",
+            ]
+        );
+        assert!(found[0].1.contains("rondel app handlers billing"), "{found:#?}");
+    }
+
+    #[test]
+    fn overdue_runs_are_named_with_their_job() {
+        let executors = [online("w1", &["send"], json!({}))];
+        let busy = vec![job("busy", "send", json!({})), job("calm", "send", json!({}))];
+        let found = found(&executors, busy.clone(), &[overdue("busy"), overdue("busy"), overdue("elsewhere")]);
+        let remedies: Vec<&str> = found.iter().map(|(_, remedy)| remedy.as_str()).collect();
+        assert_eq!(
+            remedies,
+            [
+                "rondel job why busy explains what the run waits for",
+                "rondel job why elsewhere explains what the run waits for"
+            ]
+        );
+        assert!(found[0].0.starts_with("runs: job busy has 2 overdue runs, the oldest due "), "{found:#?}");
+        assert!(found[1].0.starts_with("runs: job elsewhere has 1 overdue run, the oldest due "), "{found:#?}");
+        assert_eq!(self::found(&executors, busy, &[]), []);
+        let many: Vec<Value> = (0..7).map(|index| overdue(&format!("j{index}"))).collect();
+        let found = self::found(&executors, vec![], &many);
+        assert_eq!((found.len(), found[5].0.as_str()), (6, "runs: 2 more jobs have 2 overdue runs"));
+    }
+
+    #[test]
+    fn an_app_without_executors_is_one_line() {
+        let jobs = |names: &[&str]| names.iter().map(|name| job(name, "h", json!({}))).collect::<Vec<_>>();
+        let text = |jobs: Vec<Value>, pending: &[Value]| {
+            let found = found(&[], jobs, pending);
+            found.into_iter().map(|(found, _)| found).collect::<Vec<_>>()
+        };
+        assert_eq!(text(jobs(&["a"]), &[]), ["apps: app billing has no executor online and 1 job with a schedule"]);
+        assert_eq!(
+            text(jobs(&["a", "b"]), &[overdue("a"), overdue("b")]),
+            [
+                "apps: app billing has no executor online and 2 jobs with a schedule; 2 overdue runs of a, b wait for one"
+            ]
+        );
+        assert_eq!(
+            text(vec![job("a", "h", json!({"schedule": null}))], &[overdue("a")]),
+            ["apps: app billing has no executor online; 1 overdue run of a waits for one"]
+        );
+    }
+}
