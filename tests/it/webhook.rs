@@ -1,4 +1,4 @@
-//! Who wants to hear of failed runs hears of each, once, even from behind a server that fails at first.
+//! Failed and skipped runs are reported to the failure webhook, each once, also where the receiver fails at first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use rondel_tests::{Agent, Backend, ScratchDb, Server, scratch, wait_until};
+use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::on_each_database;
+use crate::verdicts::{trigger, verdict};
+use crate::why::{cron_in, has_parts};
 
 /// A request that came.
 #[derive(Clone, Debug)]
@@ -107,6 +109,13 @@ fn data(call: &Call) -> Value {
     body["data"].clone()
 }
 
+/// The messages about skipped runs by their runs, each once however often it was sent.
+fn skipped(calls: &[Call]) -> BTreeMap<String, Value> {
+    let bodies = calls.iter().map(|call| serde_json::from_str::<Value>(&call.body).expect("JSON"));
+    let skipped = bodies.filter(|body| body["type"] == "run.skipped").map(|body| body["data"].clone());
+    skipped.map(|data| (data["run_id"].as_str().expect("an id").to_owned(), data)).collect()
+}
+
 async fn each_failed_run_is_told_once(db: ScratchDb) {
     let receiver = Receiver::start().await;
     let server = Server::start_with(&db, &["--outgoing-allow", "127.0.0.1"]).await;
@@ -166,6 +175,103 @@ async fn each_failed_run_is_told_once(db: ScratchDb) {
     assert!(api.get(hook).await.expect(200).get("secret").is_none());
 }
 on_each_database!(each_failed_run_is_told_once);
+
+/// The jobs of the story about skips, apart from the one that is missed.
+async fn create_skipping_jobs(api: &Api) {
+    let shell = |name: &str, app: &str, script: &str, more: Value| {
+        let mut job = json!({"name": name, "app": app, "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
+        job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        job
+    };
+    let (brief, discard) = (json!({"queue_timeout": "1s"}), json!({"policy": "discard"}));
+    let limited = json!({"queue_timeout": "1s", "overlap": {"policy": "allow"}, "rate": {"max": 1, "per": "1h"}});
+    for job in [
+        shell("unserved", "empty", "true", brief),
+        shell("unserved.quiet", "empty", "true", json!({"queue_timeout": "1s", "notify": {"skipped": []}})),
+        shell("expires", "files", "true", limited),
+        shell("overlaps", "files", "sleep 60", json!({"overlap": discard})),
+        shell("overlaps.loud", "files", "sleep 60", json!({"overlap": discard, "notify": {"skipped": ["overlap"]}})),
+        shell("fails", "files", "exit 3", json!({})),
+    ] {
+        api.post("/api/v1/jobs", job).await.expect(201);
+    }
+}
+
+/// Skips are reported by default where nobody meant them: no executor, a misfire, an expiry. An overlap is reported where the
+/// job asks for it.
+async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
+    let receiver = Receiver::start().await;
+    let args = ["--outgoing-allow", "127.0.0.1", "--advertise", "https://rondel.example.com"];
+    let mut server = Server::start_with(&db, &args).await;
+    let hook = "/api/v1/namespaces/default/failure-webhook";
+    server.api().put(hook, json!({"url": receiver.url})).await.expect(201);
+    let missed = json!({"name": "missed", "app": "files", "handler": "shell", "params": {"argv": ["true"]},
+        "misfire": {"policy": "skip", "tolerance": "1s"}, "schedule": {"cron": cron_in(4)}});
+    server.api().post("/api/v1/jobs", missed).await.expect(201);
+    server.stop().await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    server.restart().await;
+    let api = server.api();
+    create_skipping_jobs(&api).await;
+    let _agent = Agent::start(&server, "files").await;
+
+    let mut expected = BTreeMap::new();
+    let missed = wait_until(Duration::from_secs(30), "the fire was missed", async || {
+        let runs = api.runs("missed").await;
+        runs.iter()
+            .find(|run| run["reason"] == "misfire")
+            .and_then(|run| run["id"].as_str())
+            .map(str::to_owned)
+            .ok_or(runs)
+    })
+    .await;
+    let misfire = "its instant passed while no server was at work, and the job's misfire policy skips it.".to_owned();
+    expected.insert(missed, ("files", "missed", "misfire", misfire));
+    let unserved = trigger(&api, "unserved").await;
+    expected.insert(
+        unserved,
+        ("empty", "unserved", "no_executor", "no executor of app empty was online for *s.".to_owned()),
+    );
+    let quiet = trigger(&api, "unserved.quiet").await;
+    verdict(&api, &trigger(&api, "expires").await).await;
+    let expired = "it waited *s for the job's rate limit (1 per 1 h).".to_owned();
+    expected.insert(trigger(&api, "expires").await, ("files", "expires", "expired", expired));
+    trigger(&api, "overlaps").await;
+    let overlapping = trigger(&api, "overlaps").await;
+    let first = trigger(&api, "overlaps.loud").await;
+    let overlap = format!("run {first} had not ended, and the job's overlap policy skips overlapping runs.");
+    expected.insert(trigger(&api, "overlaps.loud").await, ("files", "overlaps.loud", "overlap", overlap));
+    for run in expected.keys().chain([&quiet, &overlapping]) {
+        assert_eq!(verdict(&api, run).await["status"], "skipped", "run {run}");
+    }
+    // What is to be reported about the skips is on its way before this one.
+    let fails = trigger(&api, "fails").await;
+    let calls = wait_until(Duration::from_secs(60), "every message has come", async || {
+        let calls = receiver.calls();
+        let has_marker = calls.iter().any(|call| call.body.contains(&fails));
+        if has_marker && expected.keys().all(|run| skipped(&calls).contains_key(run)) { Ok(calls) } else { Err(calls) }
+    })
+    .await;
+
+    let messages = skipped(&calls);
+    assert_eq!(messages.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{messages:#?}");
+    for (run, (app, job, reason, why)) in &expected {
+        let data = &messages[run];
+        let is = (&data["app"], &data["job"], &data["status"], &data["reason"]);
+        assert_eq!(is, (&json!(app), &json!(job), &json!("skipped"), &json!(reason)), "{data:#}");
+        assert_eq!(data["link"], format!("https://rondel.example.com/runs/{run}"), "{data:#}");
+        let is_explained = has_parts(data["why"].as_str().unwrap_or_default(), &format!("Skipped: {why}"));
+        assert!(is_explained, "{data:#}");
+        let typed = match *reason {
+            "no_executor" => data["detail"]["app"] == "empty" && data["detail"]["waited_ms"].is_u64(),
+            "expired" => data["detail"]["waits_for"] == "limit" && data["detail"]["limit"]["max"] == 1,
+            "overlap" => data["detail"]["run"] == json!(first),
+            _ => true,
+        };
+        assert!(typed, "{data:#}");
+    }
+}
+on_each_database!(skipped_runs_are_reported_for_their_reasons);
 
 /// A name that leads inside is found out when it is resolved; an address at once.
 #[tokio::test(flavor = "multi_thread")]
