@@ -28,7 +28,7 @@ pub(crate) struct AgentArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentCommand {
-    /// Check the settings, print those that hold, and dial nobody
+    /// Check the settings, print the effective ones, and connect to no server
     CheckConfig,
     /// Wait for the end of the agent that started this, and end what its runs left
     #[command(hide = true)]
@@ -52,7 +52,7 @@ const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, th
 const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
 
 impl AgentArgs {
-    /// Runs the agent until it is told to stop.
+    /// Runs the agent until it is asked to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         match self.command {
             Some(AgentCommand::CleanUpAfter { folder }) => {
@@ -71,7 +71,7 @@ impl AgentArgs {
         let handover = Handover::take()?;
         self.failpoints.arm()?;
         runtime::serve(|stop| async move {
-            let telemetry = telemetry::start_with_runs(config.telling())?;
+            let telemetry = telemetry::start_with_runs(config.telemetry())?;
             handover::close_to_others();
             let served = serve(config, &handover, stop).await;
             telemetry.end().await;

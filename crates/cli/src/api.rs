@@ -15,7 +15,7 @@ use crate::output;
 #[command(after_help = "Examples:\n  rondel api GET /jobs\n  rondel api GET '/runs?status=failed&limit=5'\n  \
     rondel api POST /jobs/report.daily/runs -d '{\"params\": {\"day\": \"2026-03-08\"}}'\n  \
     rondel api PATCH /jobs/report.daily -d @patch.json --header 'If-Match: \"v3\"'\n\n\
-    The body of the answer goes to stdout as it stands; what is refused too, and the exit code says so.")]
+    The body of the answer goes to stdout unchanged, also that of a refusal; the exit code differs.")]
 pub(crate) struct ApiArgs {
     #[command(flatten)]
     client: ClientArgs,

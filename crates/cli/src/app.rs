@@ -25,13 +25,13 @@ pub(crate) struct AppArgs {
 enum AppCommand {
     /// List the apps
     List,
-    /// List the handlers that executors of an app which are online have, and the parameters that these take
+    /// List the handlers of an app's online executors, and their parameters
     Handlers {
         /// The app's name
         #[arg(value_name = "APP")]
         name: String,
     },
-    /// Send the app's executors nothing new; what is due waits, as long as its job's queue timeout says
+    /// Send no new runs to the app's executors; due runs wait for at most the queue timeout of their job
     Drain {
         /// The app's name
         #[arg(value_name = "APP")]
@@ -49,7 +49,7 @@ enum AppCommand {
         #[arg(value_name = "APP")]
         name: String,
     },
-    /// Create an app, so that its executors can come before its first job
+    /// Create an app, so that executors can connect before its first job exists
     Create {
         /// Its name
         #[arg(value_name = "APP")]

@@ -49,47 +49,47 @@ enum Command {
     Server(Box<ServerArgs>),
     /// Start an executor that runs commands and HTTP requests
     Agent(Box<AgentArgs>),
-    /// Create, look at, trigger and change jobs
+    /// Create, show, trigger and change jobs
     Job(JobArgs),
-    /// See, save, import and delete business calendars
+    /// Show, save, import and delete business calendars
     Calendar(CalendarArgs),
-    /// Look at runs and their logs, cancel and retry them
+    /// Show runs and their logs, cancel and retry them
     Run(RunArgs),
-    /// See the executors
+    /// Show the executors
     Executor(ExecutorArgs),
-    /// See the servers of the cluster
+    /// Show the servers of the cluster, drain and activate them
     Node(NodeArgs),
-    /// See and create apps
+    /// Show, create, drain and activate apps
     App(AppArgs),
-    /// See and create namespaces
+    /// Show, create and delete namespaces
     Namespace(NamespaceArgs),
-    /// See, create and change users, and their roles
+    /// Show, create and change users and their roles
     User(UserArgs),
-    /// See, create, rotate and revoke API tokens
+    /// Show, create, rotate and revoke API tokens
     Token(TokenArgs),
-    /// Print what happens, as it happens
+    /// Print events of runs, jobs, executors and servers as they happen
     Events(EventsArgs),
-    /// See what was done, by whom and from where
+    /// Show the audit log: what was done, by which caller, from which address
     Audit(AuditArgs),
     /// Print a link that opens the console in a browser, once, within 15 minutes
     SignInLink(SignInLinkArgs),
     /// Show the cluster in one screen
     Status(StatusArgs),
-    /// Look for what could be wrong, and say what to do about it
+    /// Check for problems, with a remedy for each
     Doctor(DoctorArgs),
-    /// Name servers, and say which one commands speak to
+    /// Name servers, and choose the one that commands speak to
     Context(ContextArgs),
-    /// Keep a token for a server, read from standard input
+    /// Store a token for a server, read from standard input
     Login(LoginArgs),
-    /// Throw the kept token of a server away
+    /// Delete the stored token of a server
     Logout(LogoutArgs),
     /// Call the REST API, and print what it answers
     Api(ApiArgs),
     /// Print the REST API as an OpenAPI 3.1 document, without a server
     Openapi,
-    /// Ask when a cron expression fires, without a server
+    /// Show when a cron expression fires, without a server
     Cron(CronArgs),
-    /// Measure how fast this machine and a database go
+    /// Measure the throughput of this machine and a database
     Bench(Box<BenchArgs>),
     /// Print the version
     Version,
@@ -113,7 +113,7 @@ impl Cli {
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 
-    /// Runs the command, and says what went wrong if something did.
+    /// Runs the command, and reports a failure.
     pub(crate) fn run(self) -> ExitCode {
         match self.command.run() {
             Ok(exit) => exit.into(),

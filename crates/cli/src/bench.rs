@@ -7,7 +7,7 @@ use crate::config::{Database, DatabaseParser, Length, LogFormat};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::table::Table;
-use crate::telemetry::Telling;
+use crate::telemetry::TelemetrySettings;
 use crate::{output, runtime, telemetry};
 
 /// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
@@ -103,7 +103,7 @@ enum Mode {
 impl BenchArgs {
     /// Runs the measurement.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
-        telemetry::start_with_runs(Telling::lines("warn", LogFormat::Text))?;
+        telemetry::start_with_runs(TelemetrySettings::lines("warn", LogFormat::Text))?;
         let format = self.format;
         if let Some(BenchCommand::Executor(args)) = self.command {
             let plan = ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
@@ -134,7 +134,7 @@ impl BenchArgs {
 
     fn plan(self) -> Result<Plan, Failure> {
         let Some(database) = self.database else {
-            return Err(Failure::refused("--database: which one to measure is not said"));
+            return Err(Failure::refused("--database is missing: name the database to measure"));
         };
         if self.jobs == 0 || (self.executors == 0 && self.mode != Mode::Idle) {
             return Err(Failure::refused("--jobs and --executors: at least one of each"));

@@ -75,7 +75,7 @@ struct ImportArgs {
     /// The file; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What kind of file it is; else its name says so
+    /// The kind of file; without it, the ending of the file's name decides
     #[arg(long, value_enum, value_name = "KIND")]
     kind: Option<Kind>,
     /// What the days become: a calendar of them, or one of working days without them
@@ -175,7 +175,7 @@ impl ImportArgs {
             (None, Some("ics")) => Ok(Kind::Ics),
             (None, Some("csv")) => Ok(Kind::Csv),
             (None, _) => {
-                let message = format!("{}: neither .ics nor .csv; say which with --kind", self.file.display());
+                let message = format!("{}: neither .ics nor .csv; set --kind", self.file.display());
                 Err(Failure::refused(message))
             }
         }

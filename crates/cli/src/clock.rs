@@ -1,4 +1,4 @@
-//! The present, and how people say how far from it something is.
+//! The present, and the distance of an instant from it in words.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use chrono::SecondsFormat;
 use rondel_core::Timestamp;
 
-/// The present by this machine's clock: for people to read, never for the engine.
+/// The present by this machine's clock: for display, never for the engine.
 pub(crate) fn now() -> Timestamp {
     chrono::Utc::now().into()
 }
 
 static SHOWS_UTC: AtomicBool = AtomicBool::new(false);
 
-/// Whether times are shown in UTC rather than in the zone of this machine; said once, before anything is printed.
+/// Whether times are shown in UTC rather than in the zone of this machine; set once, before anything is printed.
 pub(crate) fn show_utc(utc: bool) {
     SHOWS_UTC.store(utc, Ordering::Relaxed);
 }
 
-/// An instant as people read it: in the zone of this machine, with its offset.
+/// An instant for display: in the zone of this machine, with its offset.
 pub(crate) fn shown(at: Timestamp) -> String {
     let local = at.to_utc().filter(|_| !SHOWS_UTC.load(Ordering::Relaxed)).map(|utc| utc.with_timezone(&chrono::Local));
     match local {

@@ -14,7 +14,7 @@ use crate::{output, runtime};
 
 /// The variable by which the shell asks.
 const VARIABLE: &str = "RONDEL_COMPLETE";
-/// Nobody waits longer for a name.
+/// A name is not worth a longer wait.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// As many names as a person looks through.
 const COUNT_MAX: &str = "100";
@@ -71,7 +71,7 @@ pub(crate) fn apps() -> ArgValueCompleter {
     ArgValueCompleter::new(|part: &OsStr| names("apps", part))
 }
 
-/// Names that the server knows; none where it cannot be asked. Which server, the environment and the context say: flags
+/// Names that the server knows; none where it cannot be asked. The environment and the context name the server: flags
 /// are not known here.
 fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
     let Some(part) = part.to_str() else { return Vec::new() };
@@ -94,7 +94,7 @@ fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
         }
         Ok(())
     });
-    // There is nobody to tell: the shell shows nothing.
+    // The shell shows no errors of completions.
     drop(asked);
     found.retain(|name| name.starts_with(part));
     found.into_iter().map(CompletionCandidate::new).collect()

@@ -30,7 +30,7 @@ enum ContextCommand {
     Add(AddArgs),
     /// List the contexts
     List,
-    /// Say which server commands speak to now
+    /// Choose the server that commands speak to
     Show,
     /// Let commands speak to this server from now on
     Use(NameArgs),

@@ -10,8 +10,8 @@ use rondel_core::name;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::births::Births;
 use crate::exit::{Exit, Failure};
+use crate::startup_files::StartupFiles;
 use crate::token_file;
 
 /// A server, as one person calls it.
@@ -153,9 +153,9 @@ fn folder() -> PathBuf {
 /// Writes a file that only this person can read, as a whole, over what was there.
 fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut births = Births::default();
-    births.folder(folder)?;
-    births.keep();
+    let mut startup_files = StartupFiles::default();
+    startup_files.folder(folder)?;
+    startup_files.keep();
     let write = || -> std::io::Result<()> {
         // A temporary file is made with mode 0600.
         let mut file = NamedTempFile::new_in(folder)?;

@@ -25,9 +25,9 @@ pub(crate) struct CronArgs {
 
 #[derive(Debug, Subcommand)]
 enum CronCommand {
-    /// Say when an expression fires next
+    /// Show when an expression fires next
     Next(NextArgs),
-    /// Say in a sentence what an expression means, and what to know about it
+    /// Explain an expression in a sentence, with its warnings
     Explain(ExplainArgs),
 }
 
@@ -142,8 +142,8 @@ impl Answer {
 
     /// The warnings as sentences, without the one that ends the command.
     fn warnings(&self) -> impl Iterator<Item = &str> {
-        let told = self.found.warnings.iter().filter(|_| !self.found.fires.is_empty());
-        told.map(|warning| warning.sentence(self.lang))
+        let warnings = self.found.warnings.iter().filter(|_| !self.found.fires.is_empty());
+        warnings.map(|warning| warning.sentence(self.lang))
     }
 
     /// A schedule that never fires is a mistake, whatever was printed.

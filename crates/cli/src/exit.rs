@@ -1,4 +1,4 @@
-//! How the program ends: its exit codes, and what a failure says on stderr.
+//! How the program ends: its exit codes, and what a failure prints on stderr.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -21,11 +21,11 @@ pub(crate) enum Exit {
     Auth = 4,
     /// There is no such thing.
     NotFound = 5,
-    /// Somebody else was first.
+    /// Another caller was first.
     Conflict = 6,
     /// What was waited for did not come in time.
     TimedOut = 7,
-    /// Nobody answers there.
+    /// No server answers there.
     Unreachable = 8,
     /// There is something to change: what `plan --exit-code` found.
     Changes = 10,
@@ -58,12 +58,12 @@ impl Failure {
         Self { exit, message: Some(message.into()) }
     }
 
-    /// An end that needs no words: somebody pressed Ctrl-C, or closed the pipe that was written to.
+    /// An end without a message: Ctrl-C, or a closed pipe on stdout.
     pub(crate) const fn silent(exit: Exit) -> Self {
         Self { exit, message: None }
     }
 
-    /// An operation failed: `doing` says which, the error and its causes say why.
+    /// An operation failed: `doing` names it, the error and its causes have the reason.
     pub(crate) fn of(doing: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
         Self::new(Exit::Failed, format!("{doing}: {}", chain(error)))
     }
@@ -78,7 +78,7 @@ impl Failure {
         Self::new(Exit::Refused, message)
     }
 
-    /// The same with something said behind it.
+    /// The same with a remark behind it.
     pub(crate) fn with_hint(mut self, hint: &str) -> Self {
         if let Some(message) = &mut self.message {
             message.push_str(hint);
@@ -91,12 +91,12 @@ impl Failure {
         self.exit
     }
 
-    /// What it says.
+    /// Its message.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()
     }
 
-    /// Says it on stderr; the answer is what the process ends with.
+    /// Prints it on stderr, and returns the exit code of the process.
     pub(crate) fn report(&self) -> ExitCode {
         if let Some(message) = &self.message {
             output::talk(&format!("error: {message}"));
@@ -111,7 +111,7 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
-/// An error and its causes in one line, each said once: a cause that the line already ends with is passed over.
+/// An error and its causes in one line, each once: a cause that the line already ends with is left out.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut line = one_line(&error.to_string());
     let mut next = error.source();

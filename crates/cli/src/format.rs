@@ -1,4 +1,4 @@
-//! In which form a command prints what it has to say.
+//! In which form a command prints its output.
 
 use clap::{Args, ValueEnum};
 
@@ -8,11 +8,11 @@ const HEADING: &str = "Output";
 /// What stands on stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// A table
     Table,
-    /// For people, with every field that fits into a cell
+    /// A table with every field that fits into a cell
     Wide,
-    /// What the server answered, as it stands
+    /// The answer of the server, unchanged
     Json,
     /// One JSON document per line and item
     Jsonl,

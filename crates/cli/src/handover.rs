@@ -108,7 +108,7 @@ impl Handover {
 
 fn receive() -> Result<Handover, Failure> {
     let failed = |error: &(dyn std::error::Error + 'static)| {
-        Failure::of(format!("cannot read what {MARK} says is on standard input; unset that variable"), error)
+        Failure::of(format!("cannot read standard input, which {MARK} announces; unset that variable"), error)
     };
     let mut text = Vec::new();
     let mut stdin = std::io::stdin().lock();

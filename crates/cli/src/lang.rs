@@ -1,4 +1,4 @@
-//! In which language people are spoken to.
+//! The language of sentences.
 
 use std::ffi::OsString;
 
@@ -32,7 +32,7 @@ impl LangArgs {
     }
 }
 
-/// The first of these variables that is set decides, as POSIX says.
+/// The first of these variables that is set decides, as in POSIX.
 fn of_locale(variables: [Option<OsString>; 3]) -> Lang {
     let locale = variables.into_iter().flatten().find(|value| !value.is_empty()).unwrap_or_default();
     if locale.to_string_lossy().starts_with("zh") { Lang::Zh } else { Lang::En }

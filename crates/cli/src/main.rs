@@ -1,7 +1,7 @@
 //! `rondel`: the one binary. `args` has the command tree, each noun a module of its own.
 //!
 //! - `dev`, `server` and `agent` put the other crates together; `handover` and `run_as` keep the agent's secrets from the
-//!   programs that it starts; `config`, `births`, `token_file`, `node_name`,
+//!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
 //! - `job`, `calendar`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
 //! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion` and
@@ -14,7 +14,6 @@ mod app;
 mod args;
 mod audit;
 mod bench;
-mod births;
 mod calendar;
 mod client;
 mod clock;
@@ -42,12 +41,15 @@ mod output;
 mod paint;
 mod place;
 mod progress;
+#[cfg(test)]
+mod reference;
 mod run;
 mod run_as;
 mod runtime;
 mod secret_key;
 mod server;
 mod sign_in;
+mod startup_files;
 mod status;
 mod table;
 mod telemetry;

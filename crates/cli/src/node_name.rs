@@ -6,15 +6,15 @@ use std::path::Path;
 use rand::RngExt as _;
 use rondel_core::name;
 
-use crate::births::Births;
 use crate::exit::Failure;
+use crate::startup_files::StartupFiles;
 
 const FILE: &str = "node-name";
 /// Of the host's name; what is random comes behind it.
 const HOST_LEN_MAX: usize = 60;
 
 /// The name in the data folder; at the first start it is made.
-pub(crate) fn read_or_make(data_dir: &Path, births: &mut Births) -> Result<String, Failure> {
+pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) -> Result<String, Failure> {
     let path = data_dir.join(FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => {
@@ -25,7 +25,7 @@ pub(crate) fn read_or_make(data_dir: &Path, births: &mut Births) -> Result<Strin
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
             let made = format!("{}-{:08x}", as_name(&host), rand::rng().random::<u32>());
-            births.secret_file(&path, &format!("{made}\n"))?;
+            startup_files.secret_file(&path, &format!("{made}\n"))?;
             Ok(made)
         }
         Err(error) => Err(Failure::of(format!("cannot read {}", path.display()), &error)),
@@ -50,12 +50,12 @@ mod tests {
     #[test]
     fn a_name_is_made_once() {
         let root = tempfile::tempdir().unwrap();
-        let mut births = Births::default();
-        let made = read_or_make(root.path(), &mut births).unwrap();
-        births.keep();
-        assert_eq!(read_or_make(root.path(), &mut Births::default()).unwrap(), made);
+        let mut startup_files = StartupFiles::default();
+        let made = read_or_make(root.path(), &mut startup_files).unwrap();
+        startup_files.keep();
+        assert_eq!(read_or_make(root.path(), &mut StartupFiles::default()).unwrap(), made);
         std::fs::write(root.path().join(FILE), "No Name\n").unwrap();
-        assert!(read_or_make(root.path(), &mut Births::default()).is_err());
+        assert!(read_or_make(root.path(), &mut StartupFiles::default()).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::terminal::is_harmful;
 /// Writes data: a whole line, or several.
 ///
 /// # Errors
-/// Silent success where the reader has gone (`rondel run list | head -1`); else what the system says.
+/// Silent success where the reader has gone (`rondel run list | head -1`); else the error of the system.
 pub(crate) fn data(lines: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
@@ -45,7 +45,7 @@ pub(crate) fn json(text: &str) -> Result<(), Failure> {
     data(&escaped_json(text))
 }
 
-/// The same JSON without what a terminal would obey or that would reorder what people read: JSON leaves C1 controls and
+/// The same JSON without what a terminal would obey or that would reorder visible text: JSON leaves C1 controls and
 /// invisible signs as they stand. Outside of its texts it has none of these.
 fn escaped_json(json: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
@@ -64,7 +64,7 @@ fn escaped_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Says something to the person at the terminal. If nobody can hear it, nothing is lost.
+/// Prints a message on stderr. Without a reader, nothing is lost.
 pub(crate) fn talk(sentence: &str) {
     writeln!(std::io::stderr().lock(), "{sentence}").ok();
 }

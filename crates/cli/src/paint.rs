@@ -1,4 +1,4 @@
-//! Colours, where a person looks: on a terminal that has them, unless `NO_COLOR` says otherwise.
+//! Colours: on a terminal that has them, unless `NO_COLOR` is set.
 
 use std::io::IsTerminal as _;
 

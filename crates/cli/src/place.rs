@@ -55,7 +55,11 @@ mod tests {
         }
         assert!(role("root").is_err());
         let failure = Failure::refused("/grants/0/namespace: there is no namespace \"billing\"");
-        let said = with_place_hint(failure, &["executor:billing".to_owned()]);
-        assert!(said.message().ends_with("for an app of that name: executor:default/billing"), "{}", said.message());
+        let hinted = with_place_hint(failure, &["executor:billing".to_owned()]);
+        assert!(
+            hinted.message().ends_with("for an app of that name: executor:default/billing"),
+            "{}",
+            hinted.message()
+        );
     }
 }

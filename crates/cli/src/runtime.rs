@@ -13,7 +13,7 @@ use crate::output;
 /// How long an immediate exit waits for tasks to be dropped, and with them the processes that they started.
 const DROP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Runs a program that goes on until it is told to stop. The first SIGINT or SIGTERM cancels the token it is given, and it
+/// Runs a program that goes on until it is asked to stop. The first SIGINT or SIGTERM cancels the token it is given, and it
 /// drains; the second ends it at once.
 pub(crate) fn serve<F>(program: impl FnOnce(CancellationToken) -> F) -> Result<Exit, Failure>
 where

@@ -6,14 +6,17 @@ use std::path::Path;
 
 use rondel_store::SecretKeys;
 
-use crate::births::Births;
 use crate::config::ServerConfig;
 use crate::exit::Failure;
+use crate::startup_files::StartupFiles;
 
 const FILE: &str = "secret.key";
 
 /// The key of this server; none for a cluster that was given none.
-pub(crate) fn read_or_make(config: &ServerConfig, births: &mut Births) -> Result<Option<SecretKeys>, Failure> {
+pub(crate) fn read_or_make(
+    config: &ServerConfig,
+    startup_files: &mut StartupFiles,
+) -> Result<Option<SecretKeys>, Failure> {
     if let Some(path) = &config.secret_key_file {
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| {
@@ -26,13 +29,13 @@ pub(crate) fn read_or_make(config: &ServerConfig, births: &mut Births) -> Result
     if config.database.0.sqlite_path().is_none() {
         return Ok(None);
     }
-    births.folder(&config.data_dir)?;
+    startup_files.folder(&config.data_dir)?;
     let path = config.data_dir.join(FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => parse(&path, &text).map(Some),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let made = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
-            births.secret_file(&path, &format!("{made}\n"))?;
+            startup_files.secret_file(&path, &format!("{made}\n"))?;
             parse(&path, &made).map(Some)
         }
         Err(error) => Err(Failure::of(format!("cannot read {}", path.display()), &error)),

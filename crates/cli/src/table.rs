@@ -1,4 +1,4 @@
-//! Tables for people: columns side by side, no lines between them.
+//! Tables for a terminal: columns side by side, no lines between them.
 
 use comfy_table::presets::NOTHING;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text with everything escaped that a terminal would obey or that would reorder what people read: control
+/// The text with everything escaped that a terminal would obey or that would reorder visible text: control
 /// characters (ANSI escapes begin with one), and Unicode's invisible signs for direction and lines. A tab stays.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_harmful) {
@@ -22,7 +22,7 @@ pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Whether a terminal would obey it, or it would reorder what people read.
+/// Whether a terminal would obey it, or it would reorder visible text.
 pub(crate) fn is_harmful(c: char) -> bool {
     let is_invisible_sign = matches!(
         c,

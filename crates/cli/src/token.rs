@@ -34,7 +34,7 @@ enum Kind {
 enum TokenCommand {
     /// List one's own tokens; their secrets are not kept
     List {
-        /// Everybody's
+        /// Those of all users, and those of executors
         #[arg(long)]
         everybody: bool,
         #[command(flatten)]
@@ -42,7 +42,7 @@ enum TokenCommand {
     },
     /// Create a token, and print it: it is not shown again
     Create {
-        /// What people know it by
+        /// Its name
         #[arg(value_name = "NAME")]
         name: String,
         /// What it is for
@@ -132,7 +132,7 @@ impl TokenArgs {
     }
 }
 
-/// The id of the token that is meant: people know theirs by a name.
+/// The id of the token that is meant: it may be given by its name.
 async fn id_of(client: &Client, wanted: &str) -> Result<String, Failure> {
     if wanted.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(wanted.to_owned());
@@ -152,9 +152,10 @@ async fn id_of(client: &Client, wanted: &str) -> Result<String, Failure> {
                 "there is no token {wanted:?} that is not revoked; rondel token list --everybody shows ids and names"
             ),
         )),
-        several => {
-            Err(Failure::refused(format!("several tokens are called {wanted:?}; say which: {}", several.join(", "))))
-        }
+        several => Err(Failure::refused(format!(
+            "several tokens are called {wanted:?}; give one of their ids: {}",
+            several.join(", ")
+        ))),
     }
 }
 
@@ -242,11 +243,11 @@ mod tests {
 
     #[test]
     fn kinds_and_roles_go_together() {
-        let said =
+        let checked =
             |kind, role: &str| check_kind(kind, &[role.to_owned()]).map_err(|failure| failure.message().to_owned());
-        assert!(said(Kind::Api, "executor:default/billing").unwrap_err().contains("add --kind executor"));
-        assert!(said(Kind::Executor, "viewer").unwrap_err().contains("--role executor:NAMESPACE/APP"));
-        assert_eq!(said(Kind::Api, "viewer"), Ok(()));
-        assert_eq!(said(Kind::Executor, "executor:default/billing"), Ok(()));
+        assert!(checked(Kind::Api, "executor:default/billing").unwrap_err().contains("add --kind executor"));
+        assert!(checked(Kind::Executor, "viewer").unwrap_err().contains("--role executor:NAMESPACE/APP"));
+        assert_eq!(checked(Kind::Api, "viewer"), Ok(()));
+        assert_eq!(checked(Kind::Executor, "executor:default/billing"), Ok(()));
     }
 }

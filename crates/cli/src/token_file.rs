@@ -9,8 +9,8 @@ use rondel_admin::auth::Token;
 use rondel_core::access::is_token;
 use rondel_core::secret_file::exposure;
 
-use crate::births::Births;
 use crate::exit::Failure;
+use crate::startup_files::StartupFiles;
 
 /// Shorter texts are no secrets.
 const LEN_MIN: usize = 16;
@@ -54,12 +54,12 @@ pub(crate) fn read_existing(path: &Path) -> Result<Token, Failure> {
 }
 
 /// Reads the token in a file, or makes both.
-pub(crate) fn read_or_make(path: &Path, births: &mut Births) -> Result<Token, Failure> {
+pub(crate) fn read_or_make(path: &Path, startup_files: &mut StartupFiles) -> Result<Token, Failure> {
     if let Some(token) = read(path)? {
         return Ok(token);
     }
     let token = Token::generate();
-    births.secret_file(path, &format!("{}\n", token.reveal()))?;
+    startup_files.secret_file(path, &format!("{}\n", token.reveal()))?;
     Ok(token)
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn path_from_environment() -> Option<PathBuf> {
     variable("RONDEL_TOKEN_FILE").map(PathBuf::from)
 }
 
-/// Secrets are no flags, which everybody on the machine can see: the environment is read directly.
+/// Secrets are no flags, which every user of the machine can see: the environment is read directly.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -95,10 +95,10 @@ mod tests {
     fn a_token_is_made_once() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("data/admin.token");
-        let mut births = Births::default();
-        let made = read_or_make(&path, &mut births).unwrap();
-        births.keep();
-        let again = read_or_make(&path, &mut Births::default()).unwrap();
+        let mut startup_files = StartupFiles::default();
+        let made = read_or_make(&path, &mut startup_files).unwrap();
+        startup_files.keep();
+        let again = read_or_make(&path, &mut StartupFiles::default()).unwrap();
         assert_eq!(made.reveal(), again.reveal());
     }
 
@@ -114,8 +114,8 @@ mod tests {
             read(&path)
         };
         for mode in [0o644, 0o604, 0o666, 0o660] {
-            let said = read_as(mode).unwrap_err().message().to_owned();
-            assert!(said.contains("chmod 600") && said.contains(&format!("{mode:04o}")), "{said}");
+            let message = read_as(mode).unwrap_err().message().to_owned();
+            assert!(message.contains("chmod 600") && message.contains(&format!("{mode:04o}")), "{message}");
         }
         for mode in [0o600, 0o400] {
             assert!(read_as(mode).unwrap().is_some());
@@ -140,7 +140,7 @@ mod tests {
         assert!(read(Path::new("/")).is_err());
         assert!(read(Path::new("/nowhere/token")).unwrap().is_none());
         let token = Token::generate();
-        let said = read(Path::new(token.reveal())).unwrap_err().message().to_owned();
-        assert!(!said.contains(token.reveal()) && said.contains("is named by its path"), "{said}");
+        let message = read(Path::new(token.reveal())).unwrap_err().message().to_owned();
+        assert!(!message.contains(token.reveal()) && message.contains("is named by its path"), "{message}");
     }
 }

@@ -35,7 +35,7 @@ enum UserCommand {
         /// What is typed to sign in
         #[arg(value_name = "USER")]
         name: String,
-        /// What people read
+        /// The name that is shown
         #[arg(long, value_name = "TEXT")]
         display_name: Option<String>,
         /// A role and where: viewer, operator:NAMESPACE, editor:NAMESPACE/APP; once per role

@@ -39,7 +39,7 @@ impl View {
         }
     }
 
-    /// Prints one thing as a line of a list: what a command that changed it says.
+    /// Prints one thing as a line of a list: the output of a command that changed it.
     pub(crate) fn line(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),

@@ -1,4 +1,4 @@
-//! What an error of the server means for whoever called the command.
+//! What an error of the server means for the caller of the command.
 
 use reqwest::StatusCode;
 use serde::Deserialize;
@@ -45,12 +45,12 @@ pub(crate) struct Finding {
 /// The failure that an answer other than success is.
 pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) -> Failure {
     let message = match serde_json::from_str::<Problem>(body) {
-        // Whoever reads the server's log finds the cause by it.
+        // The cause in the server's log is found by it.
         Ok(problem) if status.is_server_error() && !problem.request_id.is_empty() => {
             format!("{} (request id {})", sentence(&problem), harmless(&problem.request_id))
         }
         Ok(problem) => sentence(&problem),
-        Err(_) => format!("the server answered {status} and did not say why"),
+        Err(_) => format!("the server answered {status} without a reason"),
     };
     let hint = match (status, token_from) {
         (StatusCode::UNAUTHORIZED, None) => {

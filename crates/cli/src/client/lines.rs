@@ -6,7 +6,7 @@ use reqwest::Response;
 
 use crate::exit::{Exit, Failure, chain};
 
-/// The server says something more often than this, if only an empty line.
+/// The server sends something more often than this, if only an empty line.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// A longer line is no log line.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;

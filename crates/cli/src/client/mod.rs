@@ -101,7 +101,7 @@ impl ClientArgs {
         self.clone().over(Self::of_environment()).client_of_all()
     }
 
-    /// These, and others where these say nothing.
+    /// These, and others for those that are not set.
     fn over(self, other: Self) -> Self {
         Self {
             server: self.server.or(other.server),
@@ -128,7 +128,7 @@ impl ClientArgs {
         Self { namespace, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
     }
 
-    /// What the environment says, without flags.
+    /// The values of the environment, without flags.
     pub(crate) fn of_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
@@ -143,8 +143,8 @@ impl ClientArgs {
 
     /// The name of the context that these flags mean, or that is in use.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
-        let said = self.context.clone().or_else(|| Self::of_environment().context);
-        said.or_else(|| contexts.current().map(str::to_owned))
+        let named = self.context.clone().or_else(|| Self::of_environment().context);
+        named.or_else(|| contexts.current().map(str::to_owned))
     }
 
     /// The client with this token, for the server of these flags alone.
@@ -199,7 +199,7 @@ impl ClientArgs {
     }
 }
 
-/// The URL of a server, from the flag or setting that says it.
+/// The URL of a server, from its flag or setting.
 pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
     let url = Url::parse(server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     url.ok_or_else(|| Failure::refused(format!("{flag}: {server:?} is not a URL such as {SERVER_DEFAULT}")))
@@ -239,7 +239,7 @@ impl Client {
         self.send(Method::PATCH, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// POST with a file's text, whose kind the query says.
+    /// POST with a file's text, whose kind is in the query.
     pub(crate) async fn post_file(&self, path: &[&str], query: &[(&str, &str)], text: String) -> Result<Body, Failure> {
         self.send(Method::POST, path, query, Some(("text/plain; charset=utf-8", text))).await
     }
@@ -328,7 +328,7 @@ impl Client {
         Ok(Err(Refusal { status, text }))
     }
 
-    /// What a refusal means for whoever called the command.
+    /// What a refusal means for the caller of the command.
     pub(crate) fn failure(&self, refusal: &Refusal) -> Failure {
         answer::failure(refusal.status, &refusal.text, self.token.as_ref().map(|token| token.from.as_str()))
     }
@@ -404,7 +404,7 @@ impl Client {
     }
 }
 
-/// Of a failed connection, the layers above only say that it failed.
+/// Of a failed connection, the layers above only report the failure.
 fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {

@@ -1,4 +1,4 @@
-//! Names that somebody may have meant.
+//! Names that are close to a misspelt one.
 
 use strsim::osa_distance;
 

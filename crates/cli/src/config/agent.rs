@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Length, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
-use crate::telemetry::{self, RATIO_DEFAULT, Telling};
+use crate::telemetry::{self, RATIO_DEFAULT, TelemetrySettings};
 
 const SECTION: &str = "agent";
 const NO_APP: &str = "is missing: give --app, RONDEL_AGENT_APP or the config file's app, the one that its jobs name";
@@ -144,7 +144,7 @@ pub(crate) struct AgentSettings {
     #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) otlp_endpoint: Option<String>,
-    /// Which share of the traces that begin here is told, from 0 to 1; the others keep what was decided where they began
+    /// The share of traces that begin here to export, from 0 to 1; for other traces the decision of their origin holds
     #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_AGENT_TRACE_RATIO")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trace_ratio: Option<f64>,
@@ -171,7 +171,7 @@ impl AgentSettings {
         }
     }
 
-    /// These settings, and those of a lower layer where these say nothing.
+    /// These settings, and those of a lower layer for those that are not set.
     pub(crate) fn over(self, lower: Self) -> Self {
         Self {
             servers: self.servers.or(lower.servers),
@@ -289,9 +289,9 @@ impl TryFrom<AgentSettings> for AgentConfig {
 }
 
 impl AgentConfig {
-    /// What the program tells of itself.
-    pub(crate) fn telling(&self) -> Telling<'_> {
-        Telling {
+    /// What the program logs and traces of itself.
+    pub(crate) fn telemetry(&self) -> TelemetrySettings<'_> {
+        TelemetrySettings {
             filter: &self.log_level,
             format: self.log_format,
             endpoint: self.otlp_endpoint.as_deref(),

@@ -13,7 +13,7 @@ use crate::exit::Failure;
 const SECTION: &str = "http";
 /// What is shorter cuts off clients that mean no harm.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// Event and log streams send something each 15 s; a shorter time would end those that have nothing to say.
+/// Event and log streams send something each 15 s; a shorter time would end those that are silent.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
 /// One list of jobs in one body, and room for another caller's.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
@@ -135,7 +135,7 @@ impl HttpSettings {
         }
     }
 
-    /// These settings, and those of a lower layer where these say nothing.
+    /// These settings, and those of a lower layer for those that are not set.
     pub(crate) fn over(self, lower: Self) -> Self {
         Self {
             trusted_proxies: self.trusted_proxies.or(lower.trusted_proxies),

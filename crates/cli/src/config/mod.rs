@@ -28,7 +28,7 @@ pub(crate) use values::{Database, DatabaseParser, Length, Listen, LogFormat, Siz
 use crate::exit::Failure;
 use crate::output;
 
-/// Where the data folder is when nobody says.
+/// The default data folder.
 pub(crate) const DATA_DIR: &str = "./rondel-data";
 
 /// Which file is read.
@@ -66,25 +66,25 @@ impl ConfigFileArgs {
         }
     }
 
-    /// What holds for the server, given what flags and environment say.
+    /// What holds for the server, given flags and environment.
     pub(crate) fn server(&self, settings: ServerSettings) -> Result<ServerSettings, Failure> {
         let file = self.read()?.server.unwrap_or_default();
         Ok(settings.over(file).over(ServerSettings::defaults()))
     }
 
-    /// What holds for signing in through a provider, given what flags and environment say.
+    /// What holds for signing in through a provider, given flags and environment.
     pub(crate) fn oidc(&self, settings: OidcSettings) -> Result<OidcSettings, Failure> {
         let file = self.read()?.oidc.unwrap_or_default();
         Ok(settings.over(file).over(OidcSettings::defaults()))
     }
 
-    /// What holds for the port, given what flags and environment say.
+    /// What holds for the port, given flags and environment.
     pub(crate) fn http(&self, settings: HttpSettings) -> Result<HttpSettings, Failure> {
         let file = self.read()?.http.unwrap_or_default();
         Ok(settings.over(file).over(HttpSettings::defaults()))
     }
 
-    /// What holds for the agent, given what flags and environment say.
+    /// What holds for the agent, given flags and environment.
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
         let file = self.read()?.agent.unwrap_or_default();
         Ok(settings.over(file).over(AgentSettings::defaults()))
@@ -96,7 +96,7 @@ fn read(path: &Path) -> Result<ConfigFile, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::refused(format!("cannot read the config file {place}: {error}")))?;
     toml::from_str(&text).map_err(|error| {
-        // TOML's own message has a picture of several lines; a line number says as much.
+        // TOML's own message has a picture of several lines; a line number is enough.
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         Failure::refused(format!("the config file {place}, line {line}: {}", error.message().replace('\n', ", ")))
     })

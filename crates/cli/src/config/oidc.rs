@@ -16,7 +16,7 @@ const SECTION: &str = "oidc";
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OidcSettings {
-    /// The URL of the provider through which people may sign in, as it names itself
+    /// The URL of the provider through which users sign in, as it names itself
     #[arg(long = "oidc-issuer", global = true, value_name = "URL", env = "RONDEL_OIDC_ISSUER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) issuer: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) struct OidcSettings {
     #[arg(long = "oidc-redirect-url", global = true, value_name = "URL", env = "RONDEL_OIDC_REDIRECT_URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redirect_url: Option<String>,
-    /// What the provider is asked to tell, beside openid; once per scope
+    /// The scopes to request from the provider, beside openid; once per scope
     #[arg(long = "oidc-scope", global = true, value_name = "SCOPE", env = "RONDEL_OIDC_SCOPES", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scopes: Option<Vec<String>>,
@@ -56,7 +56,7 @@ pub(crate) struct OidcSettings {
     )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group_roles: Option<Vec<GroupRoleText>>,
-    /// Make a user, without a role unless a group gives one, for whoever the provider vouches for and nobody made here
+    /// Create a user without a role, unless a group has one, for each user of the provider who does not exist here
     #[arg(long = "oidc-create-accounts", global = true, env = "RONDEL_OIDC_CREATE_ACCOUNTS", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) create_accounts: Option<bool>,
@@ -74,7 +74,7 @@ impl OidcSettings {
         }
     }
 
-    /// These settings, and those of a lower layer where these say nothing.
+    /// These settings, and those of a lower layer for those that are not set.
     pub(crate) fn over(self, lower: Self) -> Self {
         Self {
             issuer: self.issuer.or(lower.issuer),

@@ -39,7 +39,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("work_dir", "\"/var/tmp/rondel-agent\""),
 ];
 
-/// A config file that says what holds without it; keys without a default are commented out.
+/// A config file with the default of each setting; keys without a default are commented out.
 pub(crate) fn reference() -> Result<String, Failure> {
     let mut text = String::from("# Settings of `rondel server` and `rondel agent`. Each key may be left out.\n");
     section::<ServerSettings>(&mut text, "server", &ServerSettings::defaults())?;
@@ -69,7 +69,7 @@ fn section<S: Args>(text: &mut String, name: &str, defaults: &impl Serialize) ->
     Ok(())
 }
 
-/// Lets the help of `server` and `agent` say what holds where nobody says otherwise.
+/// Puts the defaults of settings into the help of `server` and `agent`.
 pub(crate) fn with_defaults(command: Command) -> Command {
     command
         .mut_subcommand("server", |server| {

@@ -18,18 +18,18 @@ use serde::{Deserialize, Serialize};
 use super::values::{Database, DatabaseParser, ExecutorCertificates};
 use super::{DATA_DIR, HttpConfig, Length, Listen, LogFormat, Size, check_url, outgoing_allow, wrong};
 use crate::exit::Failure;
-use crate::telemetry::{self, RATIO_DEFAULT, Telling};
+use crate::telemetry::{self, RATIO_DEFAULT, TelemetrySettings};
 
 const SECTION: &str = "server";
 const NO_DATABASE: &str = "is missing: give --database, RONDEL_SERVER_DATABASE or the config file's database, such as \
     postgres://rondel@127.0.0.1/rondel or sqlite:///var/lib/rondel/rondel.db";
 /// Beats cost the database, and every pause of a process would look like its end.
 const BEAT_MIN: Duration = Duration::from_millis(200);
-/// So long nobody does what a dead server had to do.
+/// For so long the work of a dead server is not done.
 const LEASE_MAX: Duration = Duration::from_secs(60);
 const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
-/// How long an executor that hears nobody lets runs take to end before it kills them.
+/// How long an executor without a server lets runs take to end before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
 /// Requests a second of one caller.
 const API_RATE: u32 = 1_000;
@@ -116,7 +116,7 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_NODE_WEIGHT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_weight: Option<u32>,
-    /// How often executors say that they live
+    /// How often executors send a heartbeat
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_HEARTBEAT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heartbeat: Option<Length>,
@@ -174,7 +174,7 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) otlp_endpoint: Option<String>,
-    /// Which share of the traces that begin here is told, from 0 to 1; the others keep what was decided where they began
+    /// The share of traces that begin here to export, from 0 to 1; for other traces the decision of their origin holds
     #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trace_ratio: Option<f64>,
@@ -209,7 +209,7 @@ impl ServerSettings {
         }
     }
 
-    /// These settings, and those of a lower layer where these say nothing.
+    /// These settings, and those of a lower layer for those that are not set.
     pub(crate) fn over(self, lower: Self) -> Self {
         Self {
             database: self.database.or(lower.database),
@@ -337,9 +337,9 @@ impl TryFrom<ServerSettings> for ServerConfig {
 }
 
 impl ServerConfig {
-    /// What the program tells of itself.
-    pub(crate) fn telling(&self) -> Telling<'_> {
-        Telling {
+    /// What the program logs and traces of itself.
+    pub(crate) fn telemetry(&self) -> TelemetrySettings<'_> {
+        TelemetrySettings {
             filter: &self.log_level,
             format: self.log_format,
             endpoint: self.otlp_endpoint.as_deref(),
@@ -362,11 +362,11 @@ impl ServerConfig {
         Ok(Self { outgoing_allow: AllowedAddresses::loopback(), ..config })
     }
 
-    /// What strangers can read on the way is no way in: plain HTTP is for this machine, unless somebody says otherwise.
+    /// Secrets must not cross a network in plain text: plain HTTP is for this machine, unless `insecure_http` is set.
     fn check_port(&self) -> Result<(), Failure> {
         if self.tls.is_none() && !self.insecure_http && !self.listen.ip().is_loopback() {
             let sentence = format!(
-                "{} can be reached from other machines, and nothing encrypts what is said there: give tls_cert and \
+                "{} can be reached from other machines, and its traffic is not encrypted: give tls_cert and \
                  tls_key, or insecure_http if something else keeps strangers out",
                 self.listen
             );

@@ -131,7 +131,7 @@ impl fmt::Debug for Database {
 
 text_value!(Database);
 
-/// Reads a database's URL from a flag or its variable. What is refused is said without the password: clap's own sentence
+/// Reads a database's URL from a flag or its variable. An error leaves the password out: clap's own sentence
 /// repeats the text as it was given.
 #[derive(Clone, Debug)]
 pub(crate) struct DatabaseParser;
@@ -195,7 +195,7 @@ text_value!(GroupRoleText);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Text
     Text,
     /// One JSON document per line
     Json,

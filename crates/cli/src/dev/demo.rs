@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Its name.
 pub(super) const HELLO: &str = "demo.hello";
 
-/// What it is told.
+/// Its parameters.
 #[derive(Debug, Deserialize, rondel::schemars::JsonSchema)]
 #[schemars(crate = "rondel::schemars")]
 pub(super) struct Greeting {

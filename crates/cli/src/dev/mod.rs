@@ -12,11 +12,11 @@ use rondel::Executor;
 use rondel::agent::{AgentConfig, AllowedAddresses, add_handlers};
 use tokio_util::sync::CancellationToken;
 
-use crate::births::Births;
 use crate::config::{DATA_DIR, Listen, LogFormat, ServerConfig};
 use crate::exit::{Exit, Failure};
 use crate::server::Node;
-use crate::telemetry::Telling;
+use crate::startup_files::StartupFiles;
+use crate::telemetry::TelemetrySettings;
 use crate::{runtime, telemetry};
 
 /// The app of the demo jobs and of the executor that runs them.
@@ -50,18 +50,18 @@ pub(crate) struct DevArgs {
 }
 
 impl DevArgs {
-    /// Runs it until it is told to stop.
+    /// Runs it until it is asked to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
         telemetry::check(&self.log_level).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
-        telemetry::start_with_runs(Telling::lines(&self.log_level, self.log_format))?;
+        telemetry::start_with_runs(TelemetrySettings::lines(&self.log_level, self.log_format))?;
         runtime::serve(|stop| self.serve(config, stop))
     }
 
     async fn serve(self, config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
-        let mut births = Births::default();
-        let node = Node::start(&config, &mut births).await?;
-        let started = self.seeded_executor(&node, &mut births).await;
+        let mut startup_files = StartupFiles::default();
+        let node = Node::start(&config, &mut startup_files).await?;
+        let started = self.seeded_executor(&node, &mut startup_files).await;
         let started = match started {
             Ok(executor) => node.sign_in_line().await.map(|line| (executor, line)),
             Err(failure) => Err(failure),
@@ -73,24 +73,24 @@ impl DevArgs {
                 return Err(failure);
             }
         };
-        births.keep();
+        startup_files.keep();
         node.announce(&welcome::lines(&node, sign_in, &self.data_dir, self.listen));
         let failing = node.failing();
-        let told = async move {
+        let stop_requested = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = failing.cancelled() => {}
             }
         };
-        let ran = executor.run_until(told).await;
+        let ran = executor.run_until(stop_requested).await;
         node.drain(DRAIN_GRACE).await?;
         Ok(ran?)
     }
 
-    async fn seeded_executor(&self, node: &Node, births: &mut Births) -> Result<Executor, Failure> {
+    async fn seeded_executor(&self, node: &Node, startup_files: &mut StartupFiles) -> Result<Executor, Failure> {
         seeds::plant(node).await?;
         let folder = self.data_dir.join("executor");
-        births.folder(&folder)?;
+        startup_files.folder(&folder)?;
         let builder = Executor::builder(APP)
             .server(node.url())
             .token(node.token.reveal())

@@ -39,7 +39,7 @@ async fn plant_one(node: &Node, namespace: NamespaceId, spec: JobSpec) -> Result
     Ok(())
 }
 
-/// Whether these are the parameters that an earlier start gave the job, and nobody has changed since.
+/// Whether these are the parameters that an earlier start gave the job, and that are unchanged since.
 fn is_own(params: &Value) -> bool {
     let url = params["url"].as_str().unwrap_or_default();
     url.ends_with("/livez") && *params == http_params(url.trim_end_matches("/livez"))

@@ -1,4 +1,4 @@
-//! What `rondel dev` says once it runs: where it is, and what to try.
+//! What `rondel dev` prints once it runs: where it is, and what to try.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Liste
     ]
 }
 
-/// What the commands must be told because it is not what they assume.
+/// The flags that commands need where a default does not fit.
 fn flags(url: &str, data_dir: &Path) -> String {
     let mut flags = String::new();
     if url != USUAL_URL {

@@ -1,4 +1,4 @@
-//! A job's definition from a file or from flags. Whether it is right, the server says.
+//! A job's definition from a file or from flags. The server validates it.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A definition in the editor of whoever asks.
+//! A definition in the caller's editor.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::Write as _;
@@ -17,8 +17,8 @@ use crate::output;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The editor is that of VISUAL, else of EDITOR, else vi. What the server refuses is shown in the file, to be mended;\n\
-    left as it is, the file is thrown away.\n\nExample:\n  EDITOR=nano rondel job edit report.daily"
+    after_help = "The editor is that of VISUAL, else of EDITOR, else vi. Errors of the server are shown in the file, to be corrected;\n\
+    if it is left unchanged, the file is deleted.\n\nExample:\n  EDITOR=nano rondel job edit report.daily"
 )]
 pub(super) struct EditArgs {
     /// The job's name
@@ -58,7 +58,7 @@ impl EditArgs {
         }
     }
 
-    /// Saves it, or says what is wrong with it.
+    /// Saves it, or returns its errors.
     async fn put(
         &self,
         client: &Client,

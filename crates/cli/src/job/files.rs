@@ -65,7 +65,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The files of a folder and of those in it, by name; hidden ones are passed over.
+/// The files of a folder and of those in it, by name; hidden ones are skipped.
 fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
     let mut found = Vec::new();

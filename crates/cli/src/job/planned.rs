@@ -1,4 +1,4 @@
-//! A plan, and what became of it, as people read it.
+//! A plan, and what became of it, for display.
 
 use std::fmt::Write as _;
 
@@ -86,9 +86,9 @@ impl Summary {
             (self.failed, "failed"),
             (self.unchanged, "unchanged"),
         ];
-        let said: Vec<_> =
+        let counts: Vec<_> =
             parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
-        said.join(", ")
+        counts.join(", ")
     }
 }
 

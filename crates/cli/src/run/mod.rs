@@ -44,7 +44,7 @@ enum RunCommand {
     Logs(LogsArgs),
     /// Ask for a run to be cancelled
     Cancel(CancelArgs),
-    /// Make a new run of what a finished one was for
+    /// Run a finished run again
     Retry(RetryArgs),
 }
 
@@ -72,7 +72,7 @@ struct CancelArgs {
     /// The run's id
     #[arg(value_name = "RUN")]
     id: String,
-    /// Why; the run's message says so
+    /// The reason; it becomes part of the run's message
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }

@@ -10,7 +10,7 @@ use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
-/// Prints the tree that a run belongs to, where it does not stand alone; only for people.
+/// Prints the tree that a run belongs to, where it does not stand alone; only in tables.
 pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: Timestamp) -> Result<(), Failure> {
     if format.format != Format::Table {
         return Ok(());
@@ -33,8 +33,13 @@ pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: T
 fn lines(items: &[Value], shown: &str, now: Timestamp) -> Vec<String> {
     let depths: Vec<usize> = items.iter().map(depth).collect();
     let line = |(place, item): (usize, &Value)| {
-        let cells =
-            [text_of(&item["id"]), text_of(&item["job"]), said(item), took(item, now), text_of(&item["executor"])];
+        let cells = [
+            text_of(&item["id"]),
+            text_of(&item["job"]),
+            status_text(item),
+            took(item, now),
+            text_of(&item["executor"]),
+        ];
         let cells: Vec<String> =
             cells.iter().filter(|cell| !cell.is_empty()).map(|cell| harmless(cell).into_owned()).collect();
         let mark = if item["id"] == shown { "  ←" } else { "" };
@@ -48,7 +53,7 @@ fn depth(item: &Value) -> usize {
 }
 
 /// `succeeded, shard 0 of 2`, `pending, after b, c`.
-fn said(item: &Value) -> String {
+fn status_text(item: &Value) -> String {
     let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
     let mut words = vec![status(item)];
     match (item["kind"].as_str(), shard(item)) {

@@ -18,7 +18,7 @@ use crate::terminal::harmless;
 /// How often the server is asked at first, and at most later.
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
-/// After so long without an executor it is told why.
+/// After so long without an executor, the reason is printed.
 const SILENT_MAX: Duration = Duration::from_secs(3);
 
 /// Whether to wait.
@@ -27,7 +27,7 @@ pub(crate) struct WaitArgs {
     /// Wait for the verdict; any other than succeeded ends with exit code 3
     #[arg(long)]
     wait: bool,
-    /// Wait, and tell on stderr how it goes
+    /// Wait, and print the progress on stderr
     #[arg(long)]
     watch: bool,
     /// Wait no longer than this, then end with exit code 7; the run goes on
@@ -45,7 +45,7 @@ pub(super) struct WaitForArgs {
     /// The run's id
     #[arg(value_name = "RUN")]
     id: String,
-    /// Tell on stderr how it goes
+    /// Print the progress on stderr
     #[arg(long)]
     watch: bool,
     /// Wait no longer than this, then end with exit code 7; the run goes on
@@ -75,14 +75,14 @@ pub(crate) async fn print_or_wait(
     let deadline = args.wait_timeout.map(|Length(timeout)| Instant::now() + timeout);
     let mut body = made;
     let mut period = POLL_MIN;
-    let mut told = String::new();
+    let mut shown = String::new();
     let mut lonely_since = Some(Instant::now());
     loop {
         let status = status_of(&body)?;
         let now = how_it_goes(&body.value()?);
-        if args.watch && now != told {
+        if args.watch && now != shown {
             output::talk(&now);
-            told = now;
+            shown = now;
             period = POLL_MIN;
         }
         if status.is_terminal() {
@@ -96,7 +96,7 @@ pub(crate) async fn print_or_wait(
             lonely_since = None;
         } else if lonely_since.is_some_and(|since| since.elapsed() >= SILENT_MAX) {
             lonely_since = None;
-            tell_what_is_missing(client, &body.value()?).await;
+            report_missing_executor(client, &body.value()?).await;
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Failure::new(Exit::TimedOut, format!("run {id} is still {status}")));
@@ -107,15 +107,15 @@ pub(crate) async fn print_or_wait(
     }
 }
 
-/// A table has no room for a long message, of which the end often says what to do.
+/// A table has no room for a long message, of which the end often has the remedy.
 fn whole_message(run: &Value, format: Format) -> Option<String> {
     let message = text_of(&run["message"]);
     let is_cut = format == Format::Table && message.chars().count() > MESSAGE_LEN_MAX;
     is_cut.then(|| harmless(&message).into_owned())
 }
 
-/// Says once that nobody is there who could run it.
-async fn tell_what_is_missing(client: &Client, run: &Value) {
+/// Reports once that no executor can run it.
+async fn report_missing_executor(client: &Client, run: &Value) {
     let job = text_of(&run["job"]);
     if let Some(app) = app_without_executors(client, &job).await {
         output::talk(&format!(
@@ -125,7 +125,7 @@ async fn tell_what_is_missing(client: &Client, run: &Value) {
     }
 }
 
-/// The app of a job, if nobody of it is online.
+/// The app of a job, if no executor of it is online.
 async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
     let job = client.get(&["jobs", job], &[]).await.and_then(|body| body.value()).ok()?;
     let apps = client.get(&["apps"], &[]).await.and_then(|body| body.value()).ok()?;

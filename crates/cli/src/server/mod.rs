@@ -5,10 +5,10 @@ mod node;
 use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
 
-use crate::births::Births;
 use crate::config::{self, ConfigFileArgs, HttpSettings, OidcSettings, ServerConfig, ServerSettings};
 use crate::exit::{Exit, Failure};
 use crate::failpoints::Failpoints;
+use crate::startup_files::StartupFiles;
 use crate::{output, runtime, telemetry};
 pub(crate) use node::Node;
 
@@ -37,7 +37,7 @@ enum ServerCommand {
 }
 
 impl ServerArgs {
-    /// Runs the server until it is told to stop.
+    /// Runs the server until it is asked to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let settings = self.file.server(self.settings)?;
         let oidc = self.file.oidc(self.oidc)?;
@@ -50,7 +50,7 @@ impl ServerArgs {
         }
         let Self { failpoints, .. } = self;
         runtime::serve(|stop| async move {
-            let telemetry = telemetry::start(config.telling())?;
+            let telemetry = telemetry::start(config.telemetry())?;
             failpoints.arm()?;
             let served = serve(config, stop).await;
             telemetry.end().await;
@@ -60,8 +60,8 @@ impl ServerArgs {
 }
 
 async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
-    let mut births = Births::default();
-    let node = Node::start(&config, &mut births).await?;
+    let mut startup_files = StartupFiles::default();
+    let node = Node::start(&config, &mut startup_files).await?;
     let entry = match node.entry_line().await {
         Ok(entry) => entry,
         Err(failure) => {
@@ -69,7 +69,7 @@ async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Fail
             return Err(failure);
         }
     };
-    births.keep();
+    startup_files.keep();
     node.announce(&[]);
     output::talk(&entry);
     node.until(&stop).await;

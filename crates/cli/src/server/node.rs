@@ -15,9 +15,9 @@ use rondel_web::{Port, Rate, Tls, WebConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::births::Births;
 use crate::config::{HttpConfig, ServerConfig};
 use crate::exit::Failure;
+use crate::startup_files::StartupFiles;
 use crate::{node_name, output, secret_key, token_file};
 
 /// How long connections may take to end once everything else has.
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     oidc: Option<Arc<Oidc>>,
     http: HttpConfig,
     address: SocketAddr,
-    /// Where others reach it, if that is said.
+    /// Where others reach it, if that is set.
     advertise: Option<String>,
     lifecycle: Lifecycle,
     store: Arc<SqlStore>,
@@ -41,15 +41,15 @@ pub(crate) struct Node {
 
 impl Node {
     /// Starts it: the port first, the database next, then what is written; whatever fails leaves nothing behind.
-    pub(crate) async fn start(config: &ServerConfig, births: &mut Births) -> Result<Self, Failure> {
+    pub(crate) async fn start(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Self, Failure> {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listener = listen(config.listen).await?;
         let address = listener.local_addr()?;
-        let store = open(config, births).await?;
-        let token = token_file::read_or_make(&config.admin_token_file, births)?;
+        let store = open(config, startup_files).await?;
+        let token = token_file::read_or_make(&config.admin_token_file, startup_files)?;
         let node_name = match &config.node_name {
             Some(name) => name.clone(),
-            None => node_name::read_or_make(&config.data_dir, births)?,
+            None => node_name::read_or_make(&config.data_dir, startup_files)?,
         };
         let lifecycle = Lifecycle::new();
         let engine_config = EngineConfig {
@@ -149,7 +149,7 @@ impl Node {
         Ok(format!("sign in: {}/sign-in?token={}", self.url(), secret.reveal()))
     }
 
-    /// The line that says how to come in: a link that makes the first account while there is none, else where to sign in.
+    /// The line about access: a link that creates the first account while there is none, else the address to sign in at.
     pub(crate) async fn entry_line(&self) -> Result<String, Failure> {
         let secret = sign_in::setup_link(self.engine.store(), self.engine.now()).await?;
         Ok(match secret {
@@ -160,7 +160,7 @@ impl Node {
         })
     }
 
-    /// Says on stdout that it listens, and what else there is to say.
+    /// Prints on stdout that it listens, and how to sign in.
     pub(crate) fn announce(&self, lines: &[String]) {
         if !self.is_tls && !self.address.ip().is_loopback() {
             tracing::warn!(address = %self.address, "listening beyond this machine without TLS: tokens can be read on the way");
@@ -168,12 +168,12 @@ impl Node {
         let listening = format!("listening on {}://{}", self.scheme(), self.address);
         let text = std::iter::once(listening).chain(lines.iter().cloned()).collect::<Vec<_>>().join("\n");
         if output::data(&text).is_err() {
-            tracing::warn!("nobody reads stdout");
+            tracing::warn!("stdout is closed");
         }
         tracing::info!(address = %self.address, "listening");
     }
 
-    /// Waits until it is told to stop, or until a part of it fails.
+    /// Waits until it is asked to stop, or until a part of it fails.
     pub(crate) async fn until(&self, stop: &CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -186,7 +186,7 @@ impl Node {
         self.lifecycle.soft.clone()
     }
 
-    /// Stops what has begun of a start that failed; the failure itself is what is told.
+    /// Stops what has begun of a start that failed; the failure itself is reported.
     pub(crate) async fn abandon(self) {
         if let Err(failure) = self.drain(Duration::ZERO).await {
             tracing::debug!(?failure, "stopping after a failed start");
@@ -203,7 +203,7 @@ impl Node {
             tracing::warn!("the database's connections did not end");
         }
         if self.lifecycle.has_failed() {
-            return Err(Failure::from_text("a part of the server failed; the log says which"));
+            return Err(Failure::from_text("a part of the server failed; the log names it"));
         }
         tracing::info!("stopped");
         Ok(())
@@ -222,19 +222,19 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<SqlStore>, Failure> {
+async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Arc<SqlStore>, Failure> {
     let file = config.database.0.sqlite_path();
     if let Some(folder) = file.and_then(Path::parent)
         && folder == config.data_dir
     {
-        births.folder(folder)?;
+        startup_files.folder(folder)?;
     }
     let missing: Vec<_> = file.into_iter().flat_map(files_of).filter(|path| !path.exists()).collect();
     let defaults = StoreConfig::default();
     let store_config = StoreConfig {
         url: config.database.0.clone(),
         // Locks of a server that was stopped in the middle of a transaction end before another one stands in for it.
-        secret_keys: secret_key::read_or_make(config, births)?,
+        secret_keys: secret_key::read_or_make(config, startup_files)?,
         idle_in_transaction: (config.lease * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };
@@ -242,7 +242,7 @@ async fn open(config: &ServerConfig, births: &mut Births) -> Result<Arc<SqlStore
     // What another server has is not ours to take away.
     if !matches!(opened, Err(OpenError::InUse { .. })) {
         for path in missing {
-            births.add(path);
+            startup_files.add(path);
         }
     }
     Ok(Arc::new(opened?))

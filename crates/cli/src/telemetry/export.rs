@@ -14,7 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::exit::Failure;
 
-/// All traces, where nobody says less.
+/// All traces by default.
 pub(crate) const RATIO_DEFAULT: f64 = 1.0;
 /// How long the end of the program waits for what is on its way.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
@@ -24,7 +24,7 @@ const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 #[derive(Debug)]
 pub(super) struct Export(SdkTracerProvider);
 
-/// Says whether spans can be sent there.
+/// Checks whether spans can be sent there.
 pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     match reqwest::Url::parse(url) {
         Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
@@ -34,7 +34,7 @@ pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     }
 }
 
-/// Says whether this is a share.
+/// Checks whether this is a share.
 pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
     if (0.0..=1.0).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} is not a share: 0 for none, 1 for all")) }
 }

@@ -1,5 +1,5 @@
 //! Lines of the log as JSON documents for programs: flat, so that `run_id` and `request_id` stand at the same place in each
-//! line, whether the line itself says them or the span that it is in.
+//! line, whether they are of the line itself or of its span.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What traces are made of says nothing in a line.
+/// The ids of traces are of no use in a line.
 const OF_TRACES: &str = "otel.";
 
 type Fields = BTreeMap<&'static str, Value>;
@@ -90,7 +90,7 @@ where
         }
         let meta = event.metadata();
         if let Ok(line) = line(meta.level().as_str(), meta.target(), fields) {
-            // There is nobody to tell where stderr is closed.
+            // A closed stderr has no reader.
             drop(self.writer.make_writer_for(meta).write_all(&line));
         }
     }

@@ -1,5 +1,5 @@
-//! What the program tells of itself: its own log as lines on stderr; in executors also the layer that carries a run's events
-//! into its log; and traces, where somebody takes them.
+//! What the program reports about itself: its own log as lines on stderr; in executors also the layer that carries a run's events
+//! into its log; and traces, where an endpoint is set.
 
 mod export;
 mod json;
@@ -19,21 +19,21 @@ use self::json::JsonLines;
 use crate::config::LogFormat;
 use crate::exit::Failure;
 
-/// What is told, and to whom.
+/// What is logged and traced, and where it goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Telling<'a> {
+pub(crate) struct TelemetrySettings<'a> {
     /// A level, or a list of filters.
     pub(crate) filter: &'a str,
     pub(crate) format: LogFormat,
     /// Who takes traces.
     pub(crate) endpoint: Option<&'a str>,
-    /// Which share of the traces that begin here is told.
+    /// The share of traces that begin here to export.
     pub(crate) ratio: f64,
     /// What the program is called in them.
     pub(crate) service: &'static str,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> TelemetrySettings<'a> {
     /// Lines alone.
     pub(crate) const fn lines(filter: &'a str, format: LogFormat) -> Self {
         Self { filter, format, endpoint: None, ratio: RATIO_DEFAULT, service: "rondel" }
@@ -44,32 +44,33 @@ impl<'a> Telling<'a> {
 /// target has the last word.
 const QUIET: &str = "sqlx::postgres::notice=warn";
 
-/// Traces that are on their way; nothing where none are told.
+/// Traces that are on their way; nothing where none are exported.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
-/// Says whether a text is a level or a list of filters.
+/// Checks whether a text is a level or a list of filters.
 pub(crate) fn check(filter: &str) -> Result<(), String> {
     EnvFilter::try_new(filter)
         .map(drop)
         .map_err(|error| format!("{filter:?} is not a log filter such as info: {error}"))
 }
 
-/// Begins to tell, for a program that runs no handlers. Inside of a runtime, on which traces are sent.
-pub(crate) fn start(telling: Telling<'_>) -> Result<Telemetry, Failure> {
-    begin(telling, false)
+/// Starts it, for a program that runs no handlers. Inside of a runtime, on which traces are sent.
+pub(crate) fn start(settings: TelemetrySettings<'_>) -> Result<Telemetry, Failure> {
+    begin(settings, false)
 }
 
 /// The same for a program with an executor in it.
-pub(crate) fn start_with_runs(telling: Telling<'_>) -> Result<Telemetry, Failure> {
-    begin(telling, true)
+pub(crate) fn start_with_runs(settings: TelemetrySettings<'_>) -> Result<Telemetry, Failure> {
+    begin(settings, true)
 }
 
-fn begin(telling: Telling<'_>, has_runs: bool) -> Result<Telemetry, Failure> {
-    let export = telling.endpoint.map(|endpoint| Export::to(endpoint, telling.ratio, telling.service)).transpose()?;
-    // Whatever stderr shows: a run's log holds what its handler says, and nothing below.
+fn begin(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, Failure> {
+    let export =
+        settings.endpoint.map(|endpoint| Export::to(endpoint, settings.ratio, settings.service)).transpose()?;
+    // Whatever stderr shows: a run's log holds the events of its handler, and nothing below.
     let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
-    let all = tracing_subscriber::registry().with(lines(telling.filter, telling.format)?).with(runs);
+    let all = tracing_subscriber::registry().with(lines(settings.filter, settings.format)?).with(runs);
     match &export {
         // Not as an Option, nor in a list: layers in those do not learn whose they are.
         Some(export) => all.with(export.layer()).try_init(),
@@ -89,7 +90,7 @@ impl Telemetry {
 }
 
 fn quiet(filter: &str) -> Result<EnvFilter, Failure> {
-    // Without a word, errors alone are told.
+    // Without a setting, only errors are logged.
     let filter = if filter.is_empty() { "error" } else { filter };
     EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| Failure::refused(error.to_string()))
 }

@@ -9,13 +9,13 @@ use tempfile::NamedTempFile;
 
 use crate::exit::Failure;
 
-/// What this start has made so far. Dropped before [`Births::keep`], it takes all of that back.
+/// What this start has made so far. Dropped before [`StartupFiles::keep`], it takes all of that back.
 #[derive(Debug, Default)]
-pub(crate) struct Births {
+pub(crate) struct StartupFiles {
     made: Vec<PathBuf>,
 }
 
-impl Births {
+impl StartupFiles {
     /// Makes a folder that only this user can enter, with the folders above it, where it is missing.
     pub(crate) fn folder(&mut self, path: &Path) -> Result<(), Failure> {
         let above = path.ancestors().filter(|path| !path.as_os_str().is_empty());
@@ -23,7 +23,7 @@ impl Births {
         for folder in missing.into_iter().rev() {
             match DirBuilder::new().mode(0o700).create(folder) {
                 Ok(()) => self.made.push(folder.to_owned()),
-                // Somebody else was quicker.
+                // Another process created it first.
                 Err(_) if folder.is_dir() => {}
                 Err(error) => return Err(Failure::of(format!("cannot make the folder {}", folder.display()), &error)),
             }
@@ -31,7 +31,7 @@ impl Births {
         if path.is_dir() { Ok(()) } else { Err(Failure::from_text(format!("{} is not a folder", path.display()))) }
     }
 
-    /// Counts a file in that somebody else made for this start.
+    /// Counts in a file that another part of this start created.
     pub(crate) fn add(&mut self, path: PathBuf) {
         self.made.push(path);
     }
@@ -59,10 +59,10 @@ impl Births {
     }
 }
 
-impl Drop for Births {
+impl Drop for StartupFiles {
     fn drop(&mut self) {
         for path in self.made.iter().rev() {
-            // A folder in which somebody else put something stays.
+            // A folder that has files of others stays.
             if path.is_dir() {
                 std::fs::remove_dir(path).ok()
             } else {
@@ -86,12 +86,12 @@ mod tests {
     fn what_is_kept_belongs_to_one_user() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("a/b/token");
-        let mut births = Births::default();
-        births.secret_file(&file, "secret\n").unwrap();
-        births.keep();
+        let mut startup_files = StartupFiles::default();
+        startup_files.secret_file(&file, "secret\n").unwrap();
+        startup_files.keep();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret\n");
         assert_eq!((mode(&file), mode(&root.path().join("a/b")), mode(&root.path().join("a"))), (0o600, 0o700, 0o700));
-        assert!(Births::default().secret_file(&file, "other").is_err());
+        assert!(StartupFiles::default().secret_file(&file, "other").is_err());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret\n");
     }
 
@@ -99,12 +99,12 @@ mod tests {
     fn a_start_that_fails_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("old")).unwrap();
-        let mut births = Births::default();
-        births.secret_file(&root.path().join("new/token"), "secret").unwrap();
-        births.secret_file(&root.path().join("old/token"), "secret").unwrap();
-        births.add(root.path().join("new/later"));
+        let mut startup_files = StartupFiles::default();
+        startup_files.secret_file(&root.path().join("new/token"), "secret").unwrap();
+        startup_files.secret_file(&root.path().join("old/token"), "secret").unwrap();
+        startup_files.add(root.path().join("new/later"));
         std::fs::write(root.path().join("new/later"), "").unwrap();
-        drop(births);
+        drop(startup_files);
         let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["old"]);
         assert_eq!(std::fs::read_dir(root.path().join("old")).unwrap().count(), 0);
@@ -114,7 +114,7 @@ mod tests {
     fn a_folder_under_a_file_is_refused() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("file"), "").unwrap();
-        assert!(Births::default().folder(&root.path().join("file/folder")).is_err());
-        assert!(Births::default().folder(&root.path().join("file")).is_err());
+        assert!(StartupFiles::default().folder(&root.path().join("file/folder")).is_err());
+        assert!(StartupFiles::default().folder(&root.path().join("file")).is_err());
     }
 }

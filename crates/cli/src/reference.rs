@@ -1,0 +1,162 @@
+//! `docs/CLI.md`: the guide, and every command as its definition describes it. A flag that many commands share is listed once.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::{Arg, Command, CommandFactory as _, Id};
+
+use crate::args::Cli;
+
+/// The prose, with a place for each generated part.
+const GUIDE: &str = include_str!("reference/guide.md");
+/// Where a flag is shared, by the id of one flag of its group: the commands that have it, and the flags of its heading.
+const SHARED: [(&str, &str, &str); 2] = [("server", "server", "Server"), ("output", "no_headers", "Output")];
+
+fn document(mut root: Command) -> String {
+    root.build();
+    let mut text = GUIDE.to_owned();
+    for (part, flag, heading) in SHARED {
+        let is_shared = |arg: &&Arg| arg.is_global_set() && arg.get_help_heading() == Some(heading);
+        let users: Vec<&Command> = visible(&root)
+            .filter(|command| command.get_arguments().any(|arg| arg.get_id() == flag && is_shared(&arg)))
+            .collect();
+        let names: Vec<String> = users.iter().map(|command| format!("`{}`", command.get_name())).collect();
+        let flags: Vec<&Arg> =
+            users.first().map(|user| user.get_arguments().filter(is_shared).collect()).unwrap_or_default();
+        text = text.replace(&format!("{{{{{part} commands}}}}"), &listed(&names));
+        text = text.replace(&format!("{{{{{part} flags}}}}"), table(&flags).trim_end());
+    }
+    let mut commands = String::new();
+    // Defaults that are put in move a command to the end.
+    let order: Vec<String> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let mut nouns: Vec<&Command> = visible(&root).collect();
+    nouns.sort_by_key(|command| order.iter().position(|name| name == command.get_name()));
+    for command in nouns {
+        section(command, 3, &[], &mut commands);
+    }
+    text.replace("{{commands}}", commands.trim_end())
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set())
+}
+
+fn listed(names: &[String]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+/// A command under a heading of this level, and the commands below it. What it inherits is listed above it.
+fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String) {
+    let is_group = visible(command).next().is_some();
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").lines().next().unwrap_or_default().trim();
+    let title = if is_group { name } else { usage };
+    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    writeln!(out, "{} `{title}`\n\n{}\n", "#".repeat(level), sentence(&about)).expect("write to a string");
+    let own: Vec<&Arg> = command.get_arguments().filter(|arg| is_own(arg, inherited)).collect();
+    if !own.is_empty() {
+        writeln!(out, "{}", table(&own)).expect("write to a string");
+    }
+    if let Some(after) = command.get_after_help() {
+        writeln!(out, "```text\n{}\n```\n", after.to_string().trim()).expect("write to a string");
+    }
+    for below in visible(command) {
+        let listed: Vec<&Id> = own.iter().map(|arg| arg.get_id()).chain(inherited.iter().copied()).collect();
+        section(below, level + 1, &listed, out);
+    }
+}
+
+fn is_own(arg: &Arg, inherited: &[&Id]) -> bool {
+    let is_shared = SHARED.iter().any(|(_, _, heading)| arg.get_help_heading() == Some(heading));
+    let is_listed = arg.is_global_set() && (is_shared || inherited.contains(&arg.get_id()));
+    !arg.is_hide_set() && !is_listed && arg.get_id() != "help" && arg.get_id() != "version"
+}
+
+fn table(args: &[&Arg]) -> String {
+    let mut text = "| argument | meaning |\n|---|---|\n".to_owned();
+    for arg in args {
+        let (name, meaning) = (cell(&signature(arg)), cell(&meaning(arg)));
+        writeln!(text, "| `{name}` | {meaning} |").expect("write to a string");
+    }
+    text
+}
+
+/// `-f, --file FILE`, or the name of an argument without a flag.
+fn signature(arg: &Arg) -> String {
+    let takes_values = arg.get_action().takes_values();
+    let names = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect::<Vec<_>>();
+    let values = if takes_values { names.join(" ") } else { String::new() };
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let flags = short.into_iter().chain(long).collect::<Vec<_>>().join(", ");
+    [flags, values].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+fn meaning(arg: &Arg) -> String {
+    let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+    let mut parts = vec![sentence(&help)];
+    let values = if arg.get_action().takes_values() { arg.get_possible_values() } else { Vec::new() };
+    let values = values.iter().filter(|value| !value.is_hide_set()).map(|value| match value.get_help() {
+        Some(help) => format!("`{}` ({help})", value.get_name()),
+        None => format!("`{}`", value.get_name()),
+    });
+    let values: Vec<String> = values.collect();
+    if !values.is_empty() {
+        parts.push(format!("One of {}.", values.join(", ")));
+    }
+    let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    if arg.get_action().takes_values() && !defaults.is_empty() {
+        parts.push(format!("Default: `{}`.", defaults.join(" ")));
+    }
+    parts.join(" ")
+}
+
+fn sentence(text: &str) -> String {
+    let text = one_line(text);
+    let stop = if text.ends_with(['.', '…']) { "" } else { "." };
+    text + stop
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Text that cannot end a cell of a table, or begin HTML.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[test]
+fn the_reference_is_what_the_definitions_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CLI.md");
+    let text = document(Cli::shown());
+    if std::env::var_os("RONDEL_BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+        return;
+    }
+    let is = std::fs::read_to_string(&path).unwrap();
+    let differs = is.lines().zip(text.lines()).position(|(is, should)| is != should);
+    assert!(
+        is == text,
+        "docs/CLI.md differs in line {:?}; RONDEL_BLESS=1 writes it anew",
+        differs.map(|line| line + 1)
+    );
+}
+
+#[test]
+fn each_flag_of_a_command_is_listed_once() {
+    let text = document(Cli::shown());
+    assert!(!text.contains("{{"), "each part has its text");
+    for section in text.split("\n#") {
+        let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+        let mut names: Vec<&str> = rows.iter().filter_map(|row| row.split('`').nth(1)).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{rows:#?}");
+    }
+}
