@@ -7,8 +7,8 @@ use rondel_store::{OpenError, StoreError};
 /// Why a measurement was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// Somebody's jobs would fire, and be in the way.
-    #[error("the database is not empty: it has {found}; name an empty one, or say --reuse")]
+    /// Jobs of the database would fire, and be in the way.
+    #[error("the database is not empty: it has {found}; name an empty one, or set --reuse")]
     NotEmpty {
         /// The first thing that was found.
         found: String,
@@ -30,11 +30,11 @@ pub enum BenchError {
     System {
         /// What was tried.
         doing: &'static str,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// A part did not do its part: the figures would say nothing.
+    /// A part did not do its part: the figures would be useless.
     #[error("{what}")]
     Void {
         /// Which, and what.

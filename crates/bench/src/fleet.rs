@@ -1,4 +1,4 @@
-//! The executors: in this process, or each in a process of its own, so that what they use can be told from what the
+//! The executors: in this process, or each in a process of its own, so that what they use can be separated from what the
 //! server uses.
 
 use std::io::BufRead as _;
@@ -17,7 +17,7 @@ use crate::BenchError;
 use crate::load::APP;
 use crate::plan::Plan;
 use crate::recorder::{HANDLER, Recorder, Seen, Window, nothing};
-use crate::stand::Stand;
+use crate::test_server::TestServer;
 use crate::usage::{self, Usage};
 
 /// An executor in a process of its own. Its token and the window come over its standard input, whose end is its end.
@@ -48,10 +48,10 @@ enum Word {
 pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let stop = CancellationToken::new();
-    let (say_token, token) = tokio::sync::oneshot::channel();
+    let (token_sender, token) = tokio::sync::oneshot::channel();
     let (measured, stopped) = (recorder.clone(), stop.clone());
     let listener = std::thread::Builder::new().name("words".to_owned());
-    let listener = listener.spawn(move || listen(say_token, &measured, &stopped));
+    let listener = listener.spawn(move || listen(token_sender, &measured, &stopped));
     drop(listener.map_err(BenchError::system("read standard input"))?);
     let token = token.await.map_err(|_| BenchError::void("this command is for `rondel bench` to start"))?;
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
@@ -60,13 +60,13 @@ pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::void(error.to_string()))
 }
 
-fn listen(say_token: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, stop: &CancellationToken) {
-    let mut say_token = Some(say_token);
+fn listen(token_sender: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, stop: &CancellationToken) {
+    let mut token_sender = Some(token_sender);
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
-            Ok(Word::Token(token)) => drop(say_token.take().map(|say| say.send(token))),
+            Ok(Word::Token(token)) => drop(token_sender.take().map(|sender| sender.send(token))),
             Ok(Word::Measure(window)) => recorder.measure(window),
-            Err(error) => tracing::warn!(%error, "standard input says something unknown"),
+            Err(error) => tracing::warn!(%error, "standard input has an unknown message"),
         }
     }
     stop.cancel();
@@ -99,7 +99,7 @@ pub(crate) struct Process {
 }
 
 impl Fleet {
-    pub(crate) async fn start(plan: &Plan, stand: &Stand) -> Result<Self, BenchError> {
+    pub(crate) async fn start(plan: &Plan, stand: &TestServer) -> Result<Self, BenchError> {
         let names = (0..plan.executors).map(|number| format!("bench-{number}"));
         let fleet = match &plan.separate {
             None => {
@@ -128,13 +128,13 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Says which starts count.
+    /// Sets which starts count.
     pub(crate) async fn measure(&mut self, window: Window) -> Result<(), BenchError> {
         match self {
             Self::Here { recorder, .. } => recorder.measure(window),
             Self::Apart(processes) => {
                 for process in processes {
-                    process.say(&Word::Measure(window)).await?;
+                    process.send(&Word::Measure(window)).await?;
                 }
             }
         }
@@ -181,7 +181,7 @@ impl Fleet {
 }
 
 impl Process {
-    async fn start(program: &Path, plan: &Plan, stand: &Stand, name: &str) -> Result<Self, BenchError> {
+    async fn start(program: &Path, plan: &Plan, stand: &TestServer, name: &str) -> Result<Self, BenchError> {
         let mut command = Command::new(program);
         command.args(["bench", "executor", "--name", name]);
         for url in stand.urls() {
@@ -197,11 +197,11 @@ impl Process {
         let mut child = command.spawn().map_err(BenchError::system("start an executor"))?;
         let words = child.stdin.take();
         let mut process = Self { child, words };
-        process.say(&Word::Token(stand.token().reveal().to_owned())).await?;
+        process.send(&Word::Token(stand.token().reveal().to_owned())).await?;
         Ok(process)
     }
 
-    async fn say(&mut self, word: &Word) -> Result<(), BenchError> {
+    async fn send(&mut self, word: &Word) -> Result<(), BenchError> {
         let Some(words) = &mut self.words else { return Ok(()) };
         let line = serde_json::to_string(word).map_err(|error| BenchError::void(error.to_string()))?;
         words.write_all(format!("{line}\n").as_bytes()).await.map_err(BenchError::system("speak to an executor"))
@@ -210,7 +210,8 @@ impl Process {
     async fn end(mut self) -> Result<Seen, BenchError> {
         drop(self.words.take());
         let output = self.child.wait_with_output().await.map_err(BenchError::system("wait for an executor"))?;
-        serde_json::from_slice(&output.stdout)
-            .map_err(|error| BenchError::void(format!("an executor said nothing usable ({}): {error}", output.status)))
+        serde_json::from_slice(&output.stdout).map_err(|error| {
+            BenchError::void(format!("an executor printed nothing usable ({}): {error}", output.status))
+        })
     }
 }

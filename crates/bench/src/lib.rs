@@ -2,11 +2,11 @@
 //! the same tables without any of them. The command line is `rondel bench`.
 //!
 //! - [`run`] is one measurement: [`Plan`] in, [`Report`] out; `steady`, `burst` and `idle` are the three kinds;
-//! - `stand` puts a server together as the product does, `fleet` the executors (here, or as processes of their own),
+//! - `test_server` puts a server together as the product does, `fleet` the executors (here, or as processes of their own),
 //!   `load` the jobs;
 //! - `metered` is the store with a watch on it: what was claimed, what became durable when, how long statements took;
 //! - `recorder` is the handler, `histogram` where it writes; `witness` is a bare timer and `probe` a bare database, what
-//!   the figures are held against; `usage` is what the kernel says about processes.
+//!   the figures are held against; `usage` is the kernel's account of processes.
 //!
 //! Load is open: what is due when is fixed beforehand, and lateness counts from the planned instant.
 
@@ -20,8 +20,8 @@ mod plan;
 mod probe;
 mod recorder;
 mod report;
-mod stand;
 mod steps;
+mod test_server;
 mod usage;
 mod witness;
 

@@ -17,7 +17,7 @@ use crate::recorder::Window;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
     pub(crate) calls: u64,
-    /// Rows that went in with them, where that says something.
+    /// Rows that went in with them, where that is known.
     pub(crate) rows: u64,
     pub(crate) total: Duration,
     pub(crate) max: Duration,
@@ -138,7 +138,7 @@ impl Metered {
     }
 }
 
-rondel_store::pass_on!(Metered {
+rondel_store::delegate_store!(Metered {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
         self.note_claimed(jobs, &claimed);

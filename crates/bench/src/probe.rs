@@ -20,7 +20,7 @@ use crate::{BenchError, clock, usage};
 
 const BATCH: u32 = 500;
 const LANES: [u32; 2] = [1, 2];
-/// How far off the fires are that the probe claims: nobody else finds them due.
+/// How far off the fires are that the probe claims: no server finds them due.
 const FAR: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// What a lane works with.
@@ -117,7 +117,7 @@ async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done,
         let claimed = lane.store.claim(lane.token, &claims).await?;
         done.claim += start.elapsed();
         if claimed.jobs.len() != claims.len() || !claimed.existing.is_empty() {
-            return Err(BenchError::void("somebody else claims the probe's jobs"));
+            return Err(BenchError::void("another server claims the probe's jobs"));
         }
         for (due, claim) in lane.due.iter_mut().zip(&claims) {
             *due = DueJob { next_fire_at: due.next_fire_at + Duration::from_secs(1), ..*due };

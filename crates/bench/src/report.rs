@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! What was measured, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -210,48 +210,48 @@ impl Report {
     pub fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Lines::default();
         let apart = if self.separate { "each a process" } else { "in the server's process" };
-        lines.say("database", &self.database);
-        lines.say("load before", &self.load_before);
-        lines.say("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
+        lines.row("database", &self.database);
+        lines.row("load before", &self.load_before);
+        lines.row("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
         if self.nodes > 1 {
             let lost = 100.0 * self.claims_lost as f64 / self.claims_tried.max(1) as f64;
             let text = format!("{}; {} claims, {} lost ({lost:.2} %)", self.nodes, self.claims_tried, self.claims_lost);
-            lines.say("servers", text);
+            lines.row("servers", text);
         }
-        lines.say("executors", format!("{} with {} slots, {apart}", self.executors, self.slots));
+        lines.row("executors", format!("{} with {} slots, {apart}", self.executors, self.slots));
         match self.flood {
-            Some(Flood::Log) => lines.say("beside them", "a run that prints into its log without end"),
-            Some(Flood::Null) => lines.say("beside them", "a run that prints to /dev/null without end"),
+            Some(Flood::Log) => lines.row("beside them", "a run that prints into its log without end"),
+            Some(Flood::Null) => lines.row("beside them", "a run that prints to /dev/null without end"),
             None => {}
         }
-        lines.say("measured", format!("{:.1} s", self.seconds));
+        lines.row("measured", format!("{:.1} s", self.seconds));
         if self.mode != Mode::Idle {
             self.say_runs(&mut lines);
         }
-        lines.say("witness late", late(&self.witness));
+        lines.row("witness late", late(&self.witness));
         self.say_cost(&mut lines);
         for call in &self.calls {
             let rows = if call.rows == 0 { String::new() } else { format!(", {} rows", call.rows) };
             let text = format!("{} calls{rows}, mean {:.2} ms, max {:.1} ms", call.calls, call.mean_ms, call.max_ms);
-            lines.say(&format!("store {}", call.name), text);
+            lines.row(&format!("store {}", call.name), text);
         }
         if let Some(probe) = &self.probe {
-            probe.say(&mut lines);
+            probe.row(&mut lines);
         }
         lines.0
     }
 
     fn say_runs(&self, lines: &mut Lines) {
         let counts = &self.counts;
-        lines.say("runs per second", format!("{:.0}, results durable", self.runs_per_second));
-        lines.say("start late", late(&self.start_lateness));
+        lines.row("runs per second", format!("{:.0}, results durable", self.runs_per_second));
+        lines.row("start late", late(&self.start_lateness));
         let durability = &self.durability;
-        lines.say("last result durable", format!("p50 {:.1} ms, max {:.1} ms", durability.p50_ms, durability.max_ms));
+        lines.row("last result durable", format!("p50 {:.1} ms, max {:.1} ms", durability.p50_ms, durability.max_ms));
         let Counts { planned, claimed, started, durable, .. } = counts;
-        lines.say("fires", format!("{planned} planned, {claimed} claimed, {started} started, {durable} durable"));
+        lines.row("fires", format!("{planned} planned, {claimed} claimed, {started} started, {durable} durable"));
         let (in_all, stored) = (counts.started_in_all, counts.durable_in_all);
         let odd = format!("{} repeated, {} early, {} odd", counts.repeated, counts.early, counts.other_answers);
-        lines.say("with warm-up and end", format!("{in_all} started, {stored} durable, {odd}"));
+        lines.row("with warm-up and end", format!("{in_all} started, {stored} durable, {odd}"));
     }
 
     fn say_cost(&self, lines: &mut Lines) {
@@ -264,24 +264,24 @@ impl Report {
         if self.mode != Mode::Idle {
             write!(text, "; {:.3} s for 1000 runs", cpu.per_1000_runs_s).ok();
         }
-        lines.say("processor", text);
+        lines.row("processor", text);
         let memory = &self.memory;
         let mut text = format!("server {:.1} MB, peak {:.1} MB", memory.server_mb, memory.server_peak_mb);
         let more = [("largest executor", memory.executor_peak_mb), ("database", memory.database_mb)];
         for (name, size) in more.into_iter().filter_map(|(name, size)| Some((name, size?))) {
             write!(text, ", {name} {size:.1} MB").ok();
         }
-        lines.say("memory", text);
+        lines.row("memory", text);
         if self.mode != Mode::Idle {
             let database = cpu.database_bytes_per_run.map(|bytes| format!(", database {bytes:.0}"));
             let database = database.unwrap_or_default();
-            lines.say("bytes written per run", format!("server {:.0}{database}", cpu.server_bytes_per_run));
+            lines.row("bytes written per run", format!("server {:.0}{database}", cpu.server_bytes_per_run));
         }
     }
 }
 
 impl Probe {
-    fn say(&self, lines: &mut Lines) {
+    fn row(&self, lines: &mut Lines) {
         for (when, lanes) in [("before", &self.before), ("after", &self.after)] {
             for lane in lanes {
                 let mut text = format!(
@@ -292,11 +292,11 @@ impl Probe {
                     write!(text, ", database {seconds:.3} s").ok();
                 }
                 text.push_str(" for 1000 runs");
-                lines.say(&format!("probe {when}, lanes {}", lane.lanes), text);
+                lines.row(&format!("probe {when}, lanes {}", lane.lanes), text);
             }
         }
         if let Some(ratio) = self.ratio {
-            lines.say("ratio to the best probe", format!("{ratio:.2}"));
+            lines.row("ratio to the best probe", format!("{ratio:.2}"));
         }
     }
 }
@@ -305,7 +305,7 @@ impl Probe {
 struct Lines(Vec<(String, String)>);
 
 impl Lines {
-    fn say(&mut self, name: &str, value: impl Into<String>) {
+    fn row(&mut self, name: &str, value: impl Into<String>) {
         self.0.push((name.to_owned(), value.into()));
     }
 }

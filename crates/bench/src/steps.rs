@@ -15,7 +15,7 @@ use crate::plan::{Mode, Plan};
 use crate::probe::probe;
 use crate::recorder::{Seen, Window};
 use crate::report::{Counts, Cpu, Durability, Lateness, Memory, Probe, Report, StoreCall};
-use crate::stand::{Claims, Stand};
+use crate::test_server::{Claims, TestServer};
 use crate::usage::{self, Usage};
 use crate::witness::Witness;
 use crate::{BenchError, clock};
@@ -102,7 +102,7 @@ async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchErr
         let from = (clock::now() + IDLE_FROM).ceil_second();
         create = create_jobs(store, &ids, plan, Fires::OneByOne(from)).await?;
     }
-    let stand = Stand::start(&metered, plan.nodes).await?;
+    let stand = TestServer::start(&metered, plan.nodes).await?;
     let measured = drive(store, &ids, plan, &metered, &stand).await;
     let claims = stand.claims().await?;
     stand.drain().await;
@@ -119,7 +119,7 @@ async fn drive(
     ids: &IdGen,
     plan: &Plan,
     metered: &Metered,
-    stand: &Stand,
+    stand: &TestServer,
 ) -> Result<(Outcome, Fleet), BenchError> {
     let mut fleet = Fleet::start(plan, stand).await?;
     let time_to_create = Duration::from_secs((plan.jobs / CREATED_PER_SECOND).into());

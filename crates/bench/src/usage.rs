@@ -1,4 +1,4 @@
-//! What the kernel says about processes: processor time, memory, bytes written.
+//! The kernel's account of processes: processor time, memory, bytes written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -51,7 +51,7 @@ pub(crate) fn forget_peak() {
     }
 }
 
-/// How busy the machine was over the last minute, as `uptime` says it.
+/// How busy the machine was over the last minute, as `uptime` shows it.
 pub(crate) fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")

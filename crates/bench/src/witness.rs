@@ -23,9 +23,9 @@ pub(crate) struct Witness {
 impl Witness {
     pub(crate) fn start() -> Result<Self, BenchError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopping = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("witness".to_owned());
-        let thread = thread.spawn(move || watch(&told)).map_err(BenchError::system("start the witness"))?;
+        let thread = thread.spawn(move || watch(&stopping)).map_err(BenchError::system("start the witness"))?;
         Ok(Self { stop, thread })
     }
 

@@ -61,7 +61,7 @@ pub(crate) fn pass(name: &str) {
     if ANY.load(Ordering::Acquire)
         && let Some(action) = take(|armed| armed == name)
     {
-        // Only transactions can be told to fail, and they ask by the other function.
+        // Only transactions can be set to fail, and they ask by the other function.
         act(name, action).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Failpoints: places at which a debug build can be told to die, to stop, to pause, or to fail, so that tests see what a
+//! Failpoints: places at which a debug build can be made to die, to stop, to pause, or to fail, so that tests see what a
 //! crash or a stall there leaves behind. A build without debug assertions has none of it: [`arm`] refuses, and [`pass`]
 //! is nothing at all.
 //!
@@ -47,7 +47,7 @@ impl std::fmt::Display for ArmError {
 
 impl std::error::Error for ArmError {}
 
-/// What [`try_pass`] answers where it was told to fail.
+/// What [`try_pass`] answers where it was set to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injected;
 
@@ -57,9 +57,9 @@ pub struct Injected;
 /// | action | what happens |
 /// |---|---|
 /// | `abort` | the process dies at once; the default |
-/// | `stop` | the process stops, all of it, until somebody sends it SIGCONT |
+/// | `stop` | the process stops, all of it, until it receives SIGCONT |
 /// | `pause:MILLISECONDS` | the thread that came there sleeps; the rest of the process goes on |
-/// | `error` | where a transaction ends: its caller is told that the database is gone, whether or not it committed |
+/// | `error` | where a transaction ends: its caller gets the error that the database is gone, whether or not it committed |
 ///
 /// # Errors
 /// [`ArmError`]; always [`ArmError::NotCompiledIn`] in a build without debug assertions.

@@ -26,15 +26,15 @@ macro_rules! mutants {
 }
 
 mutants! {
-    /// An executor takes triggers of an epoch that it was told to refuse.
+    /// An executor takes triggers of an epoch that it has to refuse.
     NoFenceOnExecutor = "no_fence_on_executor",
     /// An executor runs a trigger again that comes twice.
     NoDedupeOnExecutor = "no_dedupe_on_executor",
-    /// An executor that nobody answers goes on with what must not run twice.
+    /// An executor without a server goes on with what must not run twice.
     NoSilenceRule = "no_silence_rule",
     /// An executor forgets a result when it has sent it, not when it was acknowledged.
     ForgetResultWhenSent = "forget_result_when_sent",
-    /// Whoever adopts does not raise the dead node's epoch.
+    /// Adoption does not raise the dead node's epoch.
     NoFenceRow = "no_fence_row",
     /// Runs have no unique key, and a claim does not look whether the job is as the scan saw it.
     NoUniqueKey = "no_unique_key",
@@ -66,7 +66,7 @@ mutants! {
     LeaseWithoutEnd = "lease_without_end",
     /// The lease counts from the answer to its renewal.
     LeaseFromTheAnswer = "lease_from_the_answer",
-    /// Nobody looks whether the lease holds before something is sent.
+    /// No check whether the lease holds before something is sent.
     NoLeaseCheckBeforeSend = "no_lease_check_before_send",
     /// Who has not answered the roll call has nothing.
     NotReportedIsNotHeld = "not_reported_is_not_held",

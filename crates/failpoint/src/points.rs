@@ -2,7 +2,7 @@
 //! `tests/it` compares).
 
 /// The names of the store's transactions. Each has two places: `NAME.written`, when all is written and COMMIT not yet
-/// sent, and `NAME.committed`, when COMMIT was answered and nobody has been told.
+/// sent, and `NAME.committed`, when COMMIT was answered and no caller has been notified.
 pub const TRANSACTIONS: &[&str] = &[
     "add_link",
     "add_token",
@@ -55,7 +55,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "unmark",
 ];
 
-/// The other places of a server, in the order in which a run comes by.
+/// The other places of a server, in the order of a run.
 pub const SERVER: &[Point] = &[
     Point { name: "migrate.begun", what: "the schema is locked, nothing of it has changed" },
     Point { name: "migrate.applied", what: "the schema is up to date, its lock is still held" },
@@ -75,7 +75,7 @@ pub const SERVER: &[Point] = &[
     Point { name: "purge.deleted", what: "old runs have lost their logs, and are still there" },
 ];
 
-/// The places of an executor, in the order in which a run comes by.
+/// The places of an executor, in the order of a run.
 pub const EXECUTOR: &[Point] = &[
     Point { name: "executor.accepted", what: "triggers are accepted, and nothing has begun" },
     Point { name: "executor.starting", what: "a handler is about to begin" },

@@ -6,7 +6,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Token};
 
-/// Each argument, where it goes in the job's document, and how the declaration is told.
+/// Each argument, where it goes in the job's document, and how the declaration is written.
 ///
 /// `parent` is `after` with one job.
 pub(crate) const KINDS: &[Kind] = &[
@@ -80,7 +80,7 @@ impl Parse for Args {
             if let Some(other) = args.iter().find(|other| other.kind.path == arg.kind.path) {
                 let message = match other.kind.name {
                     name if name == arg.kind.name => format!("`{name}` is given twice"),
-                    name => format!("`{}` says the same as `{name}`; give one of them", arg.kind.name),
+                    name => format!("`{}` means the same as `{name}`; give one of them", arg.kind.name),
                 };
                 return Err(syn::Error::new(given.name.span(), message));
             }

@@ -27,7 +27,7 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
     complaints.0.map_or(Ok(()), Err)
 }
 
-/// The schedule by itself first: of a choice between one and many, serde only says that neither fits.
+/// The schedule by itself first: of a choice between one and many, serde only reports that neither fits.
 fn read(document: Value) -> serde_json::Result<JobSpec> {
     if let Some(schedule) = document.get("schedule") {
         ScheduleSpec::deserialize(schedule)?;
@@ -58,7 +58,7 @@ fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
 }
 
 fn document(args: &[Arg], name: &str) -> Value {
-    // The app is the executor's, which nobody knows here.
+    // The app is the executor's, which is unknown here.
     let mut document = json!({"name": name, "app": "app", "handler": name});
     for arg in args {
         let mut place = &mut document;

@@ -72,7 +72,7 @@ fn call(arg: &Arg) -> Option<TokenStream> {
     Some(quote!(.#method(#value)))
 }
 
-/// The doc comment's first paragraph, in one line: what people read in the console.
+/// The doc comment's first paragraph, in one line: the description in the console.
 fn description(docs: &[Attribute]) -> Option<String> {
     let line = |attr: &Attribute| match &attr.meta {
         Meta::NameValue(pair) => match &pair.value {

@@ -1,6 +1,6 @@
-//! Against servers that are there: nothing is connected to that is not allowed, whoever says so.
+//! Against running servers: the client connects to allowed addresses only, whatever names them.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by its panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on panics")]
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -133,7 +133,7 @@ async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
     assert_eq!((resolver.asked(), here.count(), inside.count()), (2, 1, 0));
 }
 
-/// One good address among bad ones lets nobody through to the bad ones, not even where the good one does not answer.
+/// One good address among bad ones does not open the bad ones, not even where the good one does not answer.
 #[tokio::test]
 async fn of_many_addresses_only_the_allowed_ones_are_tried() {
     let inside = Receiver::start(&format!("{ELSEWHERE}:0"), ok()).await;

@@ -191,23 +191,23 @@ impl OutageReport {
         fires: &[&Run],
         (from, until): (Timestamp, Timestamp),
     ) {
-        let made_up: Vec<&&Run> = fires.iter().filter(|run| run.trigger == Trigger::Misfire).collect();
+        let catch_up: Vec<&&Run> = fires.iter().filter(|run| run.trigger == Trigger::Misfire).collect();
         let spans = fires.iter().filter(|run| run.span_count > 1).count();
         let missed = usize::try_from((until - EDGE * 2).since(from).as_secs() / PERIOD.as_secs()).unwrap_or(0);
         let is_right = match misfire {
-            "skip" => made_up.is_empty() && spans == 1,
-            "once" => made_up.len() == 1 && spans == 1,
-            _ => made_up.len() >= missed && spans == 0,
+            "skip" => catch_up.is_empty() && spans == 1,
+            "once" => catch_up.len() == 1 && spans == 1,
+            _ => catch_up.len() >= missed && spans == 0,
         };
-        let ran = made_up.iter().filter(|run| has_run(run)).count();
+        let ran = catch_up.iter().filter(|run| has_run(run)).count();
         let has_run = match (misfire, overlap) {
             ("skip", _) => true,
             // One after the other, however long that takes, or side by side.
-            (_, "serial" | "allow") => ran == made_up.len(),
+            (_, "serial" | "allow") => ran == catch_up.len(),
             _ => ran >= 1,
         };
         if !is_right || !has_run {
-            let what = format!("{} made up for, {ran} of them ran, {spans} spans, {missed} missed", made_up.len());
+            let what = format!("{} made up for, {ran} of them ran, {spans} spans, {missed} missed", catch_up.len());
             self.violations.push(format!("table: {name}: {what}"));
         }
     }

@@ -90,7 +90,7 @@ impl SimStore {
     }
 }
 
-rondel_store::pass_on!(SimStore {
+rondel_store::delegate_store!(SimStore {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let effect = async {
             let claimed = self.inner().claim(token, jobs).await?;

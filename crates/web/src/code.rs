@@ -25,7 +25,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => $status),+ }
             }
 
-            /// The same for people.
+            /// The same as a title.
             #[must_use]
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title),+ }
@@ -56,14 +56,14 @@ codes! {
     MethodNotAllowed = "method_not_allowed", 405, "The path does not have this method";
     RequestTimeout = "request_timeout", 408, "The body took too long to arrive";
     JobExists = "job_exists", 409, "A job with this name exists";
-    JobIsParent = "job_is_parent", 409, "Other jobs follow from this one";
+    JobIsParent = "job_is_parent", 409, "Other jobs depend on this one";
     JobNotDeclared = "job_not_declared", 409, "No code declares this job";
     NamespaceExists = "namespace_exists", 409, "A namespace with this name exists";
     NamespaceUsed = "namespace_used", 409, "The namespace is not empty";
     UserExists = "user_exists", 409, "A user with this name exists";
-    LastAdmin = "last_admin", 409, "Nobody would be left who may do everything";
+    LastAdmin = "last_admin", 409, "No account with every permission would be left";
     TokenOver = "token_over", 409, "The token is over already";
-    EditConflict = "edit_conflict", 409, "Somebody else keeps changing the job";
+    EditConflict = "edit_conflict", 409, "Another caller keeps changing the job";
     JobDeleted = "job_deleted", 409, "The job of this run was deleted";
     RunNotFinished = "run_not_finished", 409, "The run is not over yet";
     RunFinished = "run_finished", 409, "The run is over already";

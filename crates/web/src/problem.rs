@@ -41,7 +41,7 @@ pub(crate) struct Complaint {
     /// What kind of complaint.
     #[schemars(extend("enum" = COMPLAINT_CODES))]
     pub(crate) code: &'static str,
-    /// A sentence for people: what was found, and what is expected.
+    /// A sentence: what was found, and what is expected.
     pub(crate) message: String,
     /// For a list: which of its items have this error, the first 100 of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -254,7 +254,7 @@ struct Document<'a> {
     status: u16,
     /// A sentence about this very case.
     detail: &'a str,
-    /// The path; left out where nobody may learn whether there is something.
+    /// The path; left out where the caller must not learn whether it exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<&'a str>,
     /// What went wrong, in a word that does not change between releases.

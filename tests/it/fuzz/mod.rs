@@ -35,11 +35,12 @@ async fn no_made_up_call_of_any_role_breaks_the_server() {
     let mut server = Server::start_with(&db, &["--api-rate", "0"]).await;
     let known = furnish(&server.api()).await.to_string();
     let document = server.api().get("/api/v1/openapi.json").await.expect(200).to_string();
-    let made_up = MadeUp { program, url: server.url().to_owned(), document, known };
+    let generated = MadeUp { program, url: server.url().to_owned(), document, known };
     let mut total = 0;
     // Its own threads get in each other's way on some versions of Python: two processes instead.
     for pair in tokens(&server.api(), server.token_file().as_path()).await.chunks(2) {
-        let calls: JoinSet<u64> = pair.iter().cloned().map(|(role, token)| made_up.clone().call(role, token)).collect();
+        let calls: JoinSet<u64> =
+            pair.iter().cloned().map(|(role, token)| generated.clone().call(role, token)).collect();
         total += calls.join_all().await.into_iter().sum::<u64>();
     }
     let memory = memory_mib(server.process().id());

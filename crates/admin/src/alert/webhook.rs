@@ -1,4 +1,4 @@
-//! Where failed runs of a namespace are told: set, changed, taken away.
+//! Where failed runs of a namespace are reported: set, changed, removed.
 
 use rondel_core::NamespaceId;
 use rondel_core::outgoing::AllowedAddresses;
@@ -32,7 +32,7 @@ pub enum PutWebhook {
 }
 
 impl Engine {
-    /// Sets where failed runs of a namespace are told.
+    /// Sets where failed runs of a namespace are reported.
     ///
     /// # Errors
     /// [`WebhookError`].

@@ -61,7 +61,7 @@ impl Slow {
     }
 }
 
-rondel_store::pass_on!(Slow {
+rondel_store::delegate_store!(Slow {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         self.call("claim", self.inner().claim(token, jobs)).await
     }

@@ -177,7 +177,7 @@ impl Catalog for MemStore {
         state.write_parents(id, Vec::new());
         let plan = state.plan(&record, (None, before), (now, now, read_at));
         state.settle(&plan.settle, plan.reason, now);
-        state.pass_over(passed_row(&record, before, &plan, spare, now));
+        state.skip_row(passed_row(&record, before, &plan, spare, now));
         state.due.remove(&id);
         if let Some(stored) = state.jobs.get_mut(&id) {
             stored.is_deleted = true;

@@ -106,7 +106,7 @@ impl State {
     }
 
     /// Writes the row of fires that are over and do not happen any more.
-    pub(super) fn pass_over(&mut self, row: Option<Run>) {
+    pub(super) fn skip_row(&mut self, row: Option<Run>) {
         let Some(row) = row.filter(|row| !self.keys.contains_key(&key(row))) else { return };
         self.keys.insert(key(&row), row.id);
         self.runs.insert(row.id, row);
@@ -117,7 +117,7 @@ impl State {
         let version = record.version + 1;
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
         self.settle(&plan.settle, plan.reason, change.now);
-        self.pass_over(passed_row(record, Some(change.before), &plan, change.spare, change.now));
+        self.skip_row(passed_row(record, Some(change.before), &plan, change.spare, change.now));
         for row in plan.keep.iter().chain(&plan.reopen) {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             self.keys.remove(&key(run));

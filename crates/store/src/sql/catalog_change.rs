@@ -95,7 +95,7 @@ impl SqlStore {
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
-            tx.pass_over(&record, before, &plan, spare, now).await?;
+            tx.skip_row(&record, before, &plan, spare, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
             Ok(Deleted::Done)
@@ -183,7 +183,7 @@ impl Tx<'_> {
         let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
-        self.pass_over(&record, Some(change.before), &plan, change.spare, change.now).await?;
+        self.skip_row(&record, Some(change.before), &plan, change.spare, change.now).await?;
         self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
         self.follow(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
         let reopened: Vec<RunId> = plan.reopen.iter().map(|row| row.id).collect();
@@ -258,7 +258,7 @@ impl Tx<'_> {
     }
 
     /// Writes the row of fires that are over and do not happen any more.
-    async fn pass_over(
+    async fn skip_row(
         &mut self,
         record: &JobRecord,
         before: Option<&Job>,

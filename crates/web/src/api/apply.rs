@@ -49,7 +49,7 @@ pub(crate) struct ApplyQuery {
 impl FromQuery for ApplyQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            is_dry_run: reader.flag("dry_run", "Says what would happen, and saves nothing."),
+            is_dry_run: reader.flag("dry_run", "Returns the plan, and saves nothing."),
             prune: reader
                 .one(Parameter::name("prune_app").about("Removes the jobs of this app that are not in the list.")),
         }

@@ -53,7 +53,7 @@ pub(super) struct HandlerJson<'a> {
     name: &'a str,
     /// Who of those online has it.
     executors: &'a [String],
-    /// Null where they don't all say the same.
+    /// Null where their schemas differ.
     params_schema: Option<&'a Value>,
 }
 

@@ -31,7 +31,7 @@ use crate::trace;
 const CLIENT_HEADER: &str = "rondel-client";
 /// The same as the API's document tells it.
 pub(super) const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
-    .about("Says that a person stands behind the request: then the run's `trigger` is `manual`, and `api` otherwise.");
+    .about("Marks a request made by a user: the run's `trigger` is then `manual`, and `api` otherwise.");
 
 /// The `{id}` of a path, as text.
 pub(crate) struct RunPath(String);

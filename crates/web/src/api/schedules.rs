@@ -23,7 +23,7 @@ const COUNT_DEFAULT: u32 = 10;
 /// How many it can have.
 const COUNT_MAX: u32 = 100;
 
-/// What is asked: the fields of a job that say when.
+/// The fields of a job that define its fires.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "PreviewOrder")]
@@ -35,7 +35,7 @@ pub(super) struct PreviewBody {
     #[serde(default)]
     #[schemars(with = "Option<CalendarUse>")]
     calendar: Value,
-    /// How many fires to tell, 10 if left out.
+    /// The number of fires to list, 10 if left out.
     #[serde(default)]
     #[schemars(range(min = 1, max = 100))]
     count: Option<u32>,
@@ -76,7 +76,7 @@ struct FireJson {
     local: String,
 }
 
-/// What people ought to know.
+/// A warning.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PreviewWarning")]
 struct WarningJson {

@@ -90,14 +90,14 @@ impl UserJson {
     }
 }
 
-/// Somebody new.
+/// A user to create.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewUser {
     /// Like the address of electronic mail, or a shorter name.
     #[schemars(regex(pattern = ACCOUNT_PATTERN))]
     pub(crate) name: String,
-    /// The name that people read; the other one if left out.
+    /// The name that is shown; the user name if left out.
     #[serde(default)]
     #[schemars(length(max = 100))]
     pub(crate) display_name: Option<String>,

@@ -54,7 +54,7 @@ pub(super) struct DiffJson {
     from: i64,
     to: i64,
     changes: Vec<ChangeJson>,
-    /// The same for people.
+    /// The same for display.
     text: String,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Restore {
     version: i64,
 }
 
-/// Makes what an earlier version said the newest one. The job keeps its name, and is on or off as it is.
+/// Makes an earlier version the newest one. The job keeps its name, and stays on or off.
 pub(super) async fn restore(
     call: Call,
     JobName(name): JobName,

@@ -1,4 +1,4 @@
-//! Failure webhooks: where failed runs of a namespace are told.
+//! Failure webhooks: where failed runs of a namespace are reported.
 
 use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
@@ -40,13 +40,13 @@ impl FromRequestParts<Web> for NamespacePath {
     }
 }
 
-/// Where failed runs of a namespace are told.
+/// Where failed runs of a namespace are reported.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FailureWebhook")]
 pub(super) struct WebhookJson {
     namespace: String,
     url: String,
-    /// Shown once, to whoever makes it.
+    /// Shown once, to the caller that creates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
     created_at: Timestamp,

@@ -146,7 +146,7 @@ pub(super) fn headers() -> Value {
         "RateLimit": header("How many requests the token has left, and for how many seconds it has to wait.", false, "\"token\";r=4999;t=0"),
         "RateLimit-Policy": header("How many requests a token may make, in how many seconds.", false, "\"token\";q=5000;w=5"),
         "Retry-After": header("In how many seconds to try again.", true, "1"),
-        "WWW-Authenticate": header("How to say who one is.", true, "Bearer realm=\"rondel\""),
+        "WWW-Authenticate": header("How to authenticate.", true, "Bearer realm=\"rondel\""),
         "ETag": header("The version, for If-Match.", true, "\"v3\""),
         "Location": header("Where the new thing is.", true, "/api/v1/jobs/report"),
         "Idempotency-Replayed": header("There, and true, where the call was made before under the same key.", false, "true"),

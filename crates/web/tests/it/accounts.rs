@@ -37,7 +37,7 @@ async fn the_first_account_is_made_by_a_link_that_works_once() {
     assert!(dead.text().contains("older than a day") && dead.text().contains("restart the server"), "{}", dead.text());
     assert!(visitor.get("/sign-in").await.text().contains("id=\"nobody\""), "there is nobody who could sign in");
     let page = visitor.get(&path).await;
-    assert!(page.text().contains("Small letters a-z"), "{}", page.text());
+    assert!(page.text().contains("Lowercase letters a-z"), "{}", page.text());
     assert_eq!(visitor.get(&path).await.status, 200);
     let form = |password: &str| format!("token={}&name=ann&password={password}", secret.reveal());
     let weak = visitor.post("/set-up", &form("short")).await;

@@ -46,7 +46,7 @@ impl Failing {
     }
 }
 
-rondel_store::pass_on!(Failing {
+rondel_store::delegate_store!(Failing {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         self.call("claim", self.inner().claim(token, jobs)).await
     }

@@ -64,7 +64,7 @@ async fn a_calendar_is_tried_made_changed_and_deleted() {
     let path = "/calendars/holidays";
     let good = "{\"rule\": {\"weekdays\": [\"sun\"]}}";
     for (language, conflict, nothing) in
-        [("en", "It has version 1 now.", "Nothing was saved"), ("zh", "现在是版本 1。", "未保存")]
+        [("en", "is now at version 1.", "Nothing was saved"), ("zh", "现在是版本 1。", "未保存")]
     {
         visitor.language = language;
         let late = visitor.post(path, &form(&[("version", "7"), ("format", "json"), ("text", good)])).await;

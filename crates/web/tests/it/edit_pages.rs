@@ -154,7 +154,7 @@ async fn who_was_slower_is_told_and_keeps_what_was_typed() {
     let mut sent = fields(&visitor.get("/jobs/there/edit").await.text());
     server.with_body("PATCH", "/api/v1/jobs/there", json!({"shards": 5})).await.expect(200);
     set(&mut sent, "description", "mine");
-    for (language, told) in [("en", "It has version 2 now."), ("zh", "现在是版本 2。")] {
+    for (language, told) in [("en", "is now at version 2."), ("zh", "现在是版本 2。")] {
         visitor.language = language;
         let answer = visitor.post("/jobs/there/edit", &body(&sent)).await;
         assert_eq!(answer.status, 409);

@@ -29,7 +29,7 @@ async fn why_is_asked_on_the_clock_of_the_schedule() {
         ),
         ("2030-01-16T11:00:00", "UTC", "It will run at 2030-01-16 12:00 Europe/Berlin.", "将在 2030-01-16 12:00"),
         ("2030-01-17T12:00", "Europe/Berlin", "&lt;script&gt;alert(1)", "&lt;script&gt;alert(1)"),
-        ("2030-01-16T02:30", "Europe/Berlin", "The fire before", "前一次触发"),
+        ("2030-01-16T02:30", "Europe/Berlin", "Previous fire", "前一次触发"),
         ("2030-03-31T02:30", "Europe/Berlin", "There is no such time", "没有这个时间"),
         ("2030-10-27T02:30", "Europe/Berlin", "shows this time twice", "会两次显示这个时间"),
     ] {
@@ -80,7 +80,7 @@ async fn the_account_tells_what_was_and_what_comes() {
     server.with_body("POST", "/api/v1/jobs", often).await.expect(201);
     server.bare("POST", "/api/v1/jobs/often/pause").await.expect(200);
     let mut visitor = Visitor::signed_in(&server).await;
-    for (language, paused, left_out) in [("en", "Paused", "Left out"), ("zh", "已暂停", "被日历排除")] {
+    for (language, paused, left_out) in [("en", "Paused", "Excluded"), ("zh", "已暂停", "被日历排除")] {
         visitor.language = language;
         let text = visitor.get("/jobs/often/fires").await.text();
         assert!(text.contains(&format!("<span>{paused}</span>")), "{text}");

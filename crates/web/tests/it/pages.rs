@@ -63,7 +63,7 @@ async fn a_link_is_looked_at_often_and_used_once() {
         [visitor.get(path).await, visitor.post("/sign-in", form).await, visitor.get("/sign-in?token=%00").await]
     {
         assert_eq!(answer.status, 410);
-        assert!(answer.text().contains("does not work any more"), "{}", answer.text());
+        assert!(answer.text().contains("is no longer valid"), "{}", answer.text());
     }
     let signed_in = Visitor::signed_in(&server).await;
     assert_eq!(signed_in.get("/jobs").await.status, 200);
@@ -214,12 +214,12 @@ async fn problems_are_pages_in_the_reader_s_language() {
         ("/runs/1", 404, "There is no such run", "没有这条运行记录"),
         ("/runs/x%00", 404, "There is no such run", "没有这条运行记录"),
         ("/jobs/%3Cb%3E", 404, "There is no such job", "没有这个任务"),
-        ("/runs?status=nosuch", 422, "This filter makes no sense", "筛选条件无效"),
-        ("/runs?colour=red", 422, "This filter makes no sense", "筛选条件无效"),
-        ("/runs?cursor=x", 422, "This filter makes no sense", "筛选条件无效"),
-        ("/jobs?q=%3Cscript%3E", 422, "This filter makes no sense", "筛选条件无效"),
-        ("/nosuch", 404, "There is nothing here", "这里什么也没有"),
-        ("/jobs/a/pause", 405, "There is nothing here", "这里什么也没有"),
+        ("/runs?status=nosuch", 422, "Invalid filter", "筛选条件无效"),
+        ("/runs?colour=red", 422, "Invalid filter", "筛选条件无效"),
+        ("/runs?cursor=x", 422, "Invalid filter", "筛选条件无效"),
+        ("/jobs?q=%3Cscript%3E", 422, "Invalid filter", "筛选条件无效"),
+        ("/nosuch", 404, "Page not found", "这里什么也没有"),
+        ("/jobs/a/pause", 405, "Page not found", "这里什么也没有"),
     ] {
         for (language, title) in [("en", en), ("zh-CN,zh;q=0.9", zh)] {
             visitor.language = language;

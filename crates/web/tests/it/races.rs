@@ -39,7 +39,7 @@ impl Holding {
     }
 }
 
-rondel_store::pass_on!(Holding {
+rondel_store::delegate_store!(Holding {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         self.call("claim", self.inner().claim(token, jobs)).await
     }

@@ -68,7 +68,7 @@ async fn a_fire_is_shown_as_a_tree() {
     let lines: Vec<&str> = page.split("<li class=\"in-").skip(1).map(|part| &part[..1]).collect();
     assert_eq!(lines, ["0", "1", "2", "2", "1"], "{page}");
     assert!(page.contains("in-1 shown\"") && page.contains("child · after b, c"), "{page}");
-    assert!(page.contains(&format!("Began with</dt><dd><a href=\"/runs/{root}\">")), "{page}");
+    assert!(page.contains(&format!("First run of the fire</dt><dd><a href=\"/runs/{root}\">")), "{page}");
     let alone = visitor.get(&format!("/runs/{}", text(&again["id"]))).await.text();
     assert!(!alone.contains("id=\"tree\""), "{alone}");
 }
@@ -122,7 +122,7 @@ async fn a_job_says_that_nobody_has_its_handler() {
     server.job("a").await;
     let mut visitor = Visitor::signed_in(&server).await;
     let page = visitor.get("/jobs/a").await.text();
-    assert!(page.contains("No executor of app app that is online has a handler handler"), "{page}");
+    assert!(page.contains("No online executor of app app has handler handler"), "{page}");
     visitor.language = "zh";
     assert!(visitor.get("/jobs/a").await.text().contains("在线执行器都没有处理器 handler"));
 }

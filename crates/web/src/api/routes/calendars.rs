@@ -76,7 +76,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/schedules/preview",
             View,
             schedules::post,
-            Doc::new("Say what a schedule means", "In sentences, with the next fires and what people ought to know, without saving anything.")
+            Doc::new("Explain a schedule", "In sentences, with the next fires and warnings, without saving anything.")
                 .json::<schedules::PreviewJson>(200, "What it means.")
                 .example(json!({"schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}, "count": 3})),
         )

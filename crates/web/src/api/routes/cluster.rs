@@ -134,7 +134,7 @@ fn of_namespaces() -> Routes {
             "/api/v1/namespaces/{name}/failure-webhook",
             Admin,
             webhooks::get,
-            Doc::new("Get a failure webhook", "Where failed runs of the namespace are told; without the secret.")
+            Doc::new("Get a failure webhook", "Where failed runs of the namespace are reported; without the secret.")
                 .json::<webhooks::WebhookJson>(200, "The webhook.")
                 .refuses(&[Code::WebhookNotFound]),
         )

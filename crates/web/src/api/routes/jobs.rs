@@ -48,7 +48,7 @@ fn definitions() -> Routes {
             Edit,
             apply::post,
             Doc::new(
-                "Make jobs as a list says",
+                "Create and change jobs as a list defines them",
                 "Creates and changes jobs so that they are as in the list; nothing happens to those that are so already. All of it is checked \
                  before anything is saved. With `Accept: application/x-ndjson` each job is a line once it is saved, and the last line is the summary.",
             )
@@ -138,7 +138,7 @@ fn edits() -> Routes {
             versions::restore,
             Doc::new(
                 "Put back an earlier version",
-                "Makes what an earlier version said the newest one. The job keeps its name, and is on or off as it is.",
+                "Makes an earlier version the newest one. The job keeps its name, and stays on or off.",
             )
             .json::<Job>(200, "The job under its new definition.")
             .with("ETag")

@@ -18,7 +18,7 @@ fn oneself() -> Routes {
             "/api/v1/me",
             Own,
             me::get,
-            Doc::new("Say who one is", "And with which roles.").json::<me::MeJson<'static>>(200, "Oneself."),
+            Doc::new("Get the caller", "With its roles.").json::<me::MeJson<'static>>(200, "The caller."),
         )
         .get(
             "/api/v1/sessions",
@@ -60,7 +60,7 @@ fn of_tokens() -> Routes {
             tokens::create,
             Doc::new(
                 "Create a token",
-                "Of the API, which can do no more than whoever makes it; or of executors of some apps. It ends with the token that makes it.",
+                "Of the API, which can do no more than its creator; or of executors of some apps. It ends with the token that makes it.",
             )
             .json::<tokens::TokenJson>(201, "The token, with `token`, which is shown this once.")
             .refuses(&[Code::NamespaceNotFound, Code::TooManyTokens])

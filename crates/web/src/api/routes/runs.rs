@@ -39,7 +39,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/runs/{id}/cancel",
             Operate,
             cancels::run,
-            Doc::new("Cancel a run", "Its executor is told; of a broadcast's row, all of its shards. To ask twice is no fault.")
+            Doc::new("Cancel a run", "Its executor is notified; for a broadcast's row, all of its shards are cancelled. A second request is no error.")
                 .json::<run_json::RunJson>(202, "It is asked to end.")
                 .json::<run_json::RunJson>(200, "It was cancelled before.")
                 .refuses(&[Code::RunFinished])

@@ -24,7 +24,7 @@ const BEAT: Duration = Duration::from_millis(1_200);
 
 /// The servers of a measurement: one, or several on one database.
 #[derive(Debug)]
-pub(crate) struct Stand {
+pub(crate) struct TestServer {
     nodes: Vec<Node>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Claims {
     pub(crate) lost: u64,
 }
 
-impl Stand {
+impl TestServer {
     pub(crate) async fn start(store: &Arc<Metered>, count: u32) -> Result<Self, BenchError> {
         let mut nodes = Vec::new();
         for number in 1..=count.max(1) {
@@ -157,7 +157,7 @@ impl Node {
             tracing::warn!("connections were cut that did not end");
         }
         if self.lifecycle.has_failed() {
-            return Err(BenchError::void("a part of the server failed; the log says which"));
+            return Err(BenchError::void("a part of the server failed; the log names it"));
         }
         Ok(())
     }

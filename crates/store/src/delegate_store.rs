@@ -7,7 +7,7 @@
 /// each call with its name. The methods that wrappers look at closer stand in the braces: `claim`, `finish`, `check_runs`
 /// and `note_running`.
 #[macro_export]
-macro_rules! pass_on {
+macro_rules! delegate_store {
     ($wrapper:ty { $($own:tt)* }) => {
         const _: () = {
             use ::std::time::Duration;
@@ -44,7 +44,7 @@ macro_rules! pass_on {
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::upkeep::{JobStat, StuckJob};
 
-            $crate::pass_on!(@$wrapper, Catalog {
+            $crate::delegate_store!(@$wrapper, Catalog {
                 fn namespace(name: &str) -> Option<Namespace>;
                 fn namespaces() -> Vec<Namespace>;
                 fn create_namespace(namespace: &Namespace, now: Timestamp) -> bool;
@@ -67,7 +67,7 @@ macro_rules! pass_on {
                 fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
                 fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;
             } also {});
-            $crate::pass_on!(@$wrapper, Accounts {
+            $crate::delegate_store!(@$wrapper, Accounts {
                 fn create_account(account: &Account) -> bool;
                 fn create_first_admin(account: &Account) -> bool;
                 fn account(id: AccountId) -> Option<Account>;
@@ -78,7 +78,7 @@ macro_rules! pass_on {
                 fn set_password(id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> bool;
                 fn delete_account(id: AccountId) -> AccountChanged;
             } also {});
-            $crate::pass_on!(@$wrapper, SignIns {
+            $crate::delegate_store!(@$wrapper, SignIns {
                 fn begin_sign_in(session: &WebSession, idle_max: Duration, count_max: u32) -> ();
                 fn sign_in(hash: &str) -> Option<WebSession>;
                 fn touch_sign_in(id: SessionId, now: Timestamp) -> ();
@@ -93,7 +93,7 @@ macro_rules! pass_on {
                 fn is_known_address(account: AccountId, network: &str) -> bool;
                 fn remember_address(account: AccountId, network: &str, now: Timestamp, count_max: u32) -> ();
             } also {});
-            $crate::pass_on!(@$wrapper, Tokens {
+            $crate::delegate_store!(@$wrapper, Tokens {
                 fn add_token(token: &TokenRecord) -> bool;
                 fn token(hash: &str) -> Option<TokenRecord>;
                 fn token_by_id(id: TokenId) -> Option<TokenRecord>;
@@ -104,12 +104,12 @@ macro_rules! pass_on {
                 fn revoke_token(id: TokenId, now: Timestamp) -> bool;
                 fn rotate_token(old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> bool;
             } also {});
-            $crate::pass_on!(@$wrapper, AuditLog {
+            $crate::delegate_store!(@$wrapper, AuditLog {
                 fn add_audit(entry: &AuditEntry) -> ();
                 fn answer_audit(entry: &AuditEntry) -> bool;
                 fn audit(query: &AuditQuery) -> Vec<AuditEntry>;
             } also {});
-            $crate::pass_on!(@$wrapper, Ledger {
+            $crate::delegate_store!(@$wrapper, Ledger {
                 fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
@@ -139,7 +139,7 @@ macro_rules! pass_on {
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
             } also { $($own)* });
-            $crate::pass_on!(@$wrapper, Cluster {
+            $crate::delegate_store!(@$wrapper, Cluster {
                 fn now() -> Timestamp;
                 fn join(request: &JoinRequest) -> Join;
                 fn renew(token: LeaseToken, lease: Duration) -> Option<Timestamp>;
@@ -173,13 +173,13 @@ macro_rules! pass_on {
                     self.inner().trouble(error).await
                 }
             });
-            $crate::pass_on!(@$wrapper, Logs {
+            $crate::delegate_store!(@$wrapper, Logs {
                 fn append_logs(chunks: &[LogChunk]) -> ();
                 fn log_chunks(run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Vec<LogChunk>;
                 fn log_cut(namespace: NamespaceId, bytes: u64) -> Option<RunId>;
                 fn remove_logs(namespace: NamespaceId, range: LogRange, limit: u32) -> RemovedLogs;
             } also {});
-            $crate::pass_on!(@$wrapper, Outbox {
+            $crate::delegate_store!(@$wrapper, Outbox {
                 fn failure_webhook(namespace: NamespaceId) -> Option<FailureWebhook>;
                 fn put_failure_webhook(namespace: NamespaceId, webhook: &FailureWebhook) -> bool;
                 fn delete_failure_webhook(namespace: NamespaceId) -> bool;
@@ -187,23 +187,23 @@ macro_rules! pass_on {
                 fn drop_outbox(ids: &[OutboxId]) -> ();
                 fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
             } also {});
-            $crate::pass_on!(@$wrapper, RequestKeys {
+            $crate::delegate_store!(@$wrapper, RequestKeys {
                 fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Begun;
                 fn end_call(call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> ();
                 fn forget_calls(before: Timestamp, limit: u32) -> u64;
             } also {});
-            $crate::pass_on!(@$wrapper, Traces {
+            $crate::delegate_store!(@$wrapper, Traces {
                 fn note_trace(run: RunId, parent: TraceParent) -> ();
                 fn traces(runs: &[RunId]) -> Vec<(RunId, TraceParent)>;
                 fn forget_traces(before: Timestamp, limit: u32) -> u64;
             } also {});
-            $crate::pass_on!(@$wrapper, Declarations {
+            $crate::delegate_store!(@$wrapper, Declarations {
                 fn see_declared_set(app: AppId, hash: &str, specs: &str, now: Timestamp) -> ();
                 fn declared_marks(since: Timestamp) -> Vec<DeclaredMark>;
                 fn declared_sets(app: AppId) -> Vec<DeclaredSet>;
                 fn forget_declared_set(mark: &DeclaredMark) -> ();
             } also {});
-            $crate::pass_on!(@$wrapper, Calendars {
+            $crate::delegate_store!(@$wrapper, Calendars {
                 fn calendar(namespace: NamespaceId, name: &str) -> Option<CalendarRecord>;
                 fn calendars(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<CalendarRecord>;
                 fn save_calendar(change: CalendarChange<'_>) -> CalendarSaved;
@@ -211,14 +211,14 @@ macro_rules! pass_on {
                 fn jobs_behind(limit: u32) -> Vec<JobRecord>;
                 fn calendar_users(id: CalendarId, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
             } also {});
-            $crate::pass_on!(@$wrapper, Changes {
+            $crate::delegate_store!(@$wrapper, Changes {
                 fn runs_after(after: RunId, limit: u32) -> Vec<RunStand>;
                 fn runs_now(ids: &[RunId]) -> Vec<RunStand>;
                 fn runs_of_lease(owner: LeaseToken, limit: u32) -> Vec<RunStand>;
                 fn jobs_saved(since: Timestamp, limit: u32) -> Vec<SavedJob>;
                 fn executor_names(ids: &[ExecutorId]) -> Vec<(ExecutorId, NamespaceId, String)>;
             } also {});
-            $crate::pass_on!(@$wrapper, Upkeep {
+            $crate::delegate_store!(@$wrapper, Upkeep {
                 fn roll_up(before: Timestamp, limit: u32) -> u64;
                 fn job_stats(job: JobId, from: Timestamp, to: Timestamp) -> Vec<JobStat>;
                 fn forget_stats(before: Timestamp, limit: u32) -> u64;
