@@ -150,7 +150,7 @@ fn the_reference_is_what_the_definitions_say() {
 #[test]
 fn each_flag_of_a_command_is_listed_once() {
     let text = document(Cli::shown());
-    assert!(!text.contains("{{"), "each part has its text");
+    assert!(!text.contains(" flags}}") && !text.contains("commands}}"), "each part has its text");
     for section in text.split("\n#") {
         let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
         let mut names: Vec<&str> = rows.iter().filter_map(|row| row.split('`').nth(1)).collect();
