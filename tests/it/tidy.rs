@@ -9,6 +9,7 @@ mod licences;
 mod reasons;
 mod security;
 mod sources;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
