@@ -296,3 +296,33 @@ async fn a_webhook_that_leads_inside_is_refused_by_name() {
     let line = server.process().wait_for_line(Duration::from_secs(30), "a loopback address").await;
     assert!(line.contains("outgoing_allow") && receiver.calls().is_empty(), "{line}");
 }
+
+/// The receiver of one namespace takes connections and never answers: what another namespace reports does not wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_never_answers_holds_up_no_other_namespace() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let stuck = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let stuck_url = format!("http://{}/hook", stuck.local_addr().expect("an address"));
+    let receiver = Receiver::start().await;
+    let server = Server::start_with(&db, &["--outgoing-allow", "127.0.0.1"]).await;
+    let api = server.api();
+    let skipped_in = async |namespace: &str, url: &str| {
+        let query = format!("?namespace={namespace}");
+        api.post("/api/v1/namespaces", json!({ "name": namespace })).await.expect(201);
+        api.put(&format!("/api/v1/namespaces/{namespace}/failure-webhook"), json!({ "url": url })).await.expect(201);
+        api.post(&format!("/api/v1/apps{query}"), json!({"name": "nobody"})).await.expect(201);
+        let job = json!({"name": "waits", "app": "nobody", "handler": "shell", "queue_timeout": "1s"});
+        api.post(&format!("/api/v1/jobs{query}"), job).await.expect(201);
+        api.post(&format!("/api/v1/jobs/waits/runs{query}"), json!({})).await.expect(201);
+    };
+    skipped_in("slow", &stuck_url).await;
+    let limit = Duration::from_secs(30);
+    let (_unanswered, _) = tokio::time::timeout(limit, stuck.accept()).await.expect("it is called").expect("accept");
+    skipped_in("quick", &receiver.url).await;
+    // A call ends after 10 s: half of that is enough for a run that is skipped after one.
+    wait_until(Duration::from_secs(5), "the other namespace's receiver is called", async || {
+        let calls = receiver.calls();
+        if calls.is_empty() { Err("not called") } else { Ok(()) }
+    })
+    .await;
+}

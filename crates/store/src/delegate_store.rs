@@ -40,7 +40,7 @@ macro_rules! delegate_store {
                 UnsentRun,
             };
             use $crate::logs::{LogChunk, LogRange, RemovedLogs};
-            use $crate::outbox::{FailureWebhook, OutboxItem};
+            use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::upkeep::{JobStat, StuckJob};
 
@@ -183,7 +183,7 @@ macro_rules! delegate_store {
                 fn failure_webhook(namespace: NamespaceId) -> Option<FailureWebhook>;
                 fn put_failure_webhook(namespace: NamespaceId, webhook: &FailureWebhook) -> bool;
                 fn delete_failure_webhook(namespace: NamespaceId) -> bool;
-                fn take_outbox(now: Timestamp, limit: u32, hold: Duration) -> Vec<OutboxItem>;
+                fn take_outbox(now: Timestamp, take: TakeOutbox<'_>) -> Vec<OutboxItem>;
                 fn drop_outbox(ids: &[OutboxId]) -> ();
                 fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
             } also {});

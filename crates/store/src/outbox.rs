@@ -62,6 +62,24 @@ pub struct OutboxItem {
     pub held_until: Timestamp,
 }
 
+/// Which messages are taken, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct TakeOutbox<'a> {
+    /// None of these namespaces: their messages are under way.
+    pub without: &'a [NamespaceId],
+    /// Of how many namespaces, at most [`TAKE_NAMESPACE_MAX`].
+    pub namespace_max: u32,
+    /// How many of each namespace, at most [`TAKE_EACH_MAX`].
+    pub each_max: u32,
+    /// How long nobody else takes them.
+    pub hold: Duration,
+}
+
+/// Namespaces whose messages one call takes, and those that it leaves out.
+pub const TAKE_NAMESPACE_MAX: u32 = 500;
+/// Messages of one namespace that one call takes.
+pub const TAKE_EACH_MAX: u32 = 500;
+
 /// Webhooks, and messages on their way.
 #[async_trait]
 pub trait Outbox {
@@ -74,8 +92,9 @@ pub trait Outbox {
     /// Tells failed runs of a namespace no more; `false` where nobody was told.
     async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
 
-    /// Takes messages that are due at `now`, the longest due first: for `hold` nobody else takes them.
-    async fn take_outbox(&self, now: Timestamp, limit: u32, hold: Duration) -> Result<Vec<OutboxItem>>;
+    /// Takes messages that are due at `now`: of the namespaces with the longest due ones, the longest due of each. For
+    /// `take.hold` nobody else takes them.
+    async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>>;
 
     /// Removes messages that were sent, or given up.
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()>;

@@ -15,6 +15,7 @@ use rondel_store::access::TokenQuery;
 use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher, InHand};
+use rondel_store::outbox::TakeOutbox;
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, Outbox, SqlStore, StoreConfig, Tokens, Upkeep};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
@@ -192,7 +193,8 @@ async fn a_migration_that_was_interrupted_is_finished() {
         place.execute("DROP TABLE outbox").await;
         place.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
         let store = SqlStore::open(&place.config).await.unwrap();
-        assert_eq!(store.take_outbox(Timestamp::EPOCH, 1, Duration::ZERO).await.unwrap(), []);
+        let take = TakeOutbox { without: &[], namespace_max: 1, each_max: 1, hold: Duration::ZERO };
+        assert_eq!(store.take_outbox(Timestamp::EPOCH, take).await.unwrap(), []);
         store.close().await;
         // Killed behind the last statement of each: all of them can run again.
         place.execute("UPDATE _sqlx_migrations SET success = FALSE").await;

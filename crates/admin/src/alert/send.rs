@@ -1,14 +1,16 @@
 //! The loop that takes messages out of the outbox and sends them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use rondel_core::{NamespaceId, RunId};
 use rondel_outgoing::Outgoing;
 use rondel_store::StoreError;
-use rondel_store::outbox::{FailureWebhook, OutboxItem};
+use rondel_store::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -18,81 +20,105 @@ use crate::engine::{Shared, chain};
 use crate::metrics::add;
 
 const PERIOD: Duration = Duration::from_secs(1);
-const BATCH: u32 = 64;
+/// Messages of one namespace that are taken together.
+const EACH_MAX: u32 = 64;
 /// Longer than the budget and one request's time limit together.
 const HOLD: Duration = Duration::from_secs(60);
-/// How long the messages of one namespace may take in one tick, up to the beginning of the last one.
+/// How long the messages of one namespace may take together, up to the beginning of the last one.
 const BUDGET: Duration = Duration::from_secs(20);
-/// Namespaces whose messages are sent at the same time.
-const NAMESPACE_COUNT_MAX: usize = 8;
+/// Namespaces whose messages are under way at the same time.
+const UNDER_WAY_MAX: usize = 32;
 /// How long the other messages of a namespace whose receiver is not there wait: no try of theirs is counted.
 const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
 /// How long a message under way may take once the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
+/// The messages of one namespace on their way, with how that ended.
+type UnderWay = BoxFuture<'static, (NamespaceId, Result<(), StoreError>)>;
+
 pub(crate) struct AlertLoop {
     shared: Arc<Shared>,
     client: Option<Outgoing>,
+    under_way: FuturesUnordered<UnderWay>,
+    /// Whose messages these are: none of them are taken meanwhile, and nobody waits for them.
+    namespaces: BTreeSet<NamespaceId>,
+    has_complained: bool,
 }
 
 impl AlertLoop {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, client: None }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let (under_way, namespaces) = (FuturesUnordered::new(), BTreeSet::new());
+        Self { shared, client: None, under_way, namespaces, has_complained: false }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut period = interval(PERIOD);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complained = false;
         loop {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
-                _ = period.tick() => {}
+                () = stop.cancelled() => break,
+                Some(sent) = self.under_way.next() => self.sent(sent),
+                _ = period.tick() => match self.tick(&stop).await {
+                    Ok(()) => self.has_complained = false,
+                    Err(problem) => self.complain(&problem),
+                },
             }
-            match self.tick(&stop).await {
-                Ok(()) => complained = false,
-                Err(problem) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = problem, "cannot send what failed to webhooks; trying on");
-                    }
-                }
-            }
+        }
+        // Each of them ends within the grace, and puts back what it has not sent.
+        while let Some(sent) = self.under_way.next().await {
+            self.sent(sent);
         }
     }
 
+    /// Takes what is due of namespaces that have nothing under way, and begins to send it.
     async fn tick(&mut self, stop: &CancellationToken) -> Result<(), String> {
-        if !self.shared.membership.holds() {
+        let free = UNDER_WAY_MAX.saturating_sub(self.namespaces.len());
+        if free == 0 || !self.shared.membership.holds() {
             return Ok(());
         }
+        let without: Vec<NamespaceId> = self.namespaces.iter().copied().collect();
+        let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
+        let take = TakeOutbox { without: &without, namespace_max, each_max: EACH_MAX, hold: HOLD };
         let now = self.shared.clock.now();
-        let taken = self.shared.store.take_outbox(now, BATCH, HOLD).await.map_err(|error| chain(&error))?;
+        let taken = self.shared.store.take_outbox(now, take).await.map_err(|error| chain(&error))?;
         if taken.is_empty() {
             return Ok(());
         }
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => client::build(&self.shared.config.outgoing_allow)?,
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => self.client.insert(client::build(&self.shared.config.outgoing_allow)?).clone(),
         };
         let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
         for item in taken {
             by_namespace.entry(item.namespace).or_default().push(item);
         }
-        let sender = Sender { shared: &self.shared, client: &client, stop };
-        let sent: Vec<Result<(), StoreError>> = stream::iter(by_namespace)
-            .map(|(namespace, items)| sender.send_all(namespace, items))
-            .buffer_unordered(NAMESPACE_COUNT_MAX)
-            .collect()
-            .await;
-        self.client = Some(client);
-        sent.into_iter().collect::<Result<(), StoreError>>().map_err(|error| chain(&error))
+        for (namespace, items) in by_namespace {
+            let sender = Sender { shared: Arc::clone(&self.shared), client: client.clone(), stop: stop.clone() };
+            self.namespaces.insert(namespace);
+            self.under_way.push(Box::pin(async move { (namespace, sender.send_all(namespace, items).await) }));
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, (namespace, sent): (NamespaceId, Result<(), StoreError>)) {
+        self.namespaces.remove(&namespace);
+        if let Err(error) = sent {
+            self.complain(&chain(&error));
+        }
+    }
+
+    fn complain(&mut self, problem: &str) {
+        if !std::mem::replace(&mut self.has_complained, true) {
+            tracing::warn!(error = problem, "cannot send what failed to webhooks; trying on");
+        }
     }
 }
 
-struct Sender<'a> {
-    shared: &'a Shared,
-    client: &'a Outgoing,
-    stop: &'a CancellationToken,
+struct Sender {
+    shared: Arc<Shared>,
+    client: Outgoing,
+    stop: CancellationToken,
 }
 
 /// What became of one message.
@@ -103,7 +129,7 @@ enum Sent {
     Interrupted,
 }
 
-impl Sender<'_> {
+impl Sender {
     /// Sends the messages of one namespace, one after the other.
     async fn send_all(&self, namespace: NamespaceId, items: Vec<OutboxItem>) -> Result<(), StoreError> {
         let store = &self.shared.store;
@@ -133,7 +159,7 @@ impl Sender<'_> {
                 Sent::Refused(refusal) => {
                     self.try_later(&item, &refusal).await?;
                     if matches!(refusal, Refusal::Receiver(_)) {
-                        // The others would wait for the same time limit, and those of other namespaces behind them.
+                        // The others would wait for the same time limit.
                         put_back_at = Some(self.shared.clock.now() + PUT_BACK_DELAY);
                     }
                 }
@@ -150,7 +176,7 @@ impl Sender<'_> {
             sleep(STOP_GRACE).await;
         };
         tokio::select! {
-            sent = client::send(self.client, webhook, &item, self.shared.clock.now()) => match sent {
+            sent = client::send(&self.client, webhook, &item, self.shared.clock.now()) => match sent {
                 Ok(()) => Sent::Well,
                 Err(refusal) => Sent::Refused(refusal),
             },

@@ -185,6 +185,7 @@ macro_rules! for_each_conformance_check {
             a_failed_run_is_told_once,
             a_skip_is_told_where_its_job_says_so,
             a_message_is_in_one_hand,
+            no_namespace_waits_behind_the_messages_of_another,
             old_runs_go_with_all_that_is_theirs,
             a_broadcast_goes_as_a_whole,
             a_pass_is_begun_by_one,

@@ -4,18 +4,21 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::Detail;
-use rondel_core::{OutboxId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, OutboxId, Reason, Run, RunId, RunStatus, Timestamp};
 use serde_json::json;
 
 use super::broadcasts::expanded;
 use super::{
-    DEFAULT, FAILED, claim, finish, finish_all, finish_one, job_with, join, name, next_id, pending, run, spec,
+    DEFAULT, FAILED, claim, created, finish, finish_all, finish_one, job_with, join, name, next_id, pending, run, spec,
 };
-use crate::Store;
+use crate::catalog::{Namespace, NewJob};
 use crate::ledger::Finish;
-use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED, RUN_SKIPPED};
+use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED, RUN_SKIPPED, TakeOutbox};
+use crate::{LeaseToken, Store};
 
 const HOLD: Duration = Duration::from_secs(30);
+
+const EVERYTHING: TakeOutbox<'static> = TakeOutbox { without: &[], namespace_max: 500, each_max: 500, hold: HOLD };
 
 fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
     FailureWebhook { url: url.to_owned(), secret: format!("whsec_{}", next_id()), created_at: now, updated_at: now }
@@ -23,7 +26,7 @@ fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
 
 /// What is due of these runs, taken.
 async fn take(store: &dyn Store, now: Timestamp, runs: &[RunId]) -> Vec<OutboxItem> {
-    let mut taken = store.take_outbox(now, 500, HOLD).await.unwrap();
+    let mut taken = store.take_outbox(now, EVERYTHING).await.unwrap();
     taken.retain(|item| item.run.is_some_and(|run| runs.contains(&run)));
     taken
 }
@@ -186,4 +189,65 @@ pub async fn a_message_is_in_one_hand(store: &dyn Store) {
     assert_eq!(again, [OutboxItem { attempt_count: 1, held_until: due_at + HOLD, ..taken }]);
     store.drop_outbox(&[again[0].id, OutboxId::new(next_id())]).await.unwrap();
     assert!(take(store, Timestamp::MAX - HOLD, &ids).await.is_empty());
+}
+
+/// A run of a job in a namespace of its own with a webhook.
+async fn failed_in(store: &dyn Store, namespace: &Namespace, token: LeaseToken) -> RunId {
+    let now = store.now().await.unwrap();
+    let app = store.ensure_app(AppId::new(next_id()), namespace.id, "app", now).await.unwrap();
+    let new = NewJob {
+        id: JobId::new(next_id()),
+        namespace: namespace.id,
+        app: app.id,
+        spec: spec(&name("job"), json!({"schedule": {"every": "1h"}})),
+        anchor: now.ceil_second(),
+        next_fire_at: Some(now.ceil_second()),
+        delay: None,
+        calendar: None,
+        declared: None,
+        author: "conformance".to_owned(),
+        now,
+    };
+    let job = created(store.create_job(new).await.unwrap());
+    let run = run(&job, token, now.ceil_second());
+    assert!(claim(store, token, &job, vec![run.clone()]).await.existing.is_empty());
+    finish_one(store, finish(&run, FAILED)).await;
+    run.id
+}
+
+/// However many messages of one namespace are due, those of another are taken beside them; what is under way is left out.
+pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let mut namespaces = Vec::new();
+    for _ in 0..2 {
+        let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("ns") };
+        assert!(store.create_namespace(&namespace, now).await.unwrap());
+        store.put_failure_webhook(namespace.id, &webhook("http://127.0.0.1:1/", now)).await.unwrap();
+        namespaces.push(namespace);
+    }
+    let [many, one] = [&namespaces[0], &namespaces[1]];
+    for _ in 0..4 {
+        failed_in(store, many, token).await;
+    }
+    failed_in(store, one, token).await;
+    let soon = soon(store).await;
+    let both = |items: &[OutboxItem]| {
+        let count = |id| items.iter().filter(|item| item.namespace == id).count();
+        (count(many.id), count(one.id))
+    };
+    let taken = store.take_outbox(soon, TakeOutbox { each_max: 2, ..EVERYTHING }).await.unwrap();
+    assert_eq!(both(&taken), (2, 1));
+    for item in taken.iter().filter(|item| item.namespace == one.id) {
+        store.postpone_outbox(item, 0, soon).await.unwrap();
+    }
+    let without = [many.id];
+    let taken = store.take_outbox(soon, TakeOutbox { without: &without, ..EVERYTHING }).await.unwrap();
+    assert_eq!(both(&taken), (0, 1));
+    store.postpone_outbox(taken.iter().find(|item| item.namespace == one.id).unwrap(), 0, soon).await.unwrap();
+    // The namespace whose message is due the longest comes first.
+    let first = TakeOutbox { without: &[DEFAULT], namespace_max: 1, ..EVERYTHING };
+    assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (2, 0));
+    assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (0, 1));
+    assert_eq!(both(&store.take_outbox(soon, EVERYTHING).await.unwrap()), (0, 0));
 }

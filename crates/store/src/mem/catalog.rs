@@ -44,6 +44,7 @@ impl Catalog for MemStore {
         state.namespaces.retain(|namespace| namespace.id != id);
         state.apps.retain(|_, app| app.namespace != id);
         state.webhooks.remove(&id);
+        state.outbox.retain(|_, item| item.namespace != id);
         state.access.leave(id);
         Ok(NamespaceDeleted::Done)
     }

@@ -1,12 +1,12 @@
 //! Webhooks, and messages on their way.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
 
 use super::{MemStore, State, size};
-use crate::outbox::{FailureWebhook, OutboxItem, RunMessage, is_failure, may_be_reported, reports_skip};
+use crate::outbox::{FailureWebhook, OutboxItem, RunMessage, TakeOutbox, is_failure, may_be_reported, reports_skip};
 use crate::{Outbox, Result};
 
 #[async_trait]
@@ -29,15 +29,22 @@ impl Outbox for MemStore {
         Ok(self.state().webhooks.remove(&namespace).is_some())
     }
 
-    async fn take_outbox(&self, now: Timestamp, limit: u32, hold: Duration) -> Result<Vec<OutboxItem>> {
+    async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
         let mut state = self.state();
-        let mut due: Vec<&mut OutboxItem> = state.outbox.values_mut().filter(|item| item.held_until <= now).collect();
-        due.sort_by_key(|item| (item.held_until, item.id));
-        due.truncate(size(limit));
-        let mut taken: Vec<OutboxItem> = Vec::with_capacity(due.len());
-        for item in due {
-            item.held_until = now + hold;
-            taken.push(item.clone());
+        let is_due = |item: &&OutboxItem| item.held_until <= now && !take.without.contains(&item.namespace);
+        let mut due: Vec<(Timestamp, OutboxId, NamespaceId)> =
+            state.outbox.values().filter(is_due).map(|item| (item.held_until, item.id, item.namespace)).collect();
+        due.sort_unstable();
+        let mut counts: BTreeMap<NamespaceId, u32> = BTreeMap::new();
+        let mut taken: Vec<OutboxItem> = Vec::new();
+        for (_, id, namespace) in due {
+            let has_turn = counts.contains_key(&namespace) || counts.len() < size(take.namespace_max);
+            let count = if has_turn { counts.entry(namespace).or_default() } else { continue };
+            if let Some(item) = state.outbox.get_mut(&id).filter(|_| *count < take.each_max) {
+                *count += 1;
+                item.held_until = now + take.hold;
+                taken.push(item.clone());
+            }
         }
         taken.sort_by_key(|item| item.id);
         Ok(taken)

@@ -20,6 +20,8 @@ const FIND_CALENDAR_OF: Statement =
 const DELETE_APPS_OF: Statement = Statement { name: "delete_apps_of", text: "DELETE FROM app WHERE namespace_id = ?" };
 const DELETE_WEBHOOKS_OF: Statement =
     Statement { name: "delete_webhooks_of", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
+const DELETE_OUTBOX_OF: Statement =
+    Statement { name: "delete_outbox_of", text: "DELETE FROM outbox WHERE namespace_id = ?" };
 const DELETE_GRANTS_AT: Statement =
     Statement { name: "delete_grants_at", text: "DELETE FROM role_grant WHERE namespace_id = ?" };
 const DELETE_NAMESPACE: Statement = Statement { name: "delete_namespace", text: "DELETE FROM namespace WHERE id = ?" };
@@ -40,7 +42,8 @@ impl SqlStore {
                     return Ok(NamespaceDeleted::Used);
                 }
             }
-            for statement in [&DELETE_APPS_OF, &DELETE_WEBHOOKS_OF, &DELETE_GRANTS_AT, &DELETE_NAMESPACE] {
+            let of_it = [&DELETE_APPS_OF, &DELETE_WEBHOOKS_OF, &DELETE_OUTBOX_OF, &DELETE_GRANTS_AT, &DELETE_NAMESPACE];
+            for statement in of_it {
                 tx.execute(Query::new(statement).int(id.get())).await?;
             }
             Ok(NamespaceDeleted::Done)

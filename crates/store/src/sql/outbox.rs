@@ -9,7 +9,9 @@ use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
-use crate::outbox::{FailureWebhook, OutboxItem, RunMessage, is_failure, reports_skip};
+use crate::outbox::{
+    FailureWebhook, OutboxItem, RunMessage, TAKE_EACH_MAX, TAKE_NAMESPACE_MAX, TakeOutbox, is_failure, reports_skip,
+};
 use crate::settle::clean_name;
 use crate::{OpenError, Outbox, Result, StoreError};
 
@@ -55,9 +57,18 @@ const INSERT_OUTBOX: Statement = Statement {
     text: "INSERT {ignore} INTO outbox (id, namespace_id, kind, run_id, payload, attempt_count, due_at_ms, \
            created_at_ms) {values:iititiii} {or_ignore}",
 };
-const FIND_DUE_OUTBOX: Statement = Statement {
+pub(super) const FIND_ANY_OUTBOX: Statement =
+    Statement { name: "find_any_outbox", text: "SELECT id FROM outbox WHERE due_at_ms <= ? LIMIT 1" };
+/// One look into the index for each namespace, however many messages of it wait.
+pub(super) const FIND_DUE_NAMESPACES: Statement = Statement {
+    name: "find_due_namespaces",
+    text: "SELECT waiting.id FROM (SELECT namespace.id, (SELECT MIN(outbox.due_at_ms) FROM outbox \
+           WHERE outbox.namespace_id = namespace.id) AS first_ms FROM namespace WHERE NOT (namespace.id {in_list})) waiting \
+           WHERE waiting.first_ms <= ? ORDER BY waiting.first_ms, waiting.id LIMIT ?",
+};
+pub(super) const FIND_DUE_OUTBOX: Statement = Statement {
     name: "find_due_outbox",
-    text: "SELECT id FROM outbox WHERE due_at_ms <= ? ORDER BY due_at_ms LIMIT ?",
+    text: "SELECT id FROM outbox WHERE namespace_id = ? AND due_at_ms <= ? ORDER BY due_at_ms LIMIT ?",
 };
 const LOCK_OUTBOX: Statement = Statement {
     name: "lock_outbox",
@@ -101,17 +112,23 @@ impl Outbox for SqlStore {
         Ok(self.execute(Query::new(&DELETE_WEBHOOK).int(namespace.get())).await? == 1)
     }
 
-    async fn take_outbox(&self, now: Timestamp, limit: u32, hold: Duration) -> Result<Vec<OutboxItem>> {
-        let limit = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+    async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
         // Mostly there is nothing: a look costs no transaction.
-        let mut due = Vec::new();
-        for row in self.rows(Query::new(&FIND_DUE_OUTBOX).at(now).int(limit.into())).await? {
-            due.push(Reader::new(&row, "outbox").int("id")?);
-        }
-        if due.is_empty() {
+        if self.row(Query::new(&FIND_ANY_OUTBOX).at(now)).await?.is_none() {
             return Ok(Vec::new());
         }
-        transact!(self, "take_outbox", |tx| tx.take_outbox(&due, now, hold).await)
+        let mut due = Vec::new();
+        for namespace in self.due_namespaces(now, take).await? {
+            let each = i64::from(take.each_max.min(TAKE_EACH_MAX));
+            for row in self.rows(Query::new(&FIND_DUE_OUTBOX).int(namespace).at(now).int(each)).await? {
+                due.push(Reader::new(&row, "outbox").int("id")?);
+            }
+        }
+        let mut taken = Vec::with_capacity(due.len());
+        for chunk in due.chunks(CHUNK_MAX) {
+            taken.extend(transact!(self, "take_outbox", |tx| tx.take_outbox(chunk, now, take.hold).await)?);
+        }
+        Ok(taken)
     }
 
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()> {
@@ -190,6 +207,17 @@ fn place(namespace: NamespaceId) -> String {
 }
 
 impl SqlStore {
+    /// The namespaces with messages that are due, the longest due first.
+    async fn due_namespaces(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<i64>> {
+        let max = usize::try_from(TAKE_NAMESPACE_MAX).unwrap_or(usize::MAX);
+        // No namespace has this id: a list has at least one.
+        let mut without = vec![0];
+        without.extend(take.without.iter().take(max).map(|namespace| namespace.get()));
+        let query = Query::new(&FIND_DUE_NAMESPACES).list(without.into_iter()).at(now);
+        let rows = self.rows(query.int(take.namespace_max.min(TAKE_NAMESPACE_MAX).into())).await?;
+        rows.iter().map(|row| Reader::new(row, "namespace").int("id")).collect()
+    }
+
     fn seal_webhook(&self, namespace: NamespaceId, secret: &str) -> Result<String> {
         let failed = |message: String| failure::refused("seal_webhook", &message);
         self.sealer.seal(&place(namespace), secret).map_err(failed)

@@ -9,7 +9,7 @@ use super::{SqlStore, StoreConfig};
 use super::{
     accounts, audit, calendars, catalog_change, catalog_versions, changes, cluster, declarations, ledger_adopt,
     ledger_broadcast, ledger_cancel, ledger_claim, ledger_delay, ledger_finish, ledger_follow, ledger_hand,
-    ledger_read, lineage, logs, request_keys, sessions, tokens, upkeep_heal,
+    ledger_read, lineage, logs, outbox, request_keys, sessions, tokens, upkeep_heal,
 };
 use crate::DatabaseUrl;
 
@@ -78,6 +78,9 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&changes::READ_JOBS_SAVED, "job_saved (updated_at_ms>?)"),
         (&declarations::READ_MARKS, "declared_set_seen"),
         (&request_keys::FIND_OLD_CALL, "request_key_began (began_at_ms<?)"),
+        (&outbox::FIND_ANY_OUTBOX, "outbox_due (due_at_ms<?)"),
+        (&outbox::FIND_DUE_NAMESPACES, "COVERING INDEX outbox_turn (namespace_id=?)"),
+        (&outbox::FIND_DUE_OUTBOX, "outbox_turn (namespace_id=? AND due_at_ms<?)"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),
         (&logs::READ_LOGGED_RUNS, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),
         (&ledger_read::LIST_PLANNED, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
