@@ -10,6 +10,7 @@ use rondel_store::catalog::{Declared, JobRecord};
 use rondel_store::declarations::DeclaredSet;
 use serde_json::{Value, json};
 
+use super::board::called;
 use super::{DeclarationProblem, audit};
 use crate::engine::Engine;
 use crate::jobs::JobError;
@@ -18,6 +19,9 @@ use crate::jobs::JobError;
 const TRY_COUNT: usize = 3;
 /// Sets of an app that are kept; older ones are forgotten once nobody has had them for long.
 const SET_COUNT_MAX: usize = 20;
+
+/// How much of a wrong app is shown, in characters.
+const NAMED_LEN_MAX: usize = 100;
 
 /// An app whose jobs are looked at.
 #[derive(Clone, Debug)]
@@ -77,7 +81,7 @@ fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<Declarati
             }
             None if set.mark.last_seen_at >= living_since => {
                 problems.push(problem(
-                    &format!("job {index}"),
+                    &called(index, spec),
                     "/name",
                     "the definition is no JSON object with a name".to_owned(),
                 ));
@@ -92,17 +96,30 @@ fn problem(job: &str, pointer: &str, message: String) -> DeclarationProblem {
     DeclarationProblem { job: job.to_owned(), pointer: pointer.to_owned(), message }
 }
 
-/// The definition that code declares; its app is the executor's.
+/// The definition that code declares; its app is the executor's, and need not be named.
 fn read(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
     let mut document: Value =
         serde_json::from_str(text).map_err(|error| vec![FieldError::new("", error.to_string())])?;
     if let Value::Object(fields) = &mut document {
+        match fields.get("app") {
+            None | Some(Value::Null) => {}
+            Some(named) if named == app => {}
+            Some(named) => return Err(vec![FieldError::new("/app", other_app(named, app))]),
+        }
         fields.insert("app".to_owned(), Value::from(app));
     }
     let errors = |misfit: Box<Misfit<JobSpec>>| {
         misfit.errors.into_iter().map(|error| FieldError::new(error.pointer, error.message)).collect()
     };
     shape::read(document.into()).map_err(errors)
+}
+
+fn other_app(named: &Value, app: &str) -> String {
+    let named: String = named.to_string().chars().take(NAMED_LEN_MAX).collect();
+    format!(
+        "the definition names app {named}, and the executor that declares it belongs to app {app:?}; leave the app out, or \
+         declare the job from an executor of the app that it names"
+    )
 }
 
 async fn register(engine: &Engine, app: &App, spec: JobSpec) -> Result<(), JobError> {
@@ -223,5 +240,23 @@ fn complaints(job: &str, error: JobError) -> Vec<DeclarationProblem> {
             errors.into_iter().map(|error| problem(job, &error.pointer, error.message)).collect()
         }
         other => vec![problem(job, "", other.to_string())],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_that_names_another_app_is_refused_by_both_names() {
+        let read = |app: &str| read(&format!(r#"{{"name": "j", "handler": "h"{app}}}"#), "mine");
+        for own in ["", r#", "app": null"#, r#", "app": "mine""#] {
+            assert_eq!(read(own).unwrap().app, "mine", "{own}");
+        }
+        let errors = read(r#", "app": "theirs""#).unwrap_err();
+        let [error] = &errors[..] else { unreachable!("{errors:?}") };
+        assert_eq!(error.pointer, "/app");
+        assert!(error.message.contains("names app \"theirs\"") && error.message.contains("app \"mine\""), "{error:?}");
+        assert!(read(r#", "app": 7"#).unwrap_err()[0].message.contains("names app 7"));
     }
 }

@@ -1,6 +1,6 @@
 //! What the executors of this node declare, and what came of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rondel_core::{AppId, ExecutorId, NamespaceId};
@@ -24,8 +24,16 @@ pub(crate) struct Said {
     pub(super) hash: String,
     /// The definitions, as a JSON array; a definition that is not JSON is in it as its text.
     pub(super) specs: String,
+    /// The jobs by the names that problems have for them.
+    names: BTreeSet<String>,
     /// What keeps the whole from being taken.
     pub(super) refusal: Option<DeclarationProblem>,
+}
+
+/// What problems call a definition at this place of a set: its name, where it has one.
+pub(super) fn called(index: usize, spec: &serde_json::Value) -> String {
+    let name = spec.get("name").and_then(serde_json::Value::as_str);
+    name.map_or_else(|| format!("job {index}"), str::to_owned)
 }
 
 impl Said {
@@ -45,9 +53,23 @@ impl Said {
         let read = |job: &v1::DeclaredJob| {
             serde_json::from_str(&job.spec_json).unwrap_or_else(|_| serde_json::Value::String(job.spec_json.clone()))
         };
-        let specs = serde_json::Value::Array(taken.iter().map(read).collect()).to_string();
+        let specs: Vec<serde_json::Value> = taken.iter().map(read).collect();
+        let names = specs.iter().enumerate().map(|(index, spec)| called(index, spec)).collect();
+        let specs = serde_json::Value::Array(specs).to_string();
         let hash = Sha256::digest(specs.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { hash, specs, refusal }
+        Self { hash, specs, names, refusal }
+    }
+
+    /// Whether the executor declares anything.
+    pub(super) fn is_any(&self) -> bool {
+        !self.names.is_empty() || self.refusal.is_some()
+    }
+
+    /// Those of an app's problems that are about what this executor declares.
+    pub(super) fn own(&self, problems: &[DeclarationProblem]) -> Vec<DeclarationProblem> {
+        let is_own =
+            |problem: &&DeclarationProblem| self.refusal.as_ref() == Some(problem) || self.names.contains(&problem.job);
+        problems.iter().filter(is_own).cloned().collect()
     }
 }
 
@@ -147,6 +169,23 @@ mod tests {
         assert_eq!(one.specs, r#"[{"app":"b","name":"a"},"{"]"#);
         assert_eq!(one.hash.len(), 64);
         assert_ne!(one.hash, Said::new(&[]).hash);
+    }
+
+    #[test]
+    fn an_executor_has_the_problems_of_its_own_jobs_alone() {
+        let problem = |job: &str| DeclarationProblem {
+            job: job.to_owned(),
+            pointer: String::new(),
+            message: "is wrong".to_owned(),
+        };
+        let all = ["a", "all", "b", "job 1"].map(problem);
+        let told = |said: &Said| said.own(&all).into_iter().map(|problem| problem.job).collect::<Vec<_>>();
+        let two = Said::new(&[job(r#"{"name": "b"}"#), job("{}")]);
+        assert_eq!((two.is_any(), told(&two)), (true, vec!["b".to_owned(), "job 1".to_owned()]));
+        let none = Said::new(&[]);
+        assert!(!none.is_any() && told(&none).is_empty());
+        let refused = Said { refusal: Some(all[1].clone()), ..none };
+        assert_eq!((refused.is_any(), told(&refused)), (true, vec!["all".to_owned()]));
     }
 
     #[test]

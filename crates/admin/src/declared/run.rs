@@ -114,9 +114,12 @@ impl DeclareLoop {
         let heard_it = |one: &Declaring| {
             before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
         };
-        // Who was there hears what changed; who came hears all.
-        for one in online.iter().filter(|one| if heard_it(one) { is_news } else { !problems.is_empty() }) {
-            tell(&one.session, &problems);
+        // An executor that was there hears what changed, one that came hears all: of the jobs that it declares itself.
+        for one in online.iter().filter(|one| one.said.is_any()) {
+            let own = one.said.own(&problems);
+            if if heard_it(one) { is_news } else { !own.is_empty() } {
+                tell(&one.session, &own);
+            }
         }
         Ok(())
     }

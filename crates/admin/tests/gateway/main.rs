@@ -5,6 +5,7 @@
 mod cluster;
 mod door;
 mod pass;
+mod declares;
 mod permissions;
 mod same_app;
 mod slow;

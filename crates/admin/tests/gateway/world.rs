@@ -18,7 +18,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Status, Streaming};
 
-const NAMESPACE: NamespaceId = NamespaceId::new(1);
+pub(crate) const NAMESPACE: NamespaceId = NamespaceId::new(1);
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// A store whose clock goes as the test's does.
@@ -109,6 +109,38 @@ impl Line {
     pub(crate) async fn ends(&mut self) {
         let gone = async { while matches!(self.down.message().await, Ok(Some(_))) {} };
         tokio::time::timeout(LIMIT, gone).await.unwrap();
+    }
+
+    /// Waits until the server has ended it, and answers with what.
+    pub(crate) async fn refusal(&mut self) -> Status {
+        let end = async {
+            loop {
+                match self.down.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Status::ok("ended without a status"),
+                    Err(status) => return status,
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, end).await.unwrap()
+    }
+
+    /// Waits until the server has read everything that was said to it.
+    pub(crate) async fn is_heard(&mut self, sequence: i64) {
+        self.said_until_heard(sequence).await;
+    }
+
+    /// What the server says until it has read everything that was said to it.
+    pub(crate) async fn said_until_heard(&mut self, sequence: i64) -> Vec<Down> {
+        self.say(Up::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() })).await;
+        let mut said = Vec::new();
+        loop {
+            let body = self.hear(Some).await;
+            if matches!(&body, Down::HeartbeatReply(reply) if reply.sequence == sequence) {
+                return said;
+            }
+            said.push(body);
+        }
     }
 
     /// Says that it is there, again and again.
