@@ -17,6 +17,17 @@ pub struct Progress {
     pub total: u64,
 }
 
+/// The largest count that is kept: the largest that every reader of JSON has exactly.
+const COUNT_MAX: u64 = (1 << 53) - 1;
+
+impl Progress {
+    /// What an executor reports, within bounds: no more is done than there is, where that is known.
+    pub(crate) fn bounded(done: u64, total: u64) -> Self {
+        let total = total.min(COUNT_MAX);
+        Self { done: done.min(if total == 0 { COUNT_MAX } else { total }), total }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct ProgressBoard(Mutex<Halves>);
 
@@ -68,6 +79,25 @@ mod tests {
 
     fn run(id: i64) -> Run {
         Run { id: RunId::new(id), ..run_due_at(rondel_core::Timestamp::EPOCH) }
+    }
+
+    #[test]
+    fn no_more_is_done_than_there_is() {
+        for ((done, total), expected) in [
+            ((3, 4), (3, 4)),
+            ((4, 4), (4, 4)),
+            ((5, 4), (4, 4)),
+            ((5, 0), (5, 0)),
+            ((COUNT_MAX, 0), (COUNT_MAX, 0)),
+            ((u64::MAX, 0), (COUNT_MAX, 0)),
+            ((u64::MAX, u64::MAX), (COUNT_MAX, COUNT_MAX)),
+        ] {
+            assert_eq!(
+                Progress::bounded(done, total),
+                Progress { done: expected.0, total: expected.1 },
+                "{done} of {total}"
+            );
+        }
     }
 
     #[test]

@@ -228,7 +228,7 @@ impl Session {
 
     fn note_progress(&self, reply: &v1::Reply) {
         if reply.kind() == v1::reply::Kind::Progress {
-            let progress = Progress { done: reply.done, total: reply.total };
+            let progress = Progress::bounded(reply.done, reply.total);
             self.shared.progress.tell(self.app, RunId::new(reply.run_id), reply.attempt, progress);
         }
     }

@@ -18,6 +18,8 @@ use crate::job_error::{JobError, error_line};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// The largest `max_body_bytes`: an answer is in memory as a whole.
+const MAX_BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 const REDIRECTS_MAX: usize = 10;
 /// By which others learn of the trace that a request belongs to.
 const TRACE_HEADER: &str = "traceparent";
@@ -89,6 +91,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
         Some(value) => expected_statuses(value)?,
         None => vec![Expected::Class(2)],
     };
+    let body_bytes_max = body_bytes_max(params)?;
     let request = build(client, params)?.timeout(timeout);
     let began = Instant::now();
     log.info(format!("{} {}", method(params)?, params.url));
@@ -104,7 +107,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     };
     let mut response = request.send().await.map_err(failed)?;
     let status = response.status();
-    let body = read_body(&mut response, params.max_body_bytes.unwrap_or(BODY_BYTES_MAX)).await;
+    let body = read_body(&mut response, body_bytes_max).await;
     let body = body.map_err(|error| error.unwrap_or_else(failed))?;
     log.info(format!("{status}, {} bytes in {} ms", body.len(), began.elapsed().as_millis()));
     show(&body, log);
@@ -113,6 +116,14 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     }
     let wanted: Vec<String> = expected.iter().map(ToString::to_string).collect();
     Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), wanted.join(" or "))))
+}
+
+fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {
+    let max = params.max_body_bytes.unwrap_or(BODY_BYTES_MAX);
+    if max > MAX_BODY_BYTES_MAX {
+        return Err(bad("max_body_bytes", format_args!("{max} bytes; at most {MAX_BODY_BYTES_MAX} can be asked for")));
+    }
+    Ok(max)
 }
 
 fn build(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobError> {
