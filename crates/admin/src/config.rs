@@ -47,6 +47,8 @@ pub struct EngineConfig {
     pub overdue_ask: Duration,
     /// How long after the deadline it is given up.
     pub overdue_give_up: Duration,
+    /// How long an executor that is heard may leave a trigger unanswered before it is asked what it has in hand.
+    pub answer_within: Duration,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
     /// How long logs are kept after their run began; they go with their run at the latest.
@@ -90,6 +92,7 @@ impl Default for EngineConfig {
             lost_after: Duration::from_secs(30),
             overdue_ask: Duration::from_secs(20),
             overdue_give_up: Duration::from_secs(60),
+            answer_within: Duration::from_secs(15),
             retention: Duration::from_secs(30 * 24 * 3600),
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,

@@ -31,6 +31,8 @@ pub(crate) struct Online {
     elsewhere: usize,
     /// When it was last heard.
     pub(crate) heard_at: Timestamp,
+    /// Heartbeats that came on this stream.
+    pub(crate) beat_count: u64,
     pub(crate) draining: bool,
     /// It said that it was full: nothing more until then, or until something ends.
     pub(crate) full_until: Option<Timestamp>,
@@ -135,6 +137,7 @@ impl Executors {
             in_flight: 0,
             elsewhere: 0,
             heard_at: executor.last_seen_at,
+            beat_count: 0,
             draining: executor.draining,
             full_until: None,
             report,
@@ -256,6 +259,7 @@ impl Executors {
         if let Some(online) = self.online.get_mut(&id) {
             online.elsewhere = active.saturating_sub(online.in_flight);
             online.heard_at = now;
+            online.beat_count += 1;
         }
     }
 

@@ -4,6 +4,7 @@
 //! locked, and it never waits for the database. What must be durable before the next step goes through
 //! [`steps`], what ends goes through [`results`], and both answer with an [`Event`].
 
+mod answers;
 mod executors;
 mod fences;
 mod gates;

@@ -197,6 +197,7 @@ impl DispatchLoop {
             rondel_failpoint::pass("send.checked");
             if session.is_some_and(|session| session.send(triggers(token, batch))) {
                 self.note_sent(&sent, now);
+                self.await_answers(executor, &sent);
             } else {
                 unsent.append(&mut sent);
             }

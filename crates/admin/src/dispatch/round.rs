@@ -21,6 +21,7 @@ impl DispatchLoop {
     pub(super) fn round(&mut self, now: Timestamp) {
         self.show();
         self.note_running(now);
+        self.ask_unanswered(now);
         self.watch_deadlines(now);
         self.ask_covered();
         self.expand_again();
@@ -80,7 +81,8 @@ impl DispatchLoop {
     }
 
     pub(super) fn note_running(&mut self, now: Timestamp) {
-        let lives_long = |active: &&mut Active| active.phase == Phase::Sent && active.sent_at + NOTE_AFTER <= now;
+        let is_in_hand = |active: &Active| active.phase == Phase::Sent && !active.is_unanswered();
+        let lives_long = |active: &&mut Active| is_in_hand(active) && active.sent_at + NOTE_AFTER <= now;
         let note = |active: &mut Active| {
             active.phase = Phase::Noted;
             in_hand(active)

@@ -52,13 +52,25 @@ pub(super) struct Active {
     /// When its row was looked at last.
     pub(super) looked_at: Timestamp,
     pub(super) phase: Phase,
+    /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
+    pub(super) beats_at_send: Option<u64>,
     /// The dispatch of the run, until the executor says something of it; where traces are exported.
     pub(super) span: Option<DispatchSpan>,
 }
 
 impl Active {
     pub(super) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
-        Self { ready, executor, executor_name, sent_at: now, number: 0, looked_at: now, phase, span: None }
+        Self {
+            ready,
+            executor,
+            executor_name,
+            sent_at: now,
+            number: 0,
+            looked_at: now,
+            phase,
+            beats_at_send: None,
+            span: None,
+        }
     }
 }
 

@@ -34,6 +34,7 @@ impl DispatchLoop {
             self.succeed(predecessor, &executor, &report, now);
         }
         self.reconcile(id, &report, now);
+        self.await_no_answers(id);
         // The end of its stream before may have taken it off the list after the hello put it there.
         self.shared.registry.insert(executor.clone());
         self.executors.join(session, &executor, report);
@@ -88,6 +89,7 @@ impl DispatchLoop {
         if self.executors.leave(id, number, now).is_none() {
             return;
         }
+        self.await_no_answers(id);
         self.shared.registry.remove(id);
     }
 
@@ -123,6 +125,7 @@ impl DispatchLoop {
                 active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
             };
             let Some(active) = self.active.get_mut(&run).filter(is_its) else { continue };
+            active.answered();
             let waited = now.since(active.sent_at);
             if let Some(span) = active.span.take() {
                 span.answered(matches!(reply, Reply::Refused(..)).then_some("the executor refused it"), now);

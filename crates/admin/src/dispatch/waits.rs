@@ -13,6 +13,7 @@ use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, RunId, Timestamp};
 use rondel_store::ledger::{Finish, NotedWait};
 
+use super::answers::DESCRIBED_COUNT_MAX;
 use super::executors::is_fit_for_it;
 use super::limits::wait_detail;
 use super::run_loop::DispatchLoop;
@@ -77,7 +78,7 @@ impl DispatchLoop {
         let detail = Detail { waited_ms: Some(waited_ms(ready, now)), ..wait };
         let reason = match detail.waits_for {
             Some(WaitFor::App) => Reason::Stopped,
-            Some(WaitFor::Executor) | None => Reason::NoExecutor,
+            Some(WaitFor::Executor | WaitFor::Answer) | None => Reason::NoExecutor,
             Some(WaitFor::Slot | WaitFor::Limit) => Reason::Expired,
             Some(WaitFor::Run) => Reason::Overlap,
         };
@@ -148,7 +149,9 @@ impl DispatchLoop {
         });
         let parked = self.parked.waiting(|waiting| is_old(waiting.since), LOOK_COUNT_MAX);
         let parked = parked.into_iter().map(|waiting| (&waiting.ready, Wait::Executor));
-        let all = queued.chain(limited).chain(parked);
+        let unanswered = self.active.values().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
+        let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
+        let all = queued.chain(limited).chain(parked).chain(unanswered.take(DESCRIBED_COUNT_MAX));
         all.filter(|(ready, _)| is_old(ready.run.due_at)).collect()
     }
 }

@@ -2,6 +2,8 @@
 
 #![cfg(test)]
 
+mod answers;
+mod bounds;
 mod cluster;
 mod door;
 mod pass;

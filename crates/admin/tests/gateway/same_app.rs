@@ -11,7 +11,7 @@ use rondel_store::{Ledger as _, Logs as _};
 use serde_json::json;
 use tonic::Code;
 
-use super::world::{LIMIT, Line, World, create, hello, request, runs, secret, succeeded, successor};
+use super::world::{LIMIT, Line, World, accepted, create, hello, request, runs, secret, succeeded, successor};
 
 /// The executor `a`, which has a run in hand.
 async fn with_a_run() -> (World, Line, v1::Trigger) {
@@ -20,6 +20,7 @@ async fn with_a_run() -> (World, Line, v1::Trigger) {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = line.trigger().await;
+    line.say(accepted(&trigger)).await;
     (world, line, trigger)
 }
 

@@ -74,6 +74,8 @@ words! {
         Slot = "slot",
         /// For its app to be active again.
         App = "app",
+        /// For the executor that it was sent to: that has neither accepted nor refused it yet.
+        Answer = "answer",
     }
 }
 
@@ -90,7 +92,7 @@ words! {
         Full = "full",
         /// It is shutting down.
         Draining = "draining",
-        /// It did not answer the router's question.
+        /// It did not answer the router's question, or the trigger.
         Silent = "silent",
         /// It is running this job already.
         Busy = "busy",

@@ -61,6 +61,11 @@ fn an_open_run_says_what_it_waits_for() {
     assert_eq!(said(pending, Lang::Zh), "正在等待该任务的运行 7 结束。");
     let again = open(RunStatus::Pending, Some(Reason::Retry), 2);
     assert_eq!(said(again, Lang::En), "Attempt 2: the previous attempt failed. Waits behind run 7 of the job.");
+    let sent = Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
+    let sent = sent.with_obstacles([obstacle("w1", ObstacleKind::Silent)]);
+    let unanswered = Subject { detail: Some(&sent), ..pending };
+    assert_eq!(said(unanswered, Lang::En), "Waits for executor w1 to answer (sent, not answered yet).");
+    assert_eq!(said(unanswered, Lang::Zh), "正在等待执行器 w1 应答（已发送，尚未应答）。");
     // What it waited for is over once it runs; the reason of the attempt is not.
     let running = open(RunStatus::Running, Some(Reason::NotReceived), 2);
     assert_eq!(said(running, Lang::En), "Attempt 2: the previous attempt reached no executor.");

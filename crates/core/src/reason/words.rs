@@ -247,6 +247,14 @@ pub fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
         },
         (WaitFor::App, Lang::En) => format!("until {app} is active again"),
         (WaitFor::App, Lang::Zh) => format!("{app}恢复启用"),
+        (WaitFor::Answer, Lang::En) => match detail.obstacles.first().map(|one| &one.executor) {
+            Some(executor) => format!("for executor {executor} to answer (sent, not answered yet)"),
+            None => "for an executor to answer (sent, not answered yet)".to_owned(),
+        },
+        (WaitFor::Answer, Lang::Zh) => match detail.obstacles.first().map(|one| &one.executor) {
+            Some(executor) => format!("执行器 {executor} 应答（已发送，尚未应答）"),
+            None => "执行器应答（已发送，尚未应答）".to_owned(),
+        },
     })
 }
 

@@ -1,0 +1,73 @@
+//! Triggers that their executors have not answered. An executor answers each trigger as it receives it, long before the
+//! run begins, and a stream keeps its order: an executor whose heartbeats come without the answer has not taken the run.
+//!
+//! Nothing is concluded from that here, for only the executor knows. Its stream is ended instead: the hello of the next one
+//! lists what it has in hand, and a run that is not on that list was not received. Until the answer the run is not noted
+//! as running.
+
+use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
+use rondel_core::{ExecutorId, RunId, Timestamp};
+
+use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase};
+
+/// Heartbeats that must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and
+/// a server that reads late, because its database is slow, reads both late.
+const BEAT_COUNT_MIN: u64 = 3;
+/// Unanswered runs that one round describes.
+pub(super) const DESCRIBED_COUNT_MAX: usize = 1_000;
+
+impl Active {
+    /// The executor has said something of this attempt.
+    pub(super) const fn answered(&mut self) {
+        self.beats_at_send = None;
+    }
+
+    /// Whether it is on a stream, and its executor has said nothing of it.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.phase == Phase::Sent && self.beats_at_send.is_some()
+    }
+
+    /// What an unanswered run waits for, once that takes longer than a moment.
+    pub(super) fn waits_for_answer(&self, now: Timestamp) -> Option<Detail> {
+        let is_late = self.is_unanswered() && self.sent_at + NOTE_AFTER <= now;
+        let silent = || Obstacle { executor: self.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
+        let detail = || Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
+        is_late.then(|| detail().with_obstacles([silent()]))
+    }
+}
+
+impl DispatchLoop {
+    /// These runs were put on the stream of this executor.
+    pub(super) fn await_answers(&mut self, executor: ExecutorId, runs: &[RunId]) {
+        let beats = self.executors.get(executor).map_or(0, |online| online.beat_count);
+        for run in runs {
+            if let Some(active) = self.active.get_mut(run) {
+                active.beats_at_send = Some(beats);
+            }
+        }
+    }
+
+    /// The stream on which answers would have come has ended: the executor's hello, or its loss, says what became of its runs.
+    pub(super) fn await_no_answers(&mut self, executor: ExecutorId) {
+        self.active.values_mut().filter(|active| active.executor == executor).for_each(Active::answered);
+    }
+
+    /// Ends the streams of executors that go on without answering. Not without a lease: then they could not come back.
+    pub(super) fn ask_unanswered(&self, now: Timestamp) {
+        if !self.shared.membership.holds() {
+            return;
+        }
+        for active in self.active.values().filter(|active| active.is_unanswered()) {
+            let Some(online) = self.executors.get(active.executor) else { continue };
+            let beats = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
+            let is_late = active.sent_at + self.shared.config.answer_within <= now;
+            if is_late && beats >= BEAT_COUNT_MIN && !online.session.replaced.is_cancelled() {
+                tracing::warn!(
+                    run_id = %active.ready.run.id, executor_id = %active.executor, executor = active.executor_name,
+                    "an executor has not answered a trigger; its stream is ended, and its next hello says whether it has the run"
+                );
+                online.session.replaced.cancel();
+            }
+        }
+    }
+}

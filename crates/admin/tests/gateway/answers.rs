@@ -1,0 +1,89 @@
+//! Triggers that an executor leaves unanswered while its heartbeats go on.
+
+use std::time::Duration;
+
+use rondel_admin::EngineConfig;
+use rondel_core::reason::WaitFor;
+use rondel_core::{Reason, Run, RunStatus};
+use rondel_proto::v1;
+use rondel_store::Ledger as _;
+
+use super::world::{LIMIT, World, accepted, create, hello, request, runs, store, succeeded};
+
+async fn world() -> World {
+    let config = EngineConfig { answer_within: Duration::from_secs(1), ..EngineConfig::default() };
+    World::start_on(store(), config).await
+}
+
+/// Waits until the only run is as it is wanted.
+async fn until(world: &World, what: &str, wanted: impl Fn(&Run) -> bool) -> Run {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        let run = runs(world).await.remove(0);
+        if wanted(&run) {
+            return run;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{what}: {run:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn waits_for(run: &Run) -> Option<WaitFor> {
+    run.detail.as_deref().and_then(|detail| detail.waits_for)
+}
+
+#[tokio::test]
+async fn a_trigger_that_is_never_answered_is_not_running_and_is_sent_again() {
+    let world = world().await;
+    let job = create(&world, serde_json::json!({})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
+    request(&world, &job).await;
+    let ignored = line.trigger().await;
+    let run = until(&world, "it says what it waits for", |run| waits_for(run) == Some(WaitFor::Answer)).await;
+    assert_eq!((run.status, run.attempt), (RunStatus::Pending, 1));
+    line.ends().await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
+    let again = line.trigger().await;
+    assert_eq!((again.run_id, again.attempt), (ignored.run_id, 2));
+    let attempts = world.store.attempts(rondel_core::RunId::new(again.run_id)).await.unwrap();
+    assert_eq!(attempts.iter().map(|attempt| attempt.reason).collect::<Vec<_>>(), [Some(Reason::NotReceived)]);
+    line.say(succeeded(&again)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_trigger_that_a_hello_lists_goes_on() {
+    let world = world().await;
+    let job = create(&world, serde_json::json!({})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
+    request(&world, &job).await;
+    let ignored = line.trigger().await;
+    line.ends().await;
+    let held = vec![v1::RunRef { run_id: ignored.run_id, attempt: ignored.attempt }];
+    let mut line = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap().beat();
+    let run = until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
+    assert_eq!(run.attempt, 1);
+    line.say(succeeded(&ignored)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+/// Neither one that has answered, nor one whose heartbeats do not come.
+#[tokio::test]
+async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
+    let world = world().await;
+    let job = create(&world, serde_json::json!({"overlap": {"policy": "allow"}})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    request(&world, &job).await;
+    let unanswered = line.trigger().await;
+    until(&world, "it says what it waits for", |run| waits_for(run) == Some(WaitFor::Answer)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    line.say(accepted(&unanswered)).await;
+    let mut line = line.beat();
+    until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    line.say(succeeded(&unanswered)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
