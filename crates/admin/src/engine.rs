@@ -405,7 +405,8 @@ impl Engine {
         messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         peer: &str,
     ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
-        self.gateway.open(messages, peer, &Pass::everywhere()).await
+        let (outgoing, _) = self.gateway.open(messages, peer, &Pass::everywhere()).await?;
+        Ok(outgoing)
     }
 
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.

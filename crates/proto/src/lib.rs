@@ -9,6 +9,24 @@
 /// It rises when one side must not talk to another that does not know something: version 1 answers fences.
 pub const PROTOCOL: u32 = 1;
 
+/// The largest message that a server takes from an executor, in bytes as it is sent.
+pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Replies, results, or chunks of logs in one message of an executor.
+pub const ITEM_COUNT_MAX: usize = 1_000;
+/// Lines in one message with logs.
+pub const LINE_COUNT_MAX: usize = 50_000;
+/// The largest chunk of a log, in bytes as it is sent.
+pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
+/// Attempts that one message lists, held and finished together.
+pub const ATTEMPT_COUNT_MAX: usize = 131_072;
+/// Jobs that an executor names in one answer to a probe.
+pub const PROBED_COUNT_MAX: usize = 1_000;
+
+/// How many bytes a message or a part of it takes as it is sent.
+pub fn encoded_len(message: &impl prost::Message) -> usize {
+    message.encoded_len()
+}
+
 /// Version 1 of the protocol.
 #[expect(
     clippy::doc_markdown,

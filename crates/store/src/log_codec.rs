@@ -11,6 +11,9 @@ use crate::logs::LogLine;
 
 /// Shorter chunks stay as they are.
 const COMPRESS_FROM: usize = 512;
+/// The most that a chunk is read as, in bytes of text: what is stored may be a few kilobytes that were compressed from any
+/// number. Chunks that the gateway takes are smaller, however their text has to be written.
+const PLAIN_BYTES_MAX: usize = 4 * 1024 * 1024;
 const PLAIN: &str = "plain";
 const DEFLATE: &str = "deflate";
 
@@ -29,26 +32,60 @@ pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8
     Ok((DEFLATE, encoder.finish()?))
 }
 
-/// What [`encode`] wrote.
+/// What [`encode`] wrote. Of a chunk that is too large the first lines, and one that says so.
 pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> {
-    let mut plain = Vec::new();
+    let (mut plain, max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
     match codec {
-        PLAIN => plain.extend_from_slice(data),
-        DEFLATE => {
-            DeflateDecoder::new(data).read_to_end(&mut plain)?;
-        }
+        PLAIN => data.take(max).read_to_end(&mut plain)?,
+        DEFLATE => DeflateDecoder::new(data).take(max).read_to_end(&mut plain)?,
         other => return Err(std::io::Error::other(format!("{other:?} is not a codec"))),
+    };
+    let is_cut = plain.len() > PLAIN_BYTES_MAX;
+    if is_cut {
+        let end = plain.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        plain.truncate(end);
     }
     let line = |line: &[u8]| {
         let (at, level, text): (i64, String, String) = serde_json::from_slice(line)?;
         Ok(LogLine { at: Timestamp::from_millis(at), level, text })
     };
-    plain.split(|byte| *byte == b'\n').filter(|part| !part.is_empty()).map(line).collect()
+    let lines = plain.split(|byte| *byte == b'\n').filter(|part| !part.is_empty()).map(line);
+    let mut lines: Vec<LogLine> = lines.collect::<std::io::Result<_>>()?;
+    if is_cut {
+        let at = lines.last().map_or(Timestamp::EPOCH, |line| line.at);
+        let text = format!("… the rest of this part of the log is not shown: it has more than {PLAIN_BYTES_MAX} bytes");
+        lines.push(LogLine { at, level: "warn".to_owned(), text });
+    }
+    Ok(lines)
+}
+
+/// About how many bytes these lines were read as.
+pub(crate) fn plain_len(lines: &[LogLine]) -> usize {
+    const OVERHEAD: usize = 32;
+    lines.iter().map(|line| line.text.len() + OVERHEAD).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Ten thousand times smaller as it is stored.
+    #[test]
+    fn a_small_chunk_is_not_read_as_any_number_of_lines() {
+        let line = |text: String| LogLine { at: Timestamp::from_secs(7), level: "info".to_owned(), text };
+        let beside = encode(&[line("x".repeat(400))]).unwrap().1.len() - 400;
+        let fits = vec![line("x".repeat(PLAIN_BYTES_MAX - beside))];
+        let (codec, data) = encode(&fits).unwrap();
+        assert_eq!(decode(codec, &data).unwrap(), fits);
+        let mut much = vec![line("first".to_owned())];
+        much.extend(vec![line("x".repeat(64 * 1024)); 400]);
+        let (codec, data) = encode(&much).unwrap();
+        assert!(data.len() < 256 * 1024, "{}", data.len());
+        let read = decode(codec, &data).unwrap();
+        assert!(read.len() < 70 && read[..read.len() - 1] == much[..read.len() - 1], "{}", read.len());
+        assert!(read.last().unwrap().text.contains("more than 4194304 bytes"));
+        assert_eq!(decode(PLAIN, "x".repeat(PLAIN_BYTES_MAX + 2).as_bytes()).unwrap().len(), 1);
+    }
 
     #[test]
     fn lines_survive() {

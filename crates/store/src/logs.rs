@@ -64,7 +64,8 @@ pub trait Logs {
     /// dropped.
     async fn append_logs(&self, chunks: &[LogChunk]) -> Result<()>;
 
-    /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`.
+    /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`; fewer of large ones. None where
+    /// there are none.
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>>;
 
     /// The newest run of a namespace whose log does not fit any more, if the newest logs are to take at most `bytes`, as

@@ -94,6 +94,7 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         result: text(result.result),
         started_at: instant(result.started_at_ms),
         finished_at: instant(result.finished_at_ms).unwrap_or(now),
+        memory: None,
     }
 }
 

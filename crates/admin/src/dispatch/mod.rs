@@ -43,7 +43,7 @@ use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::{CancelElsewhere, Finish, Finished, LimitName, RunCheck};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::definitions::Compiled;
@@ -183,6 +183,8 @@ pub(crate) struct IncomingResult {
     pub(crate) result: Option<String>,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Timestamp,
+    /// Its share, with the others of its message, of what results may take before their lanes take them up.
+    pub(crate) memory: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// What became of triggers.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rondel_core::outcome::{After, AfterPolicy};
@@ -24,6 +25,8 @@ use crate::metrics::Counted;
 const BATCH: usize = 500;
 /// Results that may wait in one lane.
 const LANE_CAPACITY: usize = 20_000;
+/// What their texts may take together, in bytes.
+const LANE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether the lease holds again.
 const LEASE_DELAY: Duration = Duration::from_millis(100);
@@ -34,16 +37,47 @@ pub(crate) struct Item {
     finish: Finish,
     counted: Counted,
     reply_to: Option<SessionHandle>,
+    texts: Texts,
 }
 
 /// The senders' side of the lanes.
 #[derive(Debug)]
 pub(crate) struct ResultLanes {
-    lanes: Vec<mpsc::Sender<Item>>,
+    lanes: Vec<Lane>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    items: mpsc::Sender<Item>,
+    /// What the texts of its results take together.
+    bytes: Arc<AtomicUsize>,
+}
+
+/// The texts of one result, counted until it is dropped.
+#[derive(Debug)]
+struct Texts {
+    bytes: usize,
+    lane: Arc<AtomicUsize>,
+}
+
+impl Lane {
+    fn count(&self, finish: &Finish) -> Texts {
+        let bytes = [&finish.message, &finish.result].into_iter().flatten().map(String::len).sum();
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        Texts { bytes, lane: Arc::clone(&self.bytes) }
+    }
+}
+
+impl Drop for Texts {
+    fn drop(&mut self) {
+        self.lane.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 impl IncomingResult {
     pub(crate) fn into_finish(self, job: JobId, policy: AfterPolicy, executor: (ExecutorId, String)) -> Finish {
+        // From here on its lane counts it.
+        drop(self.memory);
         Finish {
             run: self.run,
             job,
@@ -65,19 +99,29 @@ impl IncomingResult {
 
 impl ResultLanes {
     pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::Receiver<Item>>) {
-        let (lanes, receivers) = (0..count.max(1)).map(|_| mpsc::channel(LANE_CAPACITY)).unzip();
+        let lane = |_| {
+            let (items, receiver) = mpsc::channel(LANE_CAPACITY);
+            (Lane { items, bytes: Arc::default() }, receiver)
+        };
+        let (lanes, receivers) = (0..count.max(1)).map(lane).unzip();
         (Self { lanes }, receivers)
     }
 
     /// Puts a result into its lane if there is room. One that finds none is not answered, so it will come again.
     pub(crate) fn try_submit(&self, finish: Finish, counted: Counted, reply_to: Option<SessionHandle>) -> bool {
-        self.lane(finish.job).try_send(Item { finish, counted, reply_to }).is_ok()
+        let lane = self.lane(finish.job);
+        let texts = lane.count(&finish);
+        // What the server came to by itself has next to no text, and is never turned away for those of executors.
+        let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
+        !is_too_much && lane.items.try_send(Item { finish, counted, reply_to, texts }).is_ok()
     }
 
     /// Waits for room. For callers that the lanes never wait for.
     pub(crate) async fn submit(&self, finish: Finish, counted: Counted, reply_to: Option<SessionHandle>) {
         // A closed lane means that the process ends: the row is still open in the store, and found there.
-        drop(self.lane(finish.job).send(Item { finish, counted, reply_to }).await);
+        let lane = self.lane(finish.job);
+        let texts = lane.count(&finish);
+        drop(lane.items.send(Item { finish, counted, reply_to, texts }).await);
     }
 
     pub(crate) async fn submit_unsent(&self, ended: Vec<(Finish, Counted)>) {
@@ -91,7 +135,7 @@ impl ResultLanes {
         send_acks(session, vec![ack(run, attempt, &Finished::NoSuchRun)]);
     }
 
-    fn lane(&self, job: JobId) -> &mpsc::Sender<Item> {
+    fn lane(&self, job: JobId) -> &Lane {
         &self.lanes[job.lane(self.lanes.len())]
     }
 }
@@ -131,8 +175,9 @@ impl ResultLoop {
     }
 
     async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
-        let (mut finishes, mut counted, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut finishes, mut counted, mut replies, mut texts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for item in batch {
+            texts.push(item.texts);
             finishes.push(item.finish);
             counted.push(item.counted);
             replies.push(item.reply_to);
@@ -167,6 +212,7 @@ impl ResultLoop {
         for (session, acks) in acks.into_values() {
             send_acks(&session, acks);
         }
+        drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
         let settled = finishes.into_iter().zip(finished);
         let settled = settled.map(|(finish, finished)| {

@@ -43,8 +43,12 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
         }
     }
     at_most("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
-    let counts =
-        [("handlers", hello.handlers.len(), HANDLER_COUNT_MAX), ("labels", hello.labels.len(), LABEL_COUNT_MAX)];
+    super::message_bounds::check_attempts(&hello.held, &hello.finished)?;
+    let counts = [
+        ("handlers", hello.handlers.len(), HANDLER_COUNT_MAX),
+        ("handler_infos", hello.handler_infos.len(), HANDLER_COUNT_MAX),
+        ("labels", hello.labels.len(), LABEL_COUNT_MAX),
+    ];
     for (field, count, max) in counts {
         if count > max {
             return Err(refusal(field, &format!("there are {count}; at most {max} are taken")));

@@ -22,8 +22,10 @@ use crate::metrics::{add, size};
 const CAPACITY: usize = 256;
 /// What these may hold together: a flood fills the executors' memory, which is bounded for each run, not the server's.
 const KIB_MAX: u32 = 8 * 1024;
-/// What a line takes beside its text.
+/// What a line takes beside its text …
 const LINE_OVERHEAD: usize = 64;
+/// … and a chunk beside its lines.
+const CHUNK_OVERHEAD: usize = 256;
 const BATCH: usize = 64;
 /// Runs of one batch whose earlier attempts are looked up.
 const EARLIER_COUNT_MAX: usize = 500;
@@ -32,6 +34,8 @@ const EARLIER_COUNT_MAX: usize = 500;
 #[derive(Debug)]
 pub(crate) struct LogItem {
     pub(crate) chunks: Vec<LogChunk>,
+    /// What the message takes in memory.
+    pub(crate) kib: u32,
     pub(crate) app: AppId,
     pub(crate) session: SessionHandle,
     pub(crate) pending: PendingGuard,
@@ -42,14 +46,6 @@ pub(crate) struct LogItem {
 pub(crate) struct Queued {
     item: LogItem,
     memory: OwnedSemaphorePermit,
-}
-
-impl LogItem {
-    fn kib(&self) -> u32 {
-        let lines = self.chunks.iter().flat_map(|chunk| &chunk.lines);
-        let bytes: usize = lines.map(|line| line.text.len() + LINE_OVERHEAD).sum();
-        u32::try_from(bytes / 1024 + 1).unwrap_or(KIB_MAX).min(KIB_MAX)
-    }
 }
 
 /// Counts the log messages of one stream that are not durable yet.
@@ -104,7 +100,7 @@ impl LogWriter {
 
     /// Waits while too much waits before it: the stream that brings it waits as well.
     pub(super) async fn write(&self, item: LogItem) {
-        let Ok(memory) = Arc::clone(&self.memory).acquire_many_owned(item.kib()).await else { return };
+        let Ok(memory) = Arc::clone(&self.memory).acquire_many_owned(item.kib.min(KIB_MAX)).await else { return };
         drop(self.items.send(Queued { item, memory }).await);
     }
 }
@@ -149,8 +145,8 @@ impl LogLoop {
             for chunk in item.chunks {
                 // What is not taken is answered as well, so that it ends.
                 acks.push((item.session.clone(), log_ack(&chunk)));
-                let bytes = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
-                match self.rights.take(&hand(&item.session, &chunk), bytes) {
+                let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
+                match self.rights.take(&hand(&item.session, &chunk), lines + CHUNK_OVERHEAD) {
                     Taken::Whole => chunks.push(chunk),
                     Taken::LastWord => chunks.push(full(&chunk)),
                     Taken::Nothing => {

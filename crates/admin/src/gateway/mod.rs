@@ -7,6 +7,7 @@ mod log_line;
 mod log_readers;
 mod log_rights;
 mod logs;
+mod message_bounds;
 mod proof;
 mod session;
 
@@ -16,11 +17,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::{StreamExt as _, stream};
 use rondel_core::TokenId;
 use rondel_core::access::{Grant, Rights, Role};
 use rondel_proto::v1;
 use rondel_proto::v1::gateway_server::{Gateway, GatewayServer};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -38,8 +40,9 @@ pub(crate) use logs::{LogItem, LogLoop, LogWriter};
 
 /// Messages on their way to one executor.
 const OUTGOING_CAPACITY: usize = 1_024;
-/// The largest message that is taken from an executor.
-const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What the results may take together that executors sent and the dispatcher has not taken up, in KiB. Others are not
+/// answered, so that they come again.
+const REPORT_KIB_MAX: usize = 64 * 1024;
 /// Refusals that are remembered, so that each is logged once.
 const REFUSAL_COUNT_MAX: usize = 1_000;
 
@@ -96,20 +99,23 @@ struct Inner {
     logs: LogWriter,
     lifecycle: Lifecycle,
     session_number: AtomicU64,
+    /// Out of [`REPORT_KIB_MAX`].
+    report_memory: Arc<Semaphore>,
     refusals: Mutex<HashSet<String>>,
 }
 
 impl GatewayService {
     pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>, logs: LogWriter, lifecycle: Lifecycle) -> Self {
-        let inner =
-            Inner { shared, events, logs, lifecycle, session_number: AtomicU64::new(0), refusals: Mutex::default() };
+        let report_memory = Arc::new(Semaphore::new(REPORT_KIB_MAX));
+        let (session_number, refusals) = (AtomicU64::new(0), Mutex::default());
+        let inner = Inner { shared, events, logs, lifecycle, session_number, report_memory, refusals };
         Self { inner: Arc::new(inner) }
     }
 
     /// The service with its limits.
     #[must_use]
     pub(crate) fn into_service(self) -> Service {
-        GatewayServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX)
+        GatewayServer::new(self).max_decoding_message_size(rondel_proto::MESSAGE_BYTES_MAX)
     }
 }
 
@@ -151,13 +157,13 @@ impl Pass {
 
 impl GatewayService {
     /// Takes an executor's stream, however it came, once its token was checked: reads its hello, and gives what is said to
-    /// it from then on, the welcome first.
+    /// it from then on, the welcome first; and the status that the stream ends with, where a message is refused.
     pub(crate) async fn open(
         &self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         peer: &str,
         pass: &Pass,
-    ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
+    ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
         let inner = &self.inner;
         // In the order in which they came: of two streams of one executor the later one counts, however long the way of
         // each through the store is.
@@ -167,8 +173,9 @@ impl GatewayService {
         let greeted = hello::check(&inner.shared, hello, pass).await.map_err(|status| inner.refuse(&who, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
         let session = session::Session::open(inner, greeted, sender, (number, pass)).await?;
-        inner.lifecycle.spawn("session", Until::Done, session.run(messages, inner.lifecycle.hard.clone()));
-        Ok(outgoing)
+        let (refuse, refused) = oneshot::channel();
+        inner.lifecycle.spawn("session", Until::Done, session.run(messages, refuse, inner.lifecycle.hard.clone()));
+        Ok((outgoing, refused))
     }
 }
 
@@ -214,7 +221,8 @@ impl Gateway for GatewayService {
             report(principal.token.id);
         }
         let pass = Pass { authorization: header.map(str::to_owned), ..pass };
-        let outgoing = self.open(request.into_inner(), &peer, &pass).await?;
-        Ok(Response::new(Box::pin(tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), Ok))))
+        let (outgoing, refused) = self.open(request.into_inner(), &peer, &pass).await?;
+        let refused = stream::once(refused).filter_map(async |refused| refused.ok().map(Err));
+        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok).chain(refused))))
     }
 }

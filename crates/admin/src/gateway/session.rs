@@ -6,20 +6,21 @@ use std::time::Duration;
 use rondel_core::{NodeId, RunId, Timestamp};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message;
-use rondel_proto::{PROTOCOL, v1};
+use rondel_proto::{PROTOCOL, encoded_len, v1};
 use rondel_store::LeaseToken;
 use rondel_store::logs::{LogChunk, LogLine};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::hello::Greeted;
+use super::message_bounds::{self, charge_kib};
 use super::{Inner, LogItem, Pass, log_line};
 use crate::auth;
 use crate::declared::Declaring;
-use crate::dispatch::{Event, FenceAnswer, Reply, SessionHandle, fence, incoming};
+use crate::dispatch::{Event, FenceAnswer, IncomingResult, Reply, SessionHandle, fence, incoming};
 use crate::engine::{Shared, chain};
 use crate::metrics::add;
 use crate::progress::Progress;
@@ -92,8 +93,10 @@ impl Session {
     pub(super) async fn run(
         self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin,
+        refuse: oneshot::Sender<Status>,
         stop: CancellationToken,
     ) {
+        let mut refusal = None;
         // Counted one by one: a server that was stopped itself has slept through one of them, and reads what came meanwhile.
         let mut silent_heartbeats = 0;
         let (mut is_draining, mut said_goodbye) = (false, false);
@@ -120,6 +123,10 @@ impl Session {
                     silent_heartbeats = 0;
                     let is_idle =
                         matches!(&message.body, Some(Body::Heartbeat(v1::Heartbeat { running: 0, queued: 0, .. })));
+                    refusal = message.body.as_ref().and_then(|body| message_bounds::check(body).err());
+                    if refusal.is_some() {
+                        break;
+                    }
                     if let Some(body) = message.body {
                         is_draining |= matches!(body, Body::Draining(_));
                         self.take(body).await;
@@ -136,6 +143,7 @@ impl Session {
                 }
                 Ok(Some(Err(status))) => {
                     tracing::debug!(executor_id = %self.handle.executor, %status, "an executor's stream broke");
+                    refusal = message_bounds::unreadable(&status);
                     break;
                 }
                 Err(_) if silent_heartbeats + 1 < SILENT_HEARTBEATS => silent_heartbeats += 1,
@@ -144,6 +152,12 @@ impl Session {
                     break;
                 }
             }
+        }
+        if let Some(status) = refusal {
+            let (executor_id, reason) = (self.handle.executor, status.message());
+            tracing::warn!(%executor_id, reason, "refused a message of an executor; ending its stream");
+            // Nobody listens any more where the connection is gone.
+            refuse.send(status).ok();
         }
         self.close(said_goodbye).await;
     }
@@ -192,22 +206,9 @@ impl Session {
             }
             Body::Results(results) => {
                 self.shared.registry.heard(id, now, None);
-                results
-                    .results
-                    .iter()
-                    .for_each(|result| self.shared.progress.forget(self.app, RunId::new(result.run_id)));
-                self.pending_logs.wait(LOG_BARRIER).await;
-                let results = results.results.into_iter().map(|result| incoming(result, now));
-                self.tell(Event::Results(self.handle.clone(), results.collect())).await;
+                self.take_results(results, now).await;
             }
-            Body::Logs(logs) => {
-                let dropped = logs.chunks.iter().map(|chunk| chunk.dropped).sum();
-                add(&self.shared.metrics.log_lines_dropped, dropped);
-                let chunks = logs.chunks.into_iter().map(chunk).collect();
-                let item =
-                    LogItem { chunks, app: self.app, session: self.handle.clone(), pending: self.pending_logs.begin() };
-                self.inner.logs.write(item).await;
-            }
+            Body::Logs(logs) => self.take_logs(logs).await,
             Body::Draining(_) => {
                 self.shared.registry.set_draining(id);
                 self.tell(Event::Draining(id)).await;
@@ -224,6 +225,33 @@ impl Session {
             // A second hello changes nothing.
             Body::Hello(_) => {}
         }
+    }
+
+    /// Results that find no room are not answered, so that they come again.
+    async fn take_results(&self, results: v1::Results, now: Timestamp) {
+        let charge = charge_kib(encoded_len(&results), results.results.len());
+        let Ok(memory) = Arc::clone(&self.inner.report_memory).try_acquire_many_owned(charge) else {
+            tracing::debug!(executor_id = %self.handle.executor, charge, "no room for results; they will come again");
+            return;
+        };
+        let memory = Arc::new(memory);
+        for result in &results.results {
+            self.shared.progress.forget(self.app, RunId::new(result.run_id));
+        }
+        self.pending_logs.wait(LOG_BARRIER).await;
+        let incoming = |result| IncomingResult { memory: Some(Arc::clone(&memory)), ..incoming(result, now) };
+        let results = results.results.into_iter().map(incoming);
+        self.tell(Event::Results(self.handle.clone(), results.collect())).await;
+    }
+
+    async fn take_logs(&self, logs: v1::Logs) {
+        let dropped = logs.chunks.iter().map(|chunk| chunk.dropped).fold(0, u64::saturating_add);
+        add(&self.shared.metrics.log_lines_dropped, dropped);
+        let parts: usize = logs.chunks.iter().map(|chunk| chunk.lines.len() + 1).sum();
+        let kib = charge_kib(encoded_len(&logs), parts);
+        let chunks = logs.chunks.into_iter().map(chunk).collect();
+        let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
+        self.inner.logs.write(LogItem { chunks, kib, app: self.app, session, pending }).await;
     }
 
     fn note_progress(&self, reply: &v1::Reply) {

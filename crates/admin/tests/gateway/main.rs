@@ -5,9 +5,9 @@
 mod answers;
 mod bounds;
 mod cluster;
+mod declares;
 mod door;
 mod pass;
-mod declares;
 mod permissions;
 mod same_app;
 mod slow;

@@ -150,7 +150,7 @@ async fn log_ack(line: &mut Line) {
 }
 
 async fn logged(world: &World, trigger: &v1::Trigger) -> Vec<String> {
-    let chunks = world.store.log_chunks(RunId::new(trigger.run_id), trigger.attempt, -1, 100).await.unwrap();
+    let chunks = world.store.log_chunks(RunId::new(trigger.run_id), trigger.attempt, -1, 1_000).await.unwrap();
     chunks.into_iter().flat_map(|chunk| chunk.lines).map(|line| line.text).collect()
 }
 
@@ -212,14 +212,16 @@ async fn lines_of_an_earlier_attempt_come_late_and_are_taken() {
 #[tokio::test]
 async fn a_run_that_logs_without_end_is_cut_off() {
     let (world, mut line, trigger) = with_a_run().await;
-    let (text, count) = ("x".repeat(10 * 1024 * 1024), 10 * 1024 * 1024 / LINE_BYTES);
-    for sequence in 0..13 {
+    let text = "x".repeat(3 * LINE_BYTES);
+    // A line takes 64 bytes beside its text, and a chunk 256 beside its lines.
+    let whole = 100 * 1024 * 1024 / (3 * (LINE_BYTES + 64) + 256);
+    for sequence in 0..i64::try_from(whole).unwrap() + 5 {
         line.say(lines(&trigger, sequence, &text)).await;
         log_ack(&mut line).await;
     }
     let logged = logged(&world, &trigger).await;
-    assert_eq!(logged.len(), 9 * count + 1, "nine whole chunks, and a word about the rest");
-    let last = &logged[9 * count];
+    assert_eq!(logged.len(), 3 * whole + 1, "so many whole chunks, and a word about the rest");
+    let last = &logged[3 * whole];
     assert!(last.contains("this log is full (100 MiB)"), "{}", &last[..100.min(last.len())]);
     world.end().await;
 }

@@ -32,6 +32,9 @@ pub(crate) struct Desk {
     to_journal: Option<Vec<v1::Result>>,
 }
 
+/// Runs and results at which new runs are refused: a hello lists them all, and has to fit into one message.
+pub(super) const INVENTORY_MAX: usize = 60_000;
+
 /// What becomes of a trigger.
 enum Answer {
     Accept,
@@ -96,7 +99,8 @@ impl Desk {
         if !self.setup.handlers.contains_key(&trigger.handler) {
             return Answer::Refuse(RefusedWhy::NoHandler);
         }
-        if self.runs.is_full() || self.outbox.unacked_count() >= UNACKED_MAX {
+        let inventory = self.runs.running_count() + self.runs.queued_count() + self.outbox.unacked_count();
+        if self.runs.is_full() || self.outbox.unacked_count() >= UNACKED_MAX || inventory >= INVENTORY_MAX {
             return Answer::Refuse(RefusedWhy::Full);
         }
         Answer::Accept

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use rondel_proto::encoded_len;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::{
     self, Draining, ExecutorMessage, FenceReply, LogChunk, Logs, ProbeReplies, Replies, Reply, Results,
@@ -14,8 +15,12 @@ use crate::lifecycle::lock;
 /// Items in one round of messages.
 const BATCH_MAX: usize = 500;
 
-/// Bytes in one round of messages: well below what a server takes in one.
-const BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes in one round of messages, as they are sent, unless one item alone has more: well below what a server takes in one
+/// message.
+const BATCH_BYTES_MAX: usize = rondel_proto::MESSAGE_BYTES_MAX / 2;
+
+/// What an item takes in its message beside itself: its tag and its length.
+const ITEM_OVERHEAD: usize = 8;
 
 /// Log bytes that wait for one stream; more stays with the logs, which are bounded.
 const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -48,13 +53,17 @@ pub(crate) enum Item {
 }
 
 impl Item {
+    /// How many bytes it takes as it is sent.
     fn bytes(&self) -> usize {
-        match self {
-            Self::Reply(_) | Self::Probe(_) | Self::Draining => 32,
-            Self::Fence(reply) => (reply.held.len() + reply.finished.len()) * 16 + 32,
-            Self::Log(chunk) => chunk.lines.iter().map(|line| line.text.len() + 32).sum(),
-            Self::Result(result) => result.message.len() + result.result.len() + 64,
-        }
+        ITEM_OVERHEAD
+            + match self {
+                Self::Reply(reply) => encoded_len(reply),
+                Self::Log(chunk) => encoded_len(chunk),
+                Self::Result(result) => encoded_len(result),
+                Self::Probe(replies) => encoded_len(replies),
+                Self::Fence(reply) => encoded_len(reply),
+                Self::Draining => 0,
+            }
     }
 }
 
@@ -106,13 +115,14 @@ impl Link {
         let mut queue = lock(&self.queue);
         let mut bytes = 0;
         for _ in 0..BATCH_MAX {
-            if bytes >= BATCH_BYTES_MAX {
+            let Some(item_bytes) = queue.items.front().map(Item::bytes) else { break };
+            if bytes > 0 && bytes + item_bytes > BATCH_BYTES_MAX {
                 break;
             }
             let Some(item) = queue.items.pop_front() else { break };
-            bytes += item.bytes();
+            bytes += item_bytes;
             if let Item::Log(_) = item {
-                queue.log_bytes -= item.bytes();
+                queue.log_bytes -= item_bytes;
             }
             round.add(item);
         }
@@ -181,6 +191,24 @@ mod tests {
             (0..10).map(|run_id| Item::Result(v1::Result { run_id, result: big.clone(), ..v1::Result::default() })),
         );
         let message = link.take().remove(0);
-        assert!(matches!(&message.body, Some(Body::Results(results)) if results.results.len() == 4));
+        assert!(matches!(&message.body, Some(Body::Results(results)) if results.results.len() == 3));
+        assert!(encoded_len(&message) <= BATCH_BYTES_MAX);
+    }
+
+    #[test]
+    fn no_message_is_larger_than_a_server_takes() {
+        let link = Link::new(1, 1);
+        // Lines without a text, and results as large as they get.
+        let lines = vec![v1::LogLine { at_ms: i64::MAX, ..v1::LogLine::default() }; 2_000];
+        for run_id in 0..40 {
+            link.push(Item::Log(LogChunk { run_id, lines: lines.clone(), ..LogChunk::default() }));
+            let result = "x".repeat(256 * 1024);
+            link.push(Item::Result(v1::Result { run_id, result, ..v1::Result::default() }));
+        }
+        while !link.is_empty() {
+            for message in link.take() {
+                assert!(encoded_len(&message) <= BATCH_BYTES_MAX + ITEM_OVERHEAD, "{}", encoded_len(&message));
+            }
+        }
     }
 }

@@ -197,7 +197,7 @@ impl Engine {
     pub(crate) fn hello(&self) -> Hello {
         let (held, finished) = self.desk().inventory();
         let identity = &self.identity;
-        Hello {
+        fitted(Hello {
             namespace: identity.namespace.clone(),
             app: identity.app.clone(),
             name: identity.name.clone(),
@@ -215,7 +215,7 @@ impl Engine {
             declared: self.setup.declared.clone(),
             handler_infos: self.setup.handler_infos(),
             protocol: rondel_proto::PROTOCOL,
-        }
+        })
     }
 
     /// A session begins whose hello was sent at that uptime; `None` where another one to the same node lives.
@@ -325,5 +325,46 @@ impl Engine {
         let desk = self.desk();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         (count(desk.runs.running_count()), count(desk.runs.queued_count()))
+    }
+}
+
+/// The same without the schemas of parameters where it would be larger than a server takes: parameters are still checked
+/// when a handler reads them, and everything else must be there.
+fn fitted(hello: Hello) -> Hello {
+    if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX {
+        return hello;
+    }
+    tracing::warn!(
+        "this executor's hello is too large with the schemas of its handlers' parameters; it goes without them"
+    );
+    Hello { handler_infos: Vec::new(), ..hello }
+}
+
+/// What a hello takes in its message beside itself.
+const HELLO_OVERHEAD: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As much of everything as an executor can have.
+    #[test]
+    fn the_largest_hello_fits_into_one_message() {
+        let refs = vec![v1::RunRef { run_id: i64::MAX, attempt: 1_000 }; desk::INVENTORY_MAX / 2];
+        let job = || v1::DeclaredJob { spec_json: "x".repeat(1024 * 1024 / 1_000) };
+        let info = |n: usize| v1::HandlerInfo { name: format!("h{n}"), params_schema: "x".repeat(64 * 1024) };
+        let hello = Hello {
+            handlers: (0..600).map(|n| format!("{n:0100}")).collect(),
+            held: refs.clone(),
+            finished: refs,
+            declared: (0..1_000).map(|_| job()).collect(),
+            handler_infos: (0..16).map(info).collect(),
+            ..Hello::default()
+        };
+        let fits = fitted(hello.clone());
+        assert!(rondel_proto::encoded_len(&fits) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX);
+        assert_eq!((fits.handler_infos.len(), fits.held.len(), fits.declared.len()), (0, hello.held.len(), 1_000));
+        let usual = Hello { held: Vec::new(), finished: Vec::new(), declared: Vec::new(), ..hello };
+        assert_eq!(fitted(usual).handler_infos.len(), 16);
     }
 }

@@ -13,6 +13,9 @@ use crate::{Logs, Result, log_codec};
 /// The most bytes that one statement carries: far below what a server takes in one packet.
 const BYTES_MAX: usize = 1 << 20;
 
+/// How many bytes of lines one call reads, up to the beginning of the last chunk.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+
 const INSERT_LOGS: Statement = Statement {
     name: "insert_logs",
     text: "INSERT {ignore} INTO run_log (run_id, attempt, sequence, line_count, codec, data, namespace_id, \
@@ -100,14 +103,18 @@ impl Logs for SqlStore {
 
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>> {
         let query = Query::new(&READ_LOGS).int(run.get()).int(attempt.into()).int(after_sequence).int(limit.into());
-        let mut chunks = Vec::new();
+        let (mut chunks, mut bytes) = (Vec::new(), 0);
         for row in self.rows(query).await? {
+            if bytes >= PAGE_BYTES_MAX {
+                break;
+            }
             let mut columns = Reader::new(&row, "run_log");
             let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.small("attempt")?);
             let sequence = columns.int("sequence")?;
             let codec = columns.text("codec")?;
             let data = columns.bytes("data")?;
             let lines = log_codec::decode(&codec, &data).map_err(|error| columns.corrupt("data", error))?;
+            bytes += log_codec::plain_len(&lines);
             chunks.push(LogChunk { run, attempt, sequence, lines });
         }
         Ok(chunks)
