@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
-use rondel_tests::{Agent, ScratchDb, Server, wait_until};
+use rondel_tests::{Agent, Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
 
 use crate::journal::{Journal, check_against_ledger, seconds};
@@ -53,6 +53,36 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     check_against_ledger(&journal.lines(), &all);
 }
 on_each_database!(a_killed_server_loses_nothing);
+
+/// The server sees that the process of an executor on its own host has died: its run does not wait for 30 s of silence.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_run_of_a_killed_agent_on_the_servers_host_is_tried_again_at_once() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let job = json!({"name": "long", "app": "files", "handler": "shell", "params": {"argv": ["sleep", "4"]}});
+    api.post("/api/v1/jobs", job).await.expect(201);
+    let mut first = Agent::start(&server, "files").await;
+    let run = api.post("/api/v1/jobs/long/runs", json!({})).await.expect(201);
+    let path = format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"));
+    wait_until(Duration::from_secs(20), "the run is running", async || {
+        let run = api.get(&path).await.expect(200);
+        if run["status"] == "running" { Ok(()) } else { Err(run) }
+    })
+    .await;
+    let second = Agent::start(&server, "files").await;
+    first.kill().await;
+    wait_until(Duration::from_secs(10), "the other agent has the run", async || {
+        let run = api.get(&path).await.expect(200);
+        if run["attempt"] == 2 && run["executor"] == second.name() { Ok(()) } else { Err(run) }
+    })
+    .await;
+    wait_until(Duration::from_secs(20), "the run has its verdict", async || {
+        let run = api.get(&path).await.expect(200);
+        if run["status"] == "succeeded" { Ok(()) } else { Err(run) }
+    })
+    .await;
+}
 
 /// A length below a second and a half that differs from run to run.
 fn any_moment() -> Duration {

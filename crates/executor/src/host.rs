@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rondel_proto::v1::HostProcess;
+
 /// Time since the host started, its sleep included.
 pub(crate) fn uptime() -> Duration {
     #[cfg(target_os = "linux")]
@@ -11,6 +13,19 @@ pub(crate) fn uptime() -> Duration {
     let now = rustix::time::clock_gettime(clock);
     let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
     Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
+}
+
+/// This process, as a server on the same host can find it; `None` where the host does not say it.
+pub(crate) fn process() -> Option<HostProcess> {
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    let pid_namespace = namespace.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may hold anything; the fields behind it are counted from the third.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let started_ticks = fields.split_whitespace().nth(19)?.parse().ok()?;
+    let pid = i32::try_from(std::process::id()).ok()?;
+    Some(HostProcess { boot_id, pid_namespace, pid, started_ticks })
 }
 
 /// Load of the last minute per processor.
@@ -37,5 +52,8 @@ mod tests {
         assert!(super::uptime() > super::Duration::ZERO);
         assert!(super::memory_bytes() > 100_000);
         assert!(super::cpu_load() >= 0.0);
+        let process = super::process().unwrap();
+        assert!(process.boot_id.len() == 36 && process.pid_namespace > 0 && process.started_ticks > 0, "{process:?}");
+        assert_eq!(u32::try_from(process.pid), Ok(std::process::id()));
     }
 }

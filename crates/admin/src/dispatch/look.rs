@@ -74,9 +74,18 @@ impl DispatchLoop {
         }
     }
 
+    /// One whose process was seen to have died need not be silent for long first. It has no journal that would bring results.
+    pub(super) fn died(&mut self, executor: ExecutorId, now: Timestamp) {
+        if self.executors.lose(executor, now) {
+            self.lost(executor, now);
+            self.step(Step::NoteLeft(executor));
+            self.resolve_rollcall(now);
+        }
+    }
+
     fn lost(&mut self, executor: ExecutorId, now: Timestamp) {
         let runs = self.sent_to(executor, |_| true);
-        tracing::warn!(executor_id = %executor, count = runs.len(), "no node has heard an executor for long; it is lost");
+        tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
         self.shared.counters.add(Count::ExecutorsLost, 1);
         for run in runs {
             self.lose(run, Reason::ExecutorLost, now);

@@ -207,6 +207,8 @@ pub(crate) enum Event {
     Left(ExecutorId, u64),
     /// An executor has ended in order: it has nothing in hand.
     Gone(ExecutorId),
+    /// The process of an executor has died, as this host has seen: nothing that it had in hand goes on.
+    Died(ExecutorId),
     /// A heartbeat: how many runs the executor has, from all nodes.
     Beat(ExecutorId, usize),
     /// An executor answered a fence, on the stream with this number.

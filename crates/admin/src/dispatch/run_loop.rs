@@ -291,6 +291,7 @@ impl DispatchLoop {
             Event::Joined(session, executor, report) => self.joined(session, executor, report, now),
             Event::Left(executor, number) => self.left(executor, number, now),
             Event::Gone(executor) => self.gone(executor, now),
+            Event::Died(executor) => self.died(executor, now),
             Event::Beat(executor, active) => self.executors.beat(executor, active, now),
             Event::FenceAnswered(executor, number, answer) => self.fence_answered(executor, number, answer, now),
             Event::Heard(suspects, heard) => self.heard_elsewhere(&suspects, &heard, now),

@@ -12,6 +12,7 @@ use rondel_store::cluster::ExecutorRecord;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
+use super::process::LocalProcess;
 use super::{Pass, bounds, proof};
 use crate::declared::Said;
 use crate::dispatch::Report;
@@ -28,6 +29,8 @@ pub(super) struct Greeted {
     pub(super) report: Report,
     /// The jobs that its code declares.
     pub(super) said: Said,
+    /// Where its process is one of this host.
+    pub(super) process: Option<LocalProcess>,
 }
 
 pub(super) async fn receive(
@@ -102,6 +105,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     shared.registry.rows.admit((app.id, id), &hello, now, |id| shared.registry.is_online(id))?;
     let predecessor = proof::predecessor(shared, app.id, &hello).await.map_err(unavailable)?;
     let said = Said::new(&hello.declared);
+    let process = LocalProcess::find(hello.process.as_ref());
     let has_handler = |info: &v1::HandlerInfo| hello.handlers.contains(&info.name);
     let infos = hello.handler_infos.into_iter().filter(has_handler).map(|info| (info.name, info.params_schema));
     let params_schemas = shared.registry.schemas.of_executor(app.id, &hello.name, infos);
@@ -140,7 +144,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let report = Report { held: refs(hello.held), finished: refs(hello.finished), predecessor };
-    Ok(Greeted { online, record, report, said })
+    Ok(Greeted { online, record, report, said, process })
 }
 
 /// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any

@@ -8,6 +8,7 @@ mod log_readers;
 mod log_rights;
 mod logs;
 mod message_bounds;
+mod process;
 mod proof;
 mod session;
 

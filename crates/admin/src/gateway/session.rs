@@ -17,6 +17,7 @@ use tonic::Status;
 
 use super::hello::Greeted;
 use super::message_bounds::{self, charge_kib};
+use super::process::LocalProcess;
 use super::{Inner, LogItem, Pass, log_line};
 use crate::auth;
 use crate::declared::Declaring;
@@ -38,6 +39,8 @@ pub(super) struct Session {
     app: rondel_core::AppId,
     /// What it authenticated with.
     authorization: Option<String>,
+    /// Its process, where that is one of this host.
+    process: Option<LocalProcess>,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
 }
@@ -86,6 +89,7 @@ impl Session {
             namespace,
             app,
             authorization: pass.authorization.clone(),
+            process: greeted.process,
             pending_logs: super::logs::Pending::default(),
         })
     }
@@ -159,7 +163,7 @@ impl Session {
             // Nobody listens any more where the connection is gone.
             refuse.send(status).ok();
         }
-        self.close(said_goodbye).await;
+        self.close(said_goodbye, &stop).await;
     }
 
     /// Whether its token would let it in again. A database that does not answer is no reason to send it away.
@@ -172,16 +176,24 @@ impl Session {
         }
     }
 
-    async fn close(self, said_goodbye: bool) {
-        let id = self.handle.executor;
+    async fn close(self, said_goodbye: bool, stop: &CancellationToken) {
+        let Self { shared, inner, handle, process, .. } = self;
+        let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
-        self.shared.declared.leave(id, self.handle.number);
-        drop(self.inner.events.send(Event::Left(id, self.handle.number)).await);
-        if let Err(error) = self.shared.store.close_session(self.shared.membership.token(), id).await {
+        shared.declared.leave(id, handle.number);
+        drop(inner.events.send(Event::Left(id, handle.number)).await);
+        if let Err(error) = shared.store.close_session(shared.membership.token(), id).await {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");
         }
+        // With the last of its senders the stream ends for the executor too.
+        drop(handle);
         if said_goodbye {
-            drop(self.inner.events.send(Event::Gone(id)).await);
+            drop(inner.events.send(Event::Gone(id)).await);
+        } else if let Some(process) = process
+            && let Some(true) = stop.run_until_cancelled(process.is_gone_soon()).await
+        {
+            tracing::info!(executor_id = %id, "the process of an executor on this host has died");
+            drop(inner.events.send(Event::Died(id)).await);
         }
     }
 

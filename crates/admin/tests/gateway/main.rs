@@ -7,6 +7,7 @@ mod bounds;
 mod cluster;
 mod declares;
 mod door;
+mod local;
 mod pass;
 mod permissions;
 mod same_app;

@@ -215,6 +215,7 @@ impl Engine {
             declared: self.setup.declared.clone(),
             handler_infos: self.setup.handler_infos(),
             protocol: rondel_proto::PROTOCOL,
+            process: if self.journal.is_none() { host::process() } else { None },
         })
     }
 

@@ -109,6 +109,25 @@ pub struct Hello {
     /// The secret of the predecessor, from the executor's data directory: without it nobody succeeds an executor that had one.
     #[prost(bytes = "vec", tag = "17")]
     pub predecessor_secret: ::prost::alloc::vec::Vec<u8>,
+    /// The process on its host, so that a server on the same host sees that it has died. Left out by executors with a data
+    /// directory: what that holds comes with the next start.
+    #[prost(message, optional, tag = "18")]
+    pub process: ::core::option::Option<HostProcess>,
+}
+/// A process, as others of the same host and pid namespace can find it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostProcess {
+    /// Random, new at each start of the host: /proc/sys/kernel/random/boot_id.
+    #[prost(string, tag = "1")]
+    pub boot_id: ::prost::alloc::string::String,
+    /// The inode of /proc/self/ns/pid.
+    #[prost(uint64, tag = "2")]
+    pub pid_namespace: u64,
+    #[prost(int32, tag = "3")]
+    pub pid: i32,
+    /// When it started, in clock ticks since the start of the host: field 22 of /proc/self/stat.
+    #[prost(uint64, tag = "4")]
+    pub started_ticks: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HandlerInfo {
