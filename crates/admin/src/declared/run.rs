@@ -117,7 +117,8 @@ impl DeclareLoop {
         // An executor that was there hears what changed, one that came hears all: of the jobs that it declares itself.
         for one in online.iter().filter(|one| one.said.is_any()) {
             let own = one.said.own(&problems);
-            if if heard_it(one) { is_news } else { !own.is_empty() } {
+            let has_news = if heard_it(one) { is_news } else { !own.is_empty() };
+            if has_news {
                 tell(&one.session, &own);
             }
         }
