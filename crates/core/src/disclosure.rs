@@ -1,10 +1,12 @@
 //! What of a document is shown to whom. The audit log shows fields that are on a list and hides every other value: what a job's
-//! parameters are called is its author's business, so no list of secret names is ever complete. Old versions of a job hide from
-//! viewers what looks like a secret.
+//! parameters are called is its author's business, so no list of secret names is ever complete. Old versions of a job and runs hide what looks
+//! like a secret from callers who may not edit the job.
+
+mod secrets;
 
 use serde_json::{Map, Value};
 
-use crate::access::TOKEN_PREFIX;
+use self::secrets::{is_secret_name, without_secrets};
 use crate::diff::Change;
 
 /// What stands in the place of a value.
@@ -109,31 +111,8 @@ const SHOWN: &[&str] = &[
     "url",
     "user_agent",
     "version",
+    "warnings",
     "weekdays",
-];
-
-/// Parts of names whose values are secrets, wherever they stand in parameters.
-const SECRET_WORDS: &[&str] = &[
-    "password",
-    "passwd",
-    "passphrase",
-    "passwort",
-    "pwd",
-    "secret",
-    "token",
-    "authorization",
-    "api_key",
-    "apikey",
-    "private_key",
-    "privatekey",
-    "access_key",
-    "accesskey",
-    "credential",
-    "cookie",
-    "dsn",
-    "webhook",
-    "connection_string",
-    "signature",
 ];
 
 /// A document as the audit log keeps it.
@@ -229,6 +208,12 @@ pub fn for_viewer(mut definition: Value) -> Value {
     definition
 }
 
+/// The parameters of a run for readers who may not edit its job: what looks like a secret is hidden.
+#[must_use]
+pub fn params_for_viewer(params: Value) -> Value {
+    without_secrets(params)
+}
+
 /// The same for what differs between two definitions.
 #[must_use]
 pub fn change_for_viewer(change: Change) -> Change {
@@ -241,40 +226,10 @@ fn shown_at(pointer: &str) -> fn(Value) -> Value {
     let mut fields = segments(pointer);
     let is_param = fields.next() == Some(PARAMS);
     match is_param {
-        true if fields.any(is_secret) => hidden,
+        true if fields.any(is_secret_name) => hidden,
         true => without_secrets,
         false => |value| value,
     }
-}
-
-fn without_secrets(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let shown = map.into_iter().map(|(key, value)| {
-                let value = if is_secret(&key) { hidden(value) } else { without_secrets(value) };
-                (key, value)
-            });
-            Value::Object(shown.collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(without_secrets).collect()),
-        Value::String(text) if is_secret_text(&text) => Value::from(HIDDEN),
-        plain => plain,
-    }
-}
-
-/// Whether a name is one of secrets.
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase().replace('-', "_");
-    SECRET_WORDS.iter().any(|word| name.contains(word))
-}
-
-/// Whether a text is a secret whatever it is called: a key, one of our tokens, or a URL with a password.
-fn is_secret_text(text: &str) -> bool {
-    let has_password = text.split_once("://").is_some_and(|(_, rest)| {
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
-    });
-    has_password || text.contains("-----BEGIN ") || text.starts_with(TOKEN_PREFIX)
 }
 
 #[cfg(test)]

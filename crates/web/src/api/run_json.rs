@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use rondel_core::access::Permission;
+use rondel_core::disclosure::params_for_viewer;
 use rondel_core::reason::Detail;
 use rondel_core::reason::words::{Subject, sentence};
 use rondel_core::run::{Attempt, BROADCAST};
@@ -227,13 +229,21 @@ fn raw(text: String) -> Option<Box<RawValue>> {
     RawValue::from_string(text).ok()
 }
 
-/// The run's own parameters, else those of the definition that it runs under, as JSON text.
+/// The run's own parameters, else those of the definition that it runs under, as JSON text. They may hold a secret that the job
+/// does not have any more, so what looks like one is for callers who may edit the app of the run.
 pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
-    if run.params.is_some() {
-        return Ok(run.params.clone());
+    let text = match &run.params {
+        Some(own) => Some(own.clone()),
+        None => {
+            let definitions = call.engine().store().definitions(&[(run.job, run.job_version)]).await?;
+            definitions.first().map(|definition| definition.spec.params.to_string())
+        }
+    };
+    if call.caller.rights.allow(Permission::Edit, run.namespace, Some(run.app)) {
+        return Ok(text);
     }
-    let definitions = call.engine().store().definitions(&[(run.job, run.job_version)]).await?;
-    Ok(definitions.first().map(|definition| definition.spec.params.to_string()))
+    let masked = |text: String| serde_json::from_str(&text).ok().map(|params| params_for_viewer(params).to_string());
+    Ok(text.and_then(masked))
 }
 
 async fn shards<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<RunItem>, Problem> {

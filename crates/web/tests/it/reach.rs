@@ -240,3 +240,27 @@ async fn all_tokens_are_those_within_reach() {
     let all = server.get("/api/v1/tokens?all=true").await.expect(200);
     assert_eq!(all["items"].as_array().unwrap().len(), 6);
 }
+
+#[tokio::test]
+async fn what_looks_like_a_secret_in_a_run_is_for_editors() {
+    let server = Server::start().await;
+    let old = json!({"password": "hunter2", "argv": ["psql", "--password", "hunter2"], "rows": 7});
+    job(&server, "a", "mine", json!({"params": old, "overrides": "all"})).await;
+    let of_job = server.trigger("a").await;
+    let own = json!({"params": {"argv": ["psql", "--token=hunter2"], "rows": 8}});
+    let own = server.with_body("POST", "/api/v1/jobs/a/runs", own).await.expect(201);
+    let own: RunId = own["id"].as_str().unwrap().parse().unwrap();
+    server.with_body("PATCH", "/api/v1/jobs/a", json!({"params": {"password": null, "argv": null}})).await.expect(200);
+    for (role, is_shown) in [("viewer", false), ("operator", false), ("editor", true)] {
+        let scoped = Scoped::new(&server, role).await;
+        let visitor = scoped.visitor().await;
+        for (run, rows) in [(of_job, 7), (own, 8)] {
+            let shown = scoped.get(&format!("/api/v1/runs/{run}")).await;
+            assert_eq!(shown.text().contains("hunter2"), is_shown, "{role}: {}", shown.text());
+            assert_eq!(shown.expect(200)["params"]["rows"], rows);
+            let page = visitor.get(&format!("/runs/{run}")).await.text();
+            assert_eq!(page.contains("hunter2"), is_shown, "{role}");
+            assert!(page.contains("psql"), "{role}: the rest is shown");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Which values of a job's parameters look like secrets: by the name of a field, by the flag or the variable that a value
+//! stands behind in a list of arguments, and by the value itself. It goes by names, and is no boundary.
+
+use serde_json::{Map, Value};
+
+use super::{HIDDEN, hidden};
+use crate::access::TOKEN_PREFIX;
+
+/// Parts of names whose values are secrets, wherever they stand in parameters.
+const SECRET_WORDS: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "passwort",
+    "pwd",
+    "secret",
+    "token",
+    "authorization",
+    "api_key",
+    "apikey",
+    "private_key",
+    "privatekey",
+    "access_key",
+    "accesskey",
+    "credential",
+    "cookie",
+    "dsn",
+    "webhook",
+    "connection_string",
+    "signature",
+];
+/// The flag that is short for a password in most programs; its value stands behind it, with or without a blank.
+const SHORT_PASSWORD: &str = "-p";
+/// What follows the prefix in tokens that say what they are for.
+const TOKEN_KINDS: &[&str] = &["pat_", "exec_"];
+/// Fields that name what the field beside them holds: `{"name": "DB_PASSWORD", "value": "…"}`.
+const NAME_FIELDS: &[&str] = &["name", "key", "header"];
+const VALUE_FIELDS: &[&str] = &["value", "values"];
+
+/// Parameters without what looks like a secret.
+pub(super) fn without_secrets(value: Value) -> Value {
+    match value {
+        Value::Object(map) => Value::Object(fields(map)),
+        Value::Array(items) => Value::Array(arguments(items)),
+        Value::String(text) => Value::from(text_without_secrets(&text)),
+        plain => plain,
+    }
+}
+
+fn fields(map: Map<String, Value>) -> Map<String, Value> {
+    let names_secret =
+        NAME_FIELDS.iter().any(|field| map.get(*field).and_then(Value::as_str).is_some_and(is_secret_name));
+    let shown = map.into_iter().map(|(key, value)| {
+        let is_hidden = is_secret_name(&key) || (names_secret && VALUE_FIELDS.contains(&key.as_str()));
+        let value = if is_hidden { hidden(value) } else { without_secrets(value) };
+        (key, value)
+    });
+    shown.collect()
+}
+
+/// A list, which may be the arguments of a program: what follows a flag of secrets is hidden.
+fn arguments(items: Vec<Value>) -> Vec<Value> {
+    let mut follows_flag = false;
+    let show = |item: Value| {
+        let is_value = std::mem::take(&mut follows_flag);
+        let Value::String(text) = item else { return if is_value { hidden(item) } else { without_secrets(item) } };
+        if is_value && !text.starts_with("--") {
+            return Value::from(HIDDEN);
+        }
+        follows_flag = is_secret_flag(&text) || text == SHORT_PASSWORD;
+        match text.strip_prefix(SHORT_PASSWORD) {
+            Some(rest) if !rest.is_empty() => Value::from(format!("{SHORT_PASSWORD}{HIDDEN}")),
+            _ => Value::from(text_without_secrets(&text)),
+        }
+    };
+    items.into_iter().map(show).collect()
+}
+
+/// A text, line by line, without the values that flags, assignments and headers give to names of secrets.
+fn text_without_secrets(text: &str) -> String {
+    if is_secret_text(text) {
+        return HIDDEN.to_owned();
+    }
+    text.split_inclusive('\n').map(line_without_secrets).collect()
+}
+
+/// `curl --token X https://h` is shown as `curl --token ***`: where a value ends that is quoted or escaped is known to its
+/// program alone, so all that follows it on the line is hidden too, unless the value is one plain word.
+fn line_without_secrets(line: &str) -> String {
+    let end = line.strip_suffix('\n').map_or("", |_| "\n");
+    let mut shown = String::with_capacity(line.len());
+    let mut rest = line.trim_end_matches('\n');
+    while let Some(word_len) = rest.find(char::is_whitespace).or((!rest.is_empty()).then_some(rest.len())) {
+        let (word, after) = rest.split_at(word_len);
+        let blank_len = after.find(|one: char| !one.is_whitespace()).unwrap_or(after.len());
+        let (blank, after) = after.split_at(blank_len);
+        if let Some((name, value)) = assignment(word) {
+            shown.extend([name, HIDDEN]);
+            if value.contains(QUOTES) {
+                return shown + end;
+            }
+            shown.push_str(blank);
+            rest = after;
+        } else if is_secret_flag(word) || is_secret_header(word) {
+            shown.extend([word, blank]);
+            if after.is_empty() {
+                return shown + end;
+            }
+            shown.push_str(HIDDEN);
+            let value_len = after.find(char::is_whitespace).unwrap_or(after.len());
+            if is_secret_header(word) || after[..value_len].contains(QUOTES) {
+                return shown + end;
+            }
+            rest = &after[value_len..];
+        } else {
+            shown.extend([word, blank]);
+            rest = after;
+        }
+    }
+    shown + end
+}
+
+const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];
+
+/// `--password=` and the value, or `"password":` and the value, if the name before the sign is one of secrets and a value follows.
+fn assignment(word: &str) -> Option<(&str, &str)> {
+    let signs = word.match_indices(['=', ':']).map(|(place, _)| place);
+    let place = signs.into_iter().find(|place| names_secret(&word[..*place]))?;
+    let (name, value) = word.split_at(place + 1);
+    (!value.is_empty()).then_some((name, value))
+}
+
+/// `--password`, without a value of its own.
+fn is_secret_flag(word: &str) -> bool {
+    word.starts_with('-') && word.chars().all(is_of_name) && is_secret_name(word)
+}
+
+/// `Authorization:`, with what comes before it in the same word, as in `-H'Authorization:`.
+fn is_secret_header(word: &str) -> bool {
+    word.strip_suffix(':').is_some_and(names_secret)
+}
+
+/// Whether a text ends with a name of secrets, quoted or not.
+fn names_secret(text: &str) -> bool {
+    let text = text.trim_end_matches(QUOTES);
+    let name = text.rfind(|one| !is_of_name(one)).map_or(text, |place| &text[place..]);
+    is_secret_name(name)
+}
+
+fn is_of_name(one: char) -> bool {
+    one.is_alphanumeric() || matches!(one, '-' | '_' | '.')
+}
+
+/// Whether a name is one of secrets.
+pub(super) fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Whether a text is a secret whatever it is called: a key, one of our tokens, or a URL with a password.
+fn is_secret_text(text: &str) -> bool {
+    let has_password = text.split_once("://").is_some_and(|(_, rest)| {
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+    });
+    let has_token = text.match_indices(TOKEN_PREFIX).any(|(place, _)| {
+        let rest = &text[place + TOKEN_PREFIX.len()..];
+        TOKEN_KINDS.iter().any(|kind| rest.starts_with(kind))
+    });
+    has_password || has_token || text.contains("-----BEGIN ") || text.starts_with(TOKEN_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_after_flags_of_secrets_are_hidden() {
+        for (given, shown) in [
+            (json!(["mysql", "--password", "X", "-h", "db"]), json!(["mysql", "--password", "***", "-h", "db"])),
+            (json!(["mysql", "--password=X", "shop"]), json!(["mysql", "--password=***", "shop"])),
+            (json!(["mysql", "-pX", "shop"]), json!(["mysql", "-p***", "shop"])),
+            (json!(["sshpass", "-p", "X", "ssh"]), json!(["sshpass", "-p", "***", "ssh"])),
+            (json!(["t", "--api-key", "--verbose"]), json!(["t", "--api-key", "--verbose"])),
+            (json!(["t", "--token", 12345]), json!(["t", "--token", "***"])),
+            (json!(["t", "--db-dsn", ["X"]]), json!(["t", "--db-dsn", ["***"]])),
+            (json!(["env", "PGPASSWORD=X", "psql"]), json!(["env", "PGPASSWORD=***", "psql"])),
+            (json!(["curl", "-H", "Authorization: Bearer X"]), json!(["curl", "-H", "Authorization: ***"])),
+            (json!(["--password=", "--password"]), json!(["--password=", "--password"])),
+            (json!(["ls", "-l", "--port=80", "a=b"]), json!(["ls", "-l", "--port=80", "a=b"])),
+        ] {
+            assert_eq!(without_secrets(given.clone()), shown, "{given}");
+        }
+    }
+
+    #[test]
+    fn lines_of_scripts_are_shown_without_secrets() {
+        for (given, shown) in [
+            ("set -e\nexport DB_PASSWORD=X\npsql\n", "set -e\nexport DB_PASSWORD=***\npsql\n"),
+            ("curl --token X https://h", "curl --token *** https://h"),
+            ("curl --token 'X Y' https://h\nexit", "curl --token ***\nexit"),
+            ("curl -H 'Authorization: Bearer X'", "curl -H 'Authorization: ***"),
+            ("SECRET='a b' run", "SECRET=***"),
+            ("{\"password\":\"X\", \"a\": 1}", "{\"password\":***"),
+            ("{\"password\": \"X\"}", "{\"password\": ***"),
+            ("curl https://h/?token=X&a=b", "curl https://h/?token=***"),
+            ("login with rondel_pat_00ff now", "***"),
+            ("open http://rondel_db:80/", "open http://rondel_db:80/"),
+            ("a token is a word", "a token is a word"),
+            ("échelle --mot-de-passe", "échelle --mot-de-passe"),
+        ] {
+            assert_eq!(without_secrets(json!(given)), json!(shown), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_value_beside_the_name_of_a_secret_is_hidden() {
+        let given = json!({"env": [{"name": "DB_PASSWORD", "value": "X"}, {"name": "HOST", "value": "h"}]});
+        let shown = json!({"env": [{"name": "DB_PASSWORD", "value": "***"}, {"name": "HOST", "value": "h"}]});
+        assert_eq!(without_secrets(given), shown);
+    }
+}
