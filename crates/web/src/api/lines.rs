@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize};
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long a missing chunk is waited for while later ones are there.
 const GAP_PATIENCE: Duration = Duration::from_secs(5);
-const CHUNK_COUNT: u32 = 32;
+/// Chunks that are read from the store at a time, if they are short.
+const CHUNK_COUNT_MAX: u32 = 32;
+/// The most text that one page has, in bytes, and about how much is decoded at a time to find it. A page has at least one line.
+const TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Chunks that one call looks through for lines that are wanted: the whole of a log of the usual greatest size.
 const SEARCHED_MAX: usize = 256;
 /// The longest text that is searched for, in bytes.
@@ -93,6 +96,8 @@ pub(crate) struct Lines {
     pub(crate) position: Position,
     /// Whether there is nothing after them that could be read now.
     pub(crate) is_drained: bool,
+    /// How long their texts are together.
+    text_bytes: usize,
 }
 
 impl Position {
@@ -121,18 +126,20 @@ pub(crate) struct Part<'a> {
     pub(crate) limit: usize,
 }
 
-/// Reads at most so many lines. Where few are wanted, a call may end before it has found one, and is not drained then.
+/// Reads at most so many lines, and at most [`TEXT_BYTES_MAX`]. Where few are wanted, a call may end before it has found one, and is not drained then.
 pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
     let Part { from, wanted, limit } = part;
     let mut searched = 0;
     let is_settled = is_settled(run, from.attempt, now);
-    let mut found = Lines { lines: Vec::new(), position: from, is_drained: false };
+    let mut found = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
+    let mut chunk_count = 1;
     loop {
-        let chunks = store.log_chunks(run.id, from.attempt, found.position.chunk, CHUNK_COUNT).await?;
+        let chunks = store.log_chunks(run.id, from.attempt, found.position.chunk, chunk_count).await?;
         if chunks.is_empty() {
             found.is_drained = true;
             return Ok(found);
         }
+        chunk_count = next_count(&chunks);
         for chunk in chunks {
             if is_early(&chunk, found.position.chunk) && !is_settled && is_fresh(&chunk, now) {
                 found.is_drained = true;
@@ -147,6 +154,13 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
             }
         }
     }
+}
+
+/// How many chunks are read after these: as many as fit into the bytes of a page if they are as long.
+fn next_count(chunks: &[LogChunk]) -> u32 {
+    let bytes: usize = chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.text.len()).sum();
+    let count = TEXT_BYTES_MAX.saturating_mul(chunks.len()) / bytes.max(1);
+    u32::try_from(count).unwrap_or(CHUNK_COUNT_MAX).clamp(1, CHUNK_COUNT_MAX)
 }
 
 /// Whether a chunk before this one is missing.
@@ -167,11 +181,17 @@ impl Lines {
             if self.lines.len() >= limit {
                 return false;
             }
+            let is_wanted = wanted.has(&line);
+            let text_bytes = self.text_bytes.saturating_add(line.text.len());
+            if is_wanted && text_bytes > TEXT_BYTES_MAX && !self.lines.is_empty() {
+                return false;
+            }
             self.position.skip += 1;
             self.position.seq += 1;
-            if !wanted.has(&line) {
+            if !is_wanted {
                 continue;
             }
+            self.text_bytes = text_bytes;
             let (seq, attempt) = (self.position.seq, self.position.attempt);
             self.lines.push(Line { seq, at: line.at, level: line.level, line: line.text, attempt });
         }

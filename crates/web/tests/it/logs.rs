@@ -141,3 +141,33 @@ async fn the_server_searches() {
         assert_eq!(refused["errors"][0]["parameter"], parameter);
     }
 }
+
+#[tokio::test]
+async fn a_page_of_long_lines_has_bounded_bytes() {
+    const LINE_LEN: usize = 64 * 1024;
+    let (server, run, path) = started().await;
+    let long: Vec<String> = (0..100).map(|number| format!("{number:03}{}", "x".repeat(LINE_LEN - 3))).collect();
+    for (sequence, lines) in (0..).zip(long.chunks(7)) {
+        write(&server, run, sequence, &lines.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    }
+    let (mut seen, mut page_count, mut after) = (Vec::new(), 0, String::new());
+    while seen.len() < long.len() {
+        let answer = server.get(&format!("{path}?limit=5000{after}")).await;
+        assert!(answer.bytes.len() < 2 * 1024 * 1024, "{} bytes", answer.bytes.len());
+        let page = answer.expect(200);
+        seen.extend(texts(&page));
+        page_count += 1;
+        after = format!("&after={}", page["next_cursor"].as_str().unwrap());
+        assert!(page_count < 20, "each page goes on");
+    }
+    let expected: Vec<_> = (1..).zip(long).collect();
+    assert!(seen == expected, "each line once, in order");
+    assert_eq!(page_count, 7);
+    // The console goes on by itself; a file is sent piece by piece.
+    let visitor = crate::visitor::Visitor::signed_in(&server).await;
+    let part = visitor.get(&format!("/runs/{run}/log")).await;
+    assert!(part.bytes.len() < 2 * 1024 * 1024 && part.text().contains("hx-get"), "{} bytes", part.bytes.len());
+    server.finish(run, Outcome::Succeeded).await;
+    let file = visitor.get(&format!("/runs/{run}/log.txt?attempt=1")).await;
+    assert_eq!(file.bytes.len(), 100 * (LINE_LEN + 1));
+}
