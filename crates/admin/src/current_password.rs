@@ -8,7 +8,7 @@ use rondel_store::Store;
 use rondel_store::access::{Account, Attempt};
 
 use crate::passwords::Passwords;
-use crate::sign_in::{self, SignInError};
+use crate::sign_in::{Buckets, SignInError};
 
 /// How many attempts a sign-in has within [`WINDOW`].
 const ATTEMPTS: u32 = 10;
@@ -40,7 +40,7 @@ pub async fn prove(
     password: &str,
     now: Timestamp,
 ) -> Result<Proof, SignInError> {
-    let bucket = FIRST_BUCKET - sign_in::bucket(&session.to_string(), BUCKETS);
+    let bucket = FIRST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKETS);
     if let Attempt::Blocked(until) = store.count_attempt(bucket, ATTEMPTS, WINDOW, now).await? {
         return Ok(Proof::Blocked(until));
     }

@@ -1,7 +1,8 @@
 //! Signing in: whether a name and a password go together, tried a bounded number of times; and the sign-ins that follow,
 //! kept in the store, so that every node knows them and each can be ended.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+mod buckets;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use rondel_core::{AccountId, Timestamp, TokenId};
 use rondel_store::access::{Account, Attempt, LinkPurpose, SignInLink, TokenRecord, WebSession};
 use rondel_store::{Store, StoreError};
 
+pub(crate) use self::buckets::{Buckets, network};
 use crate::auth::{Principal, Token, principal_of, signature};
 use crate::passwords::{PasswordError, Passwords};
 
@@ -34,14 +36,6 @@ const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// How many addresses are remembered that an account signed in from.
 const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
-/// Into how many buckets unknown names and addresses are thrown: so much is kept of strangers, and no more.
-const UNKNOWN_BUCKETS: u64 = 4_096;
-const ADDRESS_BUCKETS: u64 = 65_536;
-/// Between the buckets of refusals and those of arrivals: those of accounts at their addresses are in the middle.
-const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
-/// The same for what may be used once. Two that share one by chance are taken for the same: the second begins anew.
-const ONCE_BUCKETS: u64 = 1 << 20;
-
 /// What became of an attempt to sign in.
 #[derive(Clone, Debug)]
 pub enum SignIn {
@@ -83,12 +77,13 @@ pub async fn by_password(
         Some(address) => store.is_known_address(id, &network(address)).await?,
         None => false,
     };
-    let by_account = account.as_ref().map_or_else(|| unknown_bucket(name), |account| account.id.get());
+    let buckets = Buckets::of(store, now).await?;
+    let by_account = account.as_ref().map_or_else(|| buckets.unknown(name), |account| account.id.get());
     // Who has signed in from here before is counted apart: neither guesses from elsewhere nor those of neighbours behind
     // the same address lock them out.
     let counts = match account.as_ref().filter(|_| is_known) {
-        Some(account) => vec![(known_bucket(account.id, from), ACCOUNT_ATTEMPTS)],
-        None => vec![(address_bucket(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
+        Some(account) => vec![(buckets.known(account.id, from), ACCOUNT_ATTEMPTS)],
+        None => vec![(buckets.address(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
     };
     for (bucket, max) in &counts {
         if let Attempt::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
@@ -114,7 +109,8 @@ pub async fn by_password(
 /// # Errors
 /// The store's.
 pub async fn count_from(store: &dyn Store, from: Option<IpAddr>, now: Timestamp) -> Result<Attempt, StoreError> {
-    store.count_attempt(address_bucket(from), ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
+    let bucket = Buckets::of(store, now).await?.address(from);
+    store.count_attempt(bucket, ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
 }
 
 /// Counts a browser that comes back from the provider of sign-ins, before anything else is done for it.
@@ -122,7 +118,8 @@ pub async fn count_from(store: &dyn Store, from: Option<IpAddr>, now: Timestamp)
 /// # Errors
 /// The store's.
 pub async fn count_arrival(store: &dyn Store, from: Option<IpAddr>, now: Timestamp) -> Result<Attempt, StoreError> {
-    store.count_attempt(address_bucket(from) - ADDRESS_BUCKETS_SPAN, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
+    let bucket = Buckets::of(store, now).await?.arrival(from);
+    store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
 /// Uses something up that works once, among all nodes; false where it was used within `window`.
@@ -130,36 +127,8 @@ pub async fn count_arrival(store: &dyn Store, from: Option<IpAddr>, now: Timesta
 /// # Errors
 /// The store's.
 pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Timestamp) -> Result<bool, StoreError> {
-    let bucket = -10_000_000 - bucket(text, ONCE_BUCKETS);
+    let bucket = Buckets::of(store, now).await?.once(text);
     Ok(store.count_attempt(bucket, 1, window, now).await? == Attempt::Allowed)
-}
-
-fn unknown_bucket(name: &str) -> i64 {
-    -1 - bucket(&name.to_lowercase(), UNKNOWN_BUCKETS)
-}
-
-/// Of an IPv6 address the network: whoever has one address there has all of them.
-pub(crate) fn network(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V6(address) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
-        IpAddr::V4(address) => address.to_string(),
-    }
-}
-
-fn address_bucket(from: Option<IpAddr>) -> i64 {
-    -1_000_000 - bucket(&from.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
-}
-
-/// Of an account at an address that it has signed in from.
-fn known_bucket(account: AccountId, from: Option<IpAddr>) -> i64 {
-    let network = from.map(network).unwrap_or_default();
-    -2_000_000 - bucket(&format!("{account} {network}"), ADDRESS_BUCKETS)
-}
-
-pub(crate) fn bucket(text: &str, count: u64) -> i64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    i64::try_from(hasher.finish() % count).unwrap_or_default()
 }
 
 /// Whose a sign-in is.

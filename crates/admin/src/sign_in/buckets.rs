@@ -1,0 +1,114 @@
+//! The counters of attempts: of strangers a bounded number of rows is kept, so names and addresses are hashed into buckets. The
+//! hash has a key that the servers of a database share: without it, nobody can choose names or addresses that fall into the
+//! bucket of another client and block it.
+
+use std::net::IpAddr;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use rondel_core::{AccountId, Timestamp};
+use rondel_store::{Store, StoreError};
+use sha2::Sha256;
+
+use crate::auth::Token;
+
+/// The name of the key in the store.
+const KEY_NAME: &str = "sign_in_buckets";
+/// Into how many buckets unknown names and addresses are thrown: so much is kept of strangers, and no more.
+const UNKNOWN_BUCKETS: u64 = 4_096;
+const ADDRESS_BUCKETS: u64 = 65_536;
+/// Between the buckets of refusals and those of arrivals: those of accounts at their addresses are in the middle.
+const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
+/// The same for what may be used once. Two that share one by chance are taken for the same: the second begins anew.
+const ONCE_BUCKETS: u64 = 1 << 20;
+
+/// The key of the hash.
+pub(crate) struct Buckets(String);
+
+impl Buckets {
+    /// With the key that all servers of the database share.
+    pub(crate) async fn of(store: &dyn Store, now: Timestamp) -> Result<Self, StoreError> {
+        let fresh = Token::generate();
+        store.server_key(KEY_NAME, fresh.reveal(), now).await.map(Self)
+    }
+
+    /// Of a name that no account has.
+    pub(super) fn unknown(&self, name: &str) -> i64 {
+        -1 - self.bucket(&name.to_lowercase(), UNKNOWN_BUCKETS)
+    }
+
+    /// Of refusals from an address.
+    pub(super) fn address(&self, from: Option<IpAddr>) -> i64 {
+        -1_000_000 - self.bucket(&from.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
+    }
+
+    /// Of an account at an address that it has signed in from.
+    pub(super) fn known(&self, account: AccountId, from: Option<IpAddr>) -> i64 {
+        let network = from.map(network).unwrap_or_default();
+        -2_000_000 - self.bucket(&format!("{account} {network}"), ADDRESS_BUCKETS)
+    }
+
+    /// Of browsers that come back from the provider, from an address.
+    pub(super) fn arrival(&self, from: Option<IpAddr>) -> i64 {
+        self.address(from) - ADDRESS_BUCKETS_SPAN
+    }
+
+    /// Of what may be used once.
+    pub(super) fn once(&self, text: &str) -> i64 {
+        -10_000_000 - self.bucket(text, ONCE_BUCKETS)
+    }
+
+    /// One of so many buckets.
+    pub(crate) fn bucket(&self, text: &str, count: u64) -> i64 {
+        // A key may have any length.
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return 0 };
+        mac.update(text.as_bytes());
+        let mut bytes = [0; 8];
+        for (byte, of_mac) in bytes.iter_mut().zip(mac.finalize().into_bytes()) {
+            *byte = of_mac;
+        }
+        i64::try_from(u64::from_be_bytes(bytes) % count).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Buckets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Buckets(…)")
+    }
+}
+
+/// Of an IPv6 address the network: whoever has one address there has all of them.
+pub(crate) fn network(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V6(address) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
+        IpAddr::V4(address) => address.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_take_a_bounded_number_of_rows() {
+        let buckets = Buckets("key".to_owned());
+        let names: std::collections::BTreeSet<i64> = (0..100_000).map(|n| buckets.unknown(&n.to_string())).collect();
+        assert!(names.len() <= 4_096 && names.iter().all(|bucket| (-4_096..0).contains(bucket)));
+        let of = |text: &str| buckets.address(Some(text.parse().unwrap()));
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"), "one network");
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
+    }
+
+    /// What collides under one key does not under another: a collision cannot be prepared elsewhere.
+    #[test]
+    fn collisions_depend_on_the_key() {
+        let (ours, theirs) = (Buckets("a".to_owned()), Buckets("b".to_owned()));
+        let bucket = theirs.unknown("victim");
+        let prepared: Vec<String> =
+            (0..100_000).map(|n| format!("name{n}")).filter(|name| theirs.unknown(name) == bucket).take(10).collect();
+        assert_eq!(prepared.len(), 10);
+        let hits = prepared.iter().filter(|name| ours.unknown(name) == ours.unknown("victim")).count();
+        assert!(hits < 5, "{hits}");
+        assert_eq!(format!("{ours:?}"), "Buckets(…)");
+    }
+}
