@@ -32,8 +32,9 @@ pub enum Descent {
     TooLong,
 }
 
-/// Which token the replacement of `old` descends from when the token `caller` asks for it. A token that replaces itself, or
-/// one that it made, leaves the descent as it was. Else the replacement is as good as made by the caller, and ends with it.
+/// Which token the replacement of `old` descends from when the token `caller` asks for it. What replaces a token by its own
+/// secret descends from it: revoking it ends the replacement too. A token that replaces one that it made leaves the descent as
+/// it was. Else the replacement is as good as made by the caller, and ends with it.
 ///
 /// # Errors
 /// The store's.
@@ -42,8 +43,12 @@ pub async fn of_replacement(
     old: &TokenRecord,
     caller: Option<TokenId>,
 ) -> Result<Descent, StoreError> {
-    let Some(caller) = caller.filter(|caller| *caller != old.id) else { return Ok(Descent::From(old.minted_by)) };
+    let Some(caller) = caller else { return Ok(Descent::From(old.minted_by)) };
     let of_caller = ancestors(store, caller).await?;
+    if caller == old.id {
+        let is_full = of_caller.len() > GENERATION_MAX;
+        return Ok(if is_full { Descent::TooLong } else { Descent::From(Some(caller)) });
+    }
     let of_old = ancestors(store, old.id).await?;
     let has = |line: &[TokenRecord], id: TokenId| line.iter().any(|token| token.id == id);
     Ok(if has(&of_caller, old.id) {

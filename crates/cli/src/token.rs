@@ -197,6 +197,9 @@ fn secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure>
         return output::data(made.text());
     }
     let value = made.value()?;
+    for warning in value["warnings"].as_array().into_iter().flatten() {
+        output::talk(&format!("warning: {}", text_of(warning)));
+    }
     output::talk(&format!("token {} ({}); it is not shown again:", text_of(&value["id"]), text_of(&value["name"])));
     output::data(&text_of(&value["token"]))
 }

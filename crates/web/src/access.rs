@@ -22,7 +22,7 @@ use crate::limits::CallerKey;
 use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
-use crate::{api, cookies, load, origin, rate, trace};
+use crate::{api, cookies, load, rate, trace};
 
 pub use rondel_core::access::Permission;
 
@@ -193,7 +193,10 @@ pub(crate) fn address(request: &Request) -> Option<IpAddr> {
 
 /// Lets a request pass whose caller may.
 pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    let authorization = authorization(request.headers());
+    let authorization = match authorization(request.headers()) {
+        Ok(authorization) => authorization,
+        Err(problem) => return problem.into_response(),
+    };
     match authenticated(&gate.web, authorization).await {
         Ok(caller) => pass(&gate, caller, request, next).await,
         Err(problem) => problem.into_response(),
@@ -203,8 +206,9 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
 /// Lets a request for a page pass whose session is good: others are sent to the page that says how to sign in.
 pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
-    if !is_safe && !origin::is_same(request.headers(), request.uri(), gate.web.config.tls) {
-        return cross_origin().into_response();
+    let entrance = gate.web.config.entrance();
+    if !is_safe && !entrance.is_same(request.headers(), request.uri(), request.extensions()) {
+        return cross_origin(&gate.web).into_response();
     }
     let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);
     let caller = match signed_in(&gate.web, cookie.as_deref()).await {
@@ -289,8 +293,18 @@ pub(crate) async fn signed_in(web: &Web, cookie: Option<&str>) -> Result<Option<
 }
 
 /// The refusal of a change that another site asks for.
-pub(crate) fn cross_origin() -> Problem {
-    Problem::new(Code::CrossOrigin, "the request comes from another site; if a proxy is in between, it must keep Host")
+pub(crate) fn cross_origin(web: &Web) -> Problem {
+    let detail = match &web.config.advertised {
+        Some(url) => {
+            format!("the request comes from another site than {url}, which the server advertises; open that one")
+        }
+        None => {
+            "the request comes from another site; if a proxy is in between, it must keep Host, or be trusted and send \
+                 X-Forwarded-Host"
+                .to_owned()
+        }
+    };
+    Problem::new(Code::CrossOrigin, detail)
 }
 
 /// The refusal of a page without a session.
@@ -326,7 +340,14 @@ pub(crate) fn unauthenticated() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The header, taken out of the request before anything waits.
-pub(crate) fn authorization(headers: &HeaderMap) -> Option<String> {
-    Some(headers.get(AUTHORIZATION)?.to_str().ok()?.to_owned())
+/// The header, taken out of the request before anything waits. Of two it would depend on the proxies in between which one counts.
+pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let first = values.next();
+    let more = values.count();
+    if more > 0 {
+        let detail = format!("Authorization was sent {} times; send it once", more + 1);
+        return Err(Problem::new(Code::InvalidHeader, detail).without_instance());
+    }
+    Ok(first.and_then(|value| value.to_str().ok()).map(str::to_owned))
 }

@@ -17,6 +17,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::limits::HttpLimits;
 use crate::load::{self, Load};
 use crate::note::Denials;
+use crate::origin::Entrance;
 use crate::rate::{Buckets, Rate};
 use crate::routes::{RouteInfo, Routes};
 use crate::{api, frame, health, pages};
@@ -39,12 +40,20 @@ pub struct WebConfig {
     pub rate: Option<Rate>,
     /// Whether browsers reach the server over TLS: at this port, or at a proxy in front of it.
     pub tls: bool,
+    /// The URL at which browsers reach the server, if it is known: forms come from its pages alone.
+    pub advertised: Option<String>,
     /// Whether browsers are told to use https alone from now on.
     pub hsts: bool,
     /// The provider of sign-ins.
     pub oidc: Option<Arc<Oidc>>,
     /// Ends what is being followed.
     pub shutdown: CancellationToken,
+}
+
+impl WebConfig {
+    pub(crate) fn entrance(&self) -> Entrance<'_> {
+        Entrance { advertised: self.advertised.as_deref(), is_tls: self.tls }
+    }
 }
 
 impl Default for WebConfig {
@@ -56,6 +65,7 @@ impl Default for WebConfig {
             follow_timeout: Duration::from_secs(3600),
             rate: Some(Rate { per_second: 1_000, burst: 5_000 }),
             tls: false,
+            advertised: None,
             hsts: false,
             oidc: None,
             shutdown: CancellationToken::new(),

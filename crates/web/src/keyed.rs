@@ -20,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 use crate::access::Admitted;
 use crate::app::Web;
 use crate::body::whole;
+use crate::call::quoted;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
@@ -57,6 +58,18 @@ pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) 
         },
         Err(problem) => problem.into_response(),
     }
+}
+
+/// Around a change whose answer is not kept: a client that relied on the key would make the call twice.
+pub(crate) async fn unkeyed(request: Request, next: Next) -> Response {
+    let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
+    let value = quoted(&String::from_utf8_lossy(value.as_bytes()));
+    let detail = format!(
+        "Idempotency-Key {value}: {} {} keeps no answers, so a call that is sent again is made again; leave the header out",
+        request.method(),
+        request.uri().path()
+    );
+    Problem::new(Code::InvalidHeader, detail).into_response()
 }
 
 /// The key, if there is one: quoted as in the draft of the IETF, or bare as most people send it.

@@ -1,23 +1,107 @@
 //! Whether a request that changes something comes from our own pages. Browsers say so in `Sec-Fetch-Site`, or at least in
 //! `Origin`; what says neither is no browser and sends no cookie by itself.
+//!
+//! An `Origin` is compared with the URL that the server advertises. Without one it is compared with the address of the request:
+//! that which a trusted proxy names, else `Host`.
 
 use http::header::{HOST, ORIGIN};
-use http::{HeaderMap, Uri};
+use http::{Extensions, HeaderMap, HeaderName, Uri};
 
-/// Whether no other site is behind the request. `is_tls` says by which scheme browsers reach the server: over plain http anybody
-/// on the way can be a page of the same host.
-pub(crate) fn is_same(headers: &HeaderMap, uri: &Uri, is_tls: bool) -> bool {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    if let Some(site) = text("sec-fetch-site") {
-        return matches!(site, "same-origin" | "none");
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Scheme, host and port, written as browsers write them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origin(String);
+
+impl Origin {
+    fn new(scheme: &str, authority: &str) -> Self {
+        let (scheme, authority) = (scheme.to_ascii_lowercase(), authority.to_ascii_lowercase());
+        let port = if scheme == "https" { ":443" } else { ":80" };
+        let host = authority.strip_suffix(port).unwrap_or(&authority);
+        Self(format!("{scheme}://{host}"))
     }
-    let Some(origin) = text(ORIGIN.as_str()) else { return true };
-    let host = uri.authority().map(|authority| authority.as_str()).or_else(|| text(HOST.as_str()));
-    let (scheme, port) = if is_tls { ("https", ":443") } else { ("http", ":80") };
-    let plain = |host: &str| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
-    match (origin.split_once("://"), host) {
-        (Some((of_origin, there)), Some(here)) => of_origin == scheme && plain(there) == plain(here),
-        _ => false,
+
+    /// Of a URL with a scheme and a host.
+    pub(crate) fn of_url(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let authority = rest.split(['/', '?', '#']).next()?;
+        let host = authority.rsplit('@').next().filter(|host| !host.is_empty())?;
+        Some(Self::new(scheme, host))
+    }
+}
+
+/// On a request that came by a trusted proxy: by which host and scheme the browser reached that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    host: Option<String>,
+    scheme: Option<String>,
+}
+
+impl Reached {
+    /// From the headers of a trusted proxy, of which the last value is its own. Where two headers disagree, one of them came from
+    /// the client, and neither is believed.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let last = |name: &HeaderName| {
+            let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
+            Some(line.rsplit(',').next().unwrap_or_default().trim())
+        };
+        let element = last(&FORWARDED);
+        let pair = |wanted: &str| {
+            let pairs =
+                element.into_iter().flat_map(|element| element.split(';')).filter_map(|pair| pair.split_once('='));
+            let mut values = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted));
+            values.next().map(|(_, value)| value.trim().trim_matches('"'))
+        };
+        Self {
+            host: agreed(pair("host"), last(&FORWARDED_HOST)),
+            scheme: agreed(pair("proto"), last(&FORWARDED_PROTO)),
+        }
+    }
+}
+
+fn agreed(one: Option<&str>, other: Option<&str>) -> Option<String> {
+    let text = match (one, other) {
+        (Some(one), Some(other)) if !one.eq_ignore_ascii_case(other) => return None,
+        (one, other) => one.or(other)?,
+    };
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// How browsers reach the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entrance<'a> {
+    /// The URL that is advertised.
+    pub(crate) advertised: Option<&'a str>,
+    /// Whether they reach it over TLS: over plain http anybody on the way can be a page of the same host.
+    pub(crate) is_tls: bool,
+}
+
+impl Entrance<'_> {
+    /// The origin of our own pages, as far as it is known.
+    fn origin(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> Option<Origin> {
+        if let Some(url) = self.advertised {
+            return Origin::of_url(url);
+        }
+        let reached = extensions.get::<Reached>();
+        let scheme = reached.and_then(|reached| reached.scheme.as_deref());
+        let scheme = scheme.unwrap_or(if self.is_tls { "https" } else { "http" });
+        let named = reached.and_then(|reached| reached.host.as_deref());
+        let direct =
+            || uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST)?.to_str().ok());
+        Some(Origin::new(scheme, named.or_else(direct)?))
+    }
+
+    /// Whether no other site is behind the request.
+    pub(crate) fn is_same(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> bool {
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        if let Some(site) = text("sec-fetch-site") {
+            return matches!(site, "same-origin" | "none");
+        }
+        let Some(origin) = text(ORIGIN.as_str()) else { return true };
+        let own = self.origin(headers, uri, extensions);
+        own.is_some() && Origin::of_url(origin) == own
     }
 }
 
@@ -27,6 +111,10 @@ mod tests {
 
     use super::*;
 
+    fn map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
+        headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
     #[track_caller]
     fn check(headers: &[(&'static str, &'static str)], expected: bool) {
         check_over(false, headers, expected);
@@ -34,11 +122,9 @@ mod tests {
 
     #[track_caller]
     fn check_over(is_tls: bool, headers: &[(&'static str, &'static str)], expected: bool) {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.insert(*name, HeaderValue::from_static(value));
-        }
-        assert_eq!(is_same(&map, &Uri::from_static("/x"), is_tls), expected, "{is_tls} {headers:?}");
+        let entrance = Entrance { advertised: None, is_tls };
+        let found = entrance.is_same(&map(headers), &Uri::from_static("/x"), &Extensions::new());
+        assert_eq!(found, expected, "{is_tls} {headers:?}");
     }
 
     #[test]
@@ -63,5 +149,51 @@ mod tests {
         check_over(false, &[("host", "a"), ("origin", "http://a:80")], true);
         check_over(false, &[("host", "a"), ("origin", "https://a")], false);
         check_over(false, &[("host", "a"), ("origin", "ftp://a")], false);
+    }
+
+    #[test]
+    fn the_advertised_url_counts_whatever_the_host_says() {
+        for (url, origin, expected) in [
+            ("https://jobs.example.com/", "https://jobs.example.com", true),
+            ("https://jobs.example.com:443", "https://jobs.example.com", true),
+            ("HTTPS://Jobs.example.com:8443/x", "https://jobs.example.com:8443", true),
+            ("https://jobs.example.com", "http://jobs.example.com", false),
+            ("https://jobs.example.com", "https://jobs.example.com:8443", false),
+            ("https://jobs.example.com", "https://rebound.example.net", false),
+            ("https://jobs.example.com", "null", false),
+            ("http://[::1]:80", "http://[::1]", true),
+        ] {
+            let entrance = Entrance { advertised: Some(url), is_tls: true };
+            let headers = map(&[("origin", origin), ("host", "rebound.example.net")]);
+            assert_eq!(
+                entrance.is_same(&headers, &Uri::from_static("/x"), &Extensions::new()),
+                expected,
+                "{url} {origin}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_trusted_proxy_names_host_and_scheme() {
+        for (headers, origin, expected) in [
+            (vec![("x-forwarded-host", "a.example"), ("x-forwarded-proto", "https")], "https://a.example", true),
+            (vec![("forwarded", "for=1.2.3.4;host=\"a.example:8443\";proto=https")], "https://a.example:8443", true),
+            (
+                vec![("x-forwarded-host", "evil, a.example"), ("x-forwarded-proto", "http, https")],
+                "https://a.example",
+                true,
+            ),
+            (vec![("x-forwarded-host", "evil, a.example"), ("x-forwarded-proto", "https")], "https://evil", false),
+            (vec![("x-forwarded-host", "a"), ("forwarded", "host=evil")], "http://evil", false),
+            (vec![("x-forwarded-host", "a"), ("forwarded", "host=evil")], "http://inner", true),
+            (vec![], "http://inner", true),
+        ] {
+            let mut all = headers.clone();
+            all.extend([("host", "inner"), ("origin", origin)]);
+            let mut extensions = Extensions::new();
+            extensions.insert(Reached::of(&map(&headers)));
+            let entrance = Entrance { advertised: None, is_tls: false };
+            assert_eq!(entrance.is_same(&map(&all), &Uri::from_static("/x"), &extensions), expected, "{all:?}");
+        }
     }
 }

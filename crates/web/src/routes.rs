@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::handler::Handler;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{Method, Uri};
 use rondel_admin::oidc::CALLBACK_PATH;
 
 use crate::access::{Gate, Permission, admit, authorization, guard, guard_page, is_question};
 use crate::app::Web;
-use crate::keyed::keyed;
+use crate::keyed::{keyed, unkeyed};
 use crate::load::open;
 use crate::openapi::{self, Doc, Inputs, Told};
 use crate::problem::{Code, Problem};
@@ -81,17 +81,34 @@ pub struct RouteInfo {
     pub access: Access,
 }
 
+/// What a route does with an `Idempotency-Key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyUse {
+    /// The call is made once, and its answer kept.
+    Kept,
+    /// The call is refused: its answer is not kept.
+    Refused,
+    /// The call changes nothing, so the key has no meaning.
+    Ignored,
+}
+
 impl RouteInfo {
-    /// Whether a call with an `Idempotency-Key` is made once. A kept answer would keep the secrets that some routes show
-    /// once; and a question changes nothing, so that its answers need not be kept.
-    pub(crate) fn is_keyed(&self) -> bool {
-        match self.access {
-            Access::Needs(permission) => {
-                let keeps_secrets = matches!(permission, Permission::Own | Permission::Cluster);
-                self.method == Method::POST && !keeps_secrets && !is_question(self.path)
-            }
-            Access::Open | Access::SignedIn(_) => false,
+    /// What becomes of an `Idempotency-Key`. A kept answer would keep the secrets that some routes show once.
+    pub(crate) fn key_use(&self) -> KeyUse {
+        if self.method.is_safe() || is_question(self.path) {
+            return KeyUse::Ignored;
         }
+        match self.access {
+            Access::Needs(Permission::Own | Permission::Cluster) | Access::Open | Access::SignedIn(_) => {
+                KeyUse::Refused
+            }
+            Access::Needs(_) if self.method == Method::POST => KeyUse::Kept,
+            Access::Needs(_) => KeyUse::Refused,
+        }
+    }
+
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.key_use() == KeyUse::Kept
     }
 }
 
@@ -214,11 +231,14 @@ impl Routes {
             self.routes.iter().filter(is_for_tokens).map(|route| route.info.path).collect();
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, .. } in self.routes {
+            let handler = match info.key_use() {
+                KeyUse::Kept => handler.layer(from_fn_with_state(web.clone(), keyed)),
+                KeyUse::Refused => handler.layer(from_fn(unkeyed)),
+                KeyUse::Ignored => handler,
+            };
             let handler = match info.access {
                 Access::Open => handler.layer(from_fn_with_state(web.clone(), open)),
                 Access::Needs(permission) => {
-                    let handler =
-                        if info.is_keyed() { handler.layer(from_fn_with_state(web.clone(), keyed)) } else { handler };
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
                 }
                 Access::SignedIn(permission) => handler
@@ -250,7 +270,10 @@ async fn nothing_here(State(web): State<Web>, request: Request) -> Problem {
     if !is_api(request.uri()) {
         return Problem::new(Code::NotFound, "the console begins at /, the API at /api/v1");
     }
-    let authorization = authorization(request.headers());
+    let authorization = match authorization(request.headers()) {
+        Ok(authorization) => authorization,
+        Err(problem) => return problem,
+    };
     match admit(&web, Permission::View, authorization).await {
         Ok(_) => Problem::new(Code::NotFound, "no endpoint has this path; docs/API.md lists them"),
         Err(problem) => problem,

@@ -25,6 +25,7 @@ use tower::ServiceExt as _;
 
 use crate::guarded::{Guarded, guard};
 use crate::limits::HttpLimits;
+use crate::origin::Reached;
 use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
 use crate::preface::{Version, sniff};
 use crate::tls::Tls;
@@ -155,6 +156,11 @@ impl Client {
         words.to_owned()
     }
 
+    /// By which host and scheme the browser reached a trusted proxy.
+    fn reached(&self, headers: &HeaderMap) -> Option<Reached> {
+        self.peers.trusted.contains(self.peer).then(|| Reached::of(headers))
+    }
+
     /// The address that a request comes from: behind a trusted proxy, the one that it names.
     fn address(&self, headers: &HeaderMap) -> Peer {
         let lines = |name: &HeaderName| -> Vec<&str> {
@@ -170,9 +176,12 @@ impl Client {
         let open = OpenRequest::new(self.connection.clone());
         let mut request = request.map(Body::new);
         let is_session = request.uri().path().starts_with("/rondel.v1.");
-        let peer = self.address(request.headers());
+        let (peer, reached) = (self.address(request.headers()), self.reached(request.headers()));
         let extensions = request.extensions_mut();
         extensions.insert(peer);
+        if let Some(reached) = reached {
+            extensions.insert(reached);
+        }
         extensions.insert(self.connection);
         if let Some(names) = self.names {
             extensions.insert(names);

@@ -204,6 +204,11 @@ impl Gateway for GatewayService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let inner = &self.inner;
         let peer = request.extensions().get::<Peer>().map_or_else(|| "unknown address".to_owned(), ToString::to_string);
+        if request.metadata().get_all("authorization").iter().count() > 1 {
+            return Err(
+                inner.refuse(&peer, Status::invalid_argument("authorization was sent more than once; send it once"))
+            );
+        }
         let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let now = inner.shared.clock.now();
         let token = auth::authenticate(inner.shared.store.as_ref(), header, now).await.map_err(|error| {

@@ -61,7 +61,7 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "NAME", env = "RONDEL_SERVER_NODE_NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_name: Option<String>,
-    /// The URL at which executors reach this server; without it, those that know another server do not learn of this one
+    /// The URL at which executors and browsers reach this server: forms of the console come from its origin alone. Without it, executors that know another server do not learn of this one
     #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_ADVERTISE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advertise: Option<String>,

@@ -96,6 +96,7 @@ impl Node {
         let is_https = self.advertise.as_ref().is_some_and(|url| url.to_ascii_lowercase().starts_with("https://"));
         let config = WebConfig {
             tls: tls.is_some() || is_https,
+            advertised: self.advertise.clone(),
             hsts: is_https,
             limits: self.http.limits.clone(),
             shutdown: self.lifecycle.soft.clone(),

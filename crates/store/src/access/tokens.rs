@@ -131,7 +131,8 @@ pub trait Tokens {
     /// How many tokens of an account work.
     async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64>;
 
-    /// Removes tokens that ended before `before`, with all that belongs to them; how many, about `limit` at most.
+    /// Removes tokens that ended before `before`, with all that belongs to them; how many, about `limit` at most. What they made
+    /// and still works descends from those that made them.
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// Notes that it is used.
@@ -141,6 +142,7 @@ pub trait Tokens {
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool>;
 
     /// Puts a new token into the place of one that works on until `old_ends_at` at the latest. What the old one made belongs to
-    /// the new one. False where the old one is over, or the token that made the new one.
+    /// the new one. The new one may descend from the old one, and expires no later then; if the token that made the old one is
+    /// over, that one leaves the line. False where the old one is over, or the token that made the new one.
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
 }

@@ -1,4 +1,4 @@
-//! What tokens make: it ends with them, and stays when they are rotated.
+//! What tokens make: it ends with them, and stays when another caller rotates them.
 
 use std::time::Duration;
 
@@ -133,4 +133,44 @@ pub async fn rotation_keeps_what_a_token_made(store: &dyn Store) {
     assert!(store.revoke_token(parent.id, now).await.unwrap());
     let fresh = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
     assert!(!store.rotate_token(child.id, now + MINUTE, &fresh).await.unwrap());
+}
+
+/// The successor of a token that rotated itself ends with it, and with the token that made it, also when the tokens between them
+/// are over and forgotten.
+pub async fn a_token_that_rotates_itself_leaves_a_descendant(store: &dyn Store) {
+    // Long ago, so that forgetting meets no other test's tokens.
+    let now = Timestamp::from_secs(900_000_000);
+    let works = async |token: &TokenRecord| store.token(&token.hash).await.unwrap().is_some_and(|one| one.is_good(now));
+    let minted_by = async |token: &TokenRecord| store.token(&token.hash).await.unwrap().unwrap().minted_by;
+    let successor = |old: &TokenRecord| TokenRecord { minted_by: Some(old.id), ..token(TokenKind::Api, None, now) };
+    let first = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
+    assert!(store.add_token(&first).await.unwrap());
+    let child = successor(&first);
+    assert!(store.add_token(&child).await.unwrap());
+    let second = successor(&first);
+    assert!(store.rotate_token(first.id, now + MINUTE, &second).await.unwrap());
+    let found = store.token(&second.hash).await.unwrap().unwrap();
+    assert_eq!((found.minted_by, found.expires_at), (Some(first.id), first.expires_at));
+    assert_eq!(minted_by(&child).await, Some(second.id), "what it made goes over");
+    assert!(store.revoke_token(first.id, now).await.unwrap());
+    assert!(!works(&second).await && !works(&child).await, "revoked with the original");
+
+    let root = token(TokenKind::Api, None, now);
+    assert!(store.add_token(&root).await.unwrap());
+    let mut line = vec![successor(&root)];
+    assert!(store.add_token(&line[0]).await.unwrap());
+    for _ in 0..4 {
+        let old = line.last().unwrap();
+        let new = successor(old);
+        assert!(store.rotate_token(old.id, now, &new).await.unwrap());
+        line.push(new);
+    }
+    let (before, last) = (&line[3], &line[4]);
+    assert_eq!(minted_by(last).await, Some(before.id));
+    assert_eq!(minted_by(before).await, Some(root.id), "those between them are over");
+    store.forget_tokens(now + MINUTE, 500).await.unwrap();
+    assert_eq!(store.token(&before.hash).await.unwrap(), None, "forgotten");
+    assert_eq!((works(last).await, minted_by(last).await), (true, Some(root.id)));
+    assert!(store.revoke_token(root.id, now).await.unwrap());
+    assert!(!works(last).await);
 }

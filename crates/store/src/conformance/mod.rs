@@ -97,6 +97,7 @@ macro_rules! for_each_conformance_check {
             what_a_token_made_ends_with_it,
             a_token_does_not_outlive_the_one_that_made_it,
             rotation_keeps_what_a_token_made,
+            a_token_that_rotates_itself_leaves_a_descendant,
             the_audit_log_is_read_by_what_is_asked,
             an_audit_entry_is_answered_once,
             calendars_are_read_as_they_were_written,

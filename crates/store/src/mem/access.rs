@@ -103,7 +103,7 @@ impl Access {
     }
 
     fn move_begun(&mut self, old: TokenId, new: TokenId) {
-        let tokens = self.tokens.values_mut().map(|token| &mut token.minted_by);
+        let tokens = self.tokens.values_mut().filter(|token| token.id != new).map(|token| &mut token.minted_by);
         let sessions = self.sessions.values_mut().flat_map(|session| [&mut session.token, &mut session.minted_by]);
         let links = self.links.values_mut().flat_map(|link| [&mut link.token, &mut link.minted_by]);
         for holder in tokens.chain(sessions).chain(links).filter(|holder| **holder == Some(old)) {
@@ -348,7 +348,13 @@ impl Tokens for MemStore {
         let is_dead = |token: &&TokenRecord| token.revoked_at.or(token.expires_at).is_some_and(|end| end < before);
         let dead: Vec<TokenId> =
             access.tokens.values().filter(is_dead).map(|token| token.id).take(size(limit)).collect();
-        access.tokens.retain(|id, _| !dead.contains(id));
+        let gone: HashMap<TokenId, Option<TokenId>> =
+            dead.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
+        for token in access.tokens.values_mut() {
+            while let Some(next) = token.minted_by.and_then(|parent| gone.get(&parent)) {
+                token.minted_by = *next;
+            }
+        }
         access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead.contains(&token)));
         Ok(u64::try_from(dead.len()).unwrap_or(u64::MAX))
     }
@@ -374,8 +380,12 @@ impl Tokens for MemStore {
         if !is_good || !access.insert_token(new) {
             return Ok(false);
         }
+        let is_own = new.minted_by == Some(old);
+        let parent = access.tokens.get(&old).and_then(|token| access.tokens.get(&token.minted_by?));
+        let over = parent.filter(|parent| is_own && !parent.is_good(new.created_at)).map(|parent| parent.minted_by);
         if let Some(token) = access.tokens.get_mut(&old) {
             token.expires_at = earlier(token.expires_at, Some(old_ends_at));
+            token.minted_by = over.unwrap_or(token.minted_by);
         }
         access.move_begun(old, new.id);
         Ok(true)

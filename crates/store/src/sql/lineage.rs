@@ -1,6 +1,6 @@
 //! What tokens have made: other tokens, sign-ins and links. All of it ends with them, and stays when they are rotated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::{AccountId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
@@ -32,9 +32,22 @@ pub(super) const DELETE_BEGUN: [Statement; 4] = [
     Statement { name: "delete_token_links", text: "DELETE FROM sign_in_link WHERE token_id {in_list}" },
     Statement { name: "delete_minted_links", text: "DELETE FROM sign_in_link WHERE minted_by {in_list}" },
 ];
+const MOVE_MINTED: Statement = Statement {
+    name: "move_minted_tokens",
+    text: "UPDATE api_token SET minted_by = ? WHERE minted_by = ? AND id <> ?",
+};
+const SET_MINTED_BY: Statement =
+    Statement { name: "set_minted_by", text: "UPDATE api_token SET minted_by = ? WHERE id = ?" };
+const READ_MINTED_BY: Statement = Statement {
+    name: "read_minted_by",
+    text: "SELECT id, minted_by FROM api_token WHERE id {in_list} ORDER BY id {for_update}",
+};
+const READ_MINTED: Statement = Statement {
+    name: "read_minted",
+    text: "SELECT id, minted_by FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
+};
 /// What goes over to the token that takes the place of another one.
-const MOVE_BEGUN: [Statement; 5] = [
-    Statement { name: "move_minted_tokens", text: "UPDATE api_token SET minted_by = ? WHERE minted_by = ?" },
+const MOVE_BEGUN: [Statement; 4] = [
     Statement { name: "move_token_sessions", text: "UPDATE web_session SET token_id = ? WHERE token_id = ?" },
     Statement { name: "move_minted_sessions", text: "UPDATE web_session SET minted_by = ? WHERE minted_by = ?" },
     Statement { name: "move_token_links", text: "UPDATE sign_in_link SET token_id = ? WHERE token_id = ?" },
@@ -68,10 +81,32 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Hands what a token made over to the one that takes its place.
+    /// Hands what a token made over to the one that takes its place, which may descend from it itself.
     pub(super) async fn move_begun(&mut self, old: TokenId, new: TokenId) -> Result<()> {
+        self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old.get()).int(new.get())).await?;
         for statement in &MOVE_BEGUN {
             self.execute(Query::new(statement).int(new.get()).int(old.get())).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn set_minted_by(&mut self, token: TokenId, parent: Option<TokenId>) -> Result<()> {
+        let parent = parent.map(TokenId::get);
+        self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
+    }
+
+    /// Takes tokens that are over out of the lines that they stand in: what they made descends from those that made them.
+    pub(super) async fn unlink(&mut self, dead: &[i64]) -> Result<()> {
+        let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
+        let parents = parents.iter().map(parent).collect::<Result<BTreeMap<_, _>>>()?;
+        let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
+        for row in &minted {
+            let (token, mut ancestor) = parent(row)?;
+            // Each step goes to an older token.
+            while let Some(next) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
+                ancestor = *next;
+            }
+            self.set_minted_by(token, ancestor).await?;
         }
         Ok(())
     }
@@ -113,6 +148,11 @@ impl Tx<'_> {
 
 fn revocation(tokens: &[i64], now: Timestamp) -> Query {
     Query::new(&REVOKE_TOKENS).at(now).list(tokens.iter().copied()).at(now)
+}
+
+fn parent(row: &AnyRow) -> Result<(TokenId, Option<TokenId>)> {
+    let mut columns = Reader::new(row, "api_token");
+    Ok((TokenId::new(columns.int("id")?), columns.opt_int("minted_by")?.map(TokenId::new)))
 }
 
 fn ids(rows: &[AnyRow]) -> Result<BTreeSet<i64>> {

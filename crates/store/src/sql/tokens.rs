@@ -121,6 +121,7 @@ impl Tokens for SqlStore {
         // One that ended never works again: nothing of it can change meanwhile.
         transact!(self, "forget_tokens", |tx| {
             let mut count = 0;
+            tx.unlink(&dead).await?;
             for statement in &DELETE_DEAD {
                 count = tx.execute(Query::new(statement).list(dead.iter().copied())).await?;
             }
@@ -140,8 +141,16 @@ impl Tokens for SqlStore {
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
             // A text that says the same twice is counted as written once or not at all: a lock says who is there.
-            if tx.good_token(old, new.created_at).await?.is_none() || !tx.insert_token(new).await? {
+            let Some(held) = tx.good_token(old, new.created_at).await? else { return Ok(false) };
+            if !tx.insert_token(new).await? {
                 return Ok(false);
+            }
+            // A line of tokens that rotate themselves does not grow: one that is over holds no place in it.
+            if let Some(parent) = held.minted_by.filter(|_| new.minted_by == Some(old))
+                && let Some(parent) = tx.locked_token(parent).await?
+                && !parent.is_good(new.created_at)
+            {
+                tx.set_minted_by(old, parent.minted_by).await?;
             }
             let shorten = Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old.get()).at(new.created_at);
             tx.execute(shorten).await?;
@@ -174,8 +183,13 @@ impl SqlStore {
 impl Tx<'_> {
     /// The token, held until the transaction ends, if it works.
     async fn good_token(&mut self, id: TokenId, now: Timestamp) -> Result<Option<TokenRecord>> {
+        Ok(self.locked_token(id).await?.filter(|token| token.is_good(now)))
+    }
+
+    /// The token without its roles, held until the transaction ends.
+    async fn locked_token(&mut self, id: TokenId) -> Result<Option<TokenRecord>> {
         let row = self.row(Query::new(&LOCK_TOKEN).int(id.get())).await?;
-        Ok(row.as_ref().map(token).transpose()?.filter(|token| token.is_good(now)))
+        row.as_ref().map(token).transpose()
     }
 
     async fn insert_token(&mut self, token: &TokenRecord) -> Result<bool> {

@@ -13,6 +13,8 @@ use crate::problem::{Code, Problem};
 pub(super) struct Bounds {
     pub(super) minted_by: Option<TokenId>,
     pub(super) expires_at: Option<Timestamp>,
+    /// Whether it expires so early because the token of the caller, or the one that it replaces, does.
+    pub(super) is_inherited: bool,
 }
 
 /// The bounds of a token that the caller makes. A later end that was asked for by name is refused.
@@ -22,7 +24,7 @@ pub(super) async fn of_new<Q>(
     is_asked: bool,
 ) -> Result<Bounds, Problem> {
     let Some(token) = person.caller.minting_token() else {
-        return Ok(Bounds { minted_by: None, expires_at: wanted });
+        return Ok(Bounds { minted_by: None, expires_at: wanted, is_inherited: false });
     };
     let line = lineage::ancestors(person.engine().store(), token).await?;
     if line.len() > GENERATION_MAX {
@@ -37,18 +39,20 @@ pub(super) async fn of_new<Q>(
                 "your own token expires at {end}, and a token that it makes cannot work longer; leave this field out"
             ),
         )),
-        _ => Ok(Bounds { minted_by: Some(token), expires_at }),
+        _ => Ok(Bounds { minted_by: Some(token), expires_at, is_inherited: expires_at != wanted }),
     }
 }
 
-/// The bounds of the token that takes the place of `old`.
+/// The bounds of the token that takes the place of `old`. An account gives it a lifetime as long as that of the old one; a token
+/// cannot prolong what it or the old one may do.
 pub(super) async fn of_replacement<Q>(
     person: &Person<Q>,
     old: &TokenRecord,
-    wanted: Option<Timestamp>,
+    now: Timestamp,
 ) -> Result<Bounds, Problem> {
     let store = person.engine().store();
-    let minted_by = match lineage::of_replacement(store, old, person.caller.minting_token()).await? {
+    let caller = person.caller.minting_token();
+    let minted_by = match lineage::of_replacement(store, old, caller).await? {
         Descent::From(token) => token,
         Descent::TooLong => return Err(too_long()),
         Descent::Reversed => {
@@ -56,11 +60,15 @@ pub(super) async fn of_replacement<Q>(
             return Err(Problem::new(Code::Forbidden, detail));
         }
     };
-    let end = match minted_by {
-        Some(maker) => store.token_by_id(maker).await?.and_then(|maker| maker.expires_at),
-        None => None,
+    let mut expires_at = match caller {
+        Some(_) => old.expires_at,
+        None => old.expires_at.map(|end| now + end.since(old.created_at)),
     };
-    Ok(Bounds { minted_by, expires_at: earlier(wanted, end) })
+    for token in [caller, minted_by].into_iter().flatten() {
+        let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
+        expires_at = earlier(expires_at, token.expires_at);
+    }
+    Ok(Bounds { minted_by, expires_at, is_inherited: caller.is_some() && expires_at.is_some() })
 }
 
 fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {

@@ -139,6 +139,9 @@ pub(crate) struct TokenJson {
     /// Shown once, to whoever makes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
+    /// With the secret: what its user should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 impl TokenJson {
@@ -156,6 +159,7 @@ impl TokenJson {
             last_used_at: record.last_used_at,
             revoked_at: record.revoked_at,
             token: None,
+            warnings: Vec::new(),
         }
     }
 }
@@ -249,7 +253,8 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     let grants = covered_grants(person, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
-    let Bounds { minted_by, expires_at } = token_descent::of_new(person, expires_at, new.expires_in.is_some()).await?;
+    let bounds = token_descent::of_new(person, expires_at, new.expires_in.is_some()).await?;
+    let Bounds { minted_by, expires_at, is_inherited } = bounds;
     let secret = Token::generate_for(kind);
     let owner = person.caller.account.filter(|_| kind == TokenKind::Api);
     token_room::check(person, owner).await?;
@@ -261,15 +266,28 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
     }
-    told(person, &record, &secret).await
+    told(person, &record, (&secret, is_inherited)).await
 }
 
-/// The token in words, with its secret, which the audit log does not see.
-async fn told<Q>(person: &Person<Q>, record: &TokenRecord, secret: &Token) -> Result<TokenJson, Problem> {
+/// The token in words, with its secret, which the audit log does not see, and a warning for executors whose token expires because
+/// that of its maker does.
+async fn told<Q>(
+    person: &Person<Q>,
+    record: &TokenRecord,
+    (secret, is_inherited): (&Token, bool),
+) -> Result<TokenJson, Problem> {
     let places = Places::of(person.engine(), record.grants.iter()).await?;
     let shown = TokenJson::new(record, &places);
     person.note.after(&shown);
-    Ok(TokenJson { token: Some(secret.reveal().to_owned()), ..shown })
+    let end = record.expires_at.filter(|_| is_inherited && record.kind == TokenKind::Executor);
+    let warning = |end: Timestamp| {
+        format!(
+            "this token expires at {end}, because a token made it that cannot give it a later end; its executors are refused \
+             from then on. Make the token in the console, signed in with an account, if it is to last"
+        )
+    };
+    let warnings = end.map(warning).into_iter().collect();
+    Ok(TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..shown })
 }
 
 async fn covered_grants<Q>(
@@ -369,17 +387,23 @@ pub(super) async fn rotate(
     body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
     let old = find(&person, &id).await?;
-    let wanted = body.read()?;
-    let overlap = overlap(wanted.overlap.as_deref())?;
-    token_room::check(&person, old.owner).await?;
+    let overlap = overlap(body.read()?.overlap.as_deref())?;
+    json(StatusCode::CREATED, &replace(&person, old, overlap).await?)
+}
+
+/// The same with the usual overlap.
+pub(crate) async fn rotate_one<Q>(person: &Person<Q>, id: &str) -> Result<TokenJson, Problem> {
+    let old = find(person, id).await?;
+    replace(person, old, OVERLAP).await
+}
+
+async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
+    token_room::check(person, old.owner).await?;
     let engine = person.engine();
     let now = engine.now();
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
-    // As long as the old one was meant to work.
-    let lifetime = old.expires_at.map(|end| end.since(old.created_at));
-    let Bounds { minted_by, expires_at } =
-        token_descent::of_replacement(&person, &old, lifetime.map(|length| now + length)).await?;
+    let Bounds { minted_by, expires_at, is_inherited } = token_descent::of_replacement(person, &old, now).await?;
     let record = TokenRecord {
         id: fresh.id,
         hash: fresh.hash,
@@ -393,7 +417,7 @@ pub(super) async fn rotate(
     if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; make a new one"));
     }
-    json(StatusCode::CREATED, &told(&person, &record, &secret).await?)
+    told(person, &record, (&secret, is_inherited)).await
 }
 
 pub(super) async fn revoke(person: Person, TokenPath(id): TokenPath) -> Result<Response, Problem> {

@@ -266,17 +266,15 @@ pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPa
     let hash = hashed(&person.web, &new.password, name).await?;
     let now = person.engine().now();
     let kept = Kept { session: None, tokens: new.keep_tokens };
-    person.note.object(&account.name);
-    person.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
-    person.note.after(&serde_json::json!({"changed_at": now, "keep_tokens": new.keep_tokens}));
+    note_password(person, &account, (now, new.keep_tokens));
     if person.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
 }
 
 /// For the audit log: that there is another password from now on.
-pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, now: Timestamp) {
+pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
     person.note.object(&account.name);
     person.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
-    person.note.after(&serde_json::json!({"changed_at": now}));
+    person.note.after(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }
 
 /// A link by which somebody comes in, once: to set a password, or because it was forgotten.

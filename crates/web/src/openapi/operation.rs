@@ -13,10 +13,11 @@ use super::schemas::Schemas;
 use crate::keyed;
 use crate::parameter::Parameter;
 use crate::problem::Code;
-use crate::routes::{Access, RouteInfo};
+use crate::routes::{Access, KeyUse, RouteInfo};
 
 /// What every call can meet on its way to its handler and back.
-const ALWAYS: [Code; 7] = [
+const ALWAYS: [Code; 8] = [
+    Code::InvalidHeader,
     Code::Unauthenticated,
     Code::Forbidden,
     Code::RateLimited,
@@ -47,9 +48,12 @@ pub(super) fn operation(info: &RouteInfo, told: &Told, schemas: &mut Schemas) ->
     let mut taken = taken();
     taken.headers.extend(&doc.headers);
     let mut refusals: Vec<Code> = ALWAYS.to_vec();
-    if info.is_keyed() {
-        taken.headers.push(keyed::PARAMETER);
-        refusals.extend(keyed::REFUSALS);
+    match info.key_use() {
+        KeyUse::Kept => {
+            taken.headers.push(keyed::PARAMETER);
+            refusals.extend(keyed::REFUSALS);
+        }
+        KeyUse::Refused | KeyUse::Ignored => {}
     }
     refusals.extend(&taken.refusals);
     refusals.extend(&doc.refusals);

@@ -5,8 +5,8 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use rondel_admin::current_password::{self, Proof};
 use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, Whose};
-use rondel_core::SessionId;
 use rondel_core::access::Permission;
+use rondel_core::{SessionId, Timestamp};
 use rondel_store::access::{Account, Kept, WebSession};
 
 use super::LIMIT;
@@ -41,8 +41,10 @@ struct AccountPage {
     may_guard: bool,
     sessions: Vec<SessionRow>,
     tokens: Vec<TokenRow>,
-    /// The secret of a token that was made just now.
-    made: Option<String>,
+    /// How many tokens of the account work: a new password ends them unless they are kept.
+    living_count: u64,
+    /// The secret of a token that was made just now, and when it expires with the token behind this sign-in.
+    made: Option<(String, Option<Moment>)>,
     error: Option<String>,
     typed_grants: String,
 }
@@ -64,6 +66,20 @@ struct TokenRow {
     ends_at: Option<Moment>,
     used_at: Option<Moment>,
     is_over: bool,
+}
+
+impl TokenRow {
+    fn new(one: TokenJson, now: Timestamp, t: &'static Texts) -> Self {
+        Self {
+            id: one.id.to_string(),
+            is_over: one.revoked_at.is_some() || one.expires_at.is_some_and(|end| end <= now),
+            grants: one.grants.iter().map(line).collect(),
+            ends_at: one.expires_at.map(|at| Moment::new(at, now, t)),
+            used_at: one.last_used_at.map(|at| Moment::new(at, now, t)),
+            name: one.name,
+            prefix: one.prefix,
+        }
+    }
 }
 
 type Visitor = Person<Asked<Plain>>;
@@ -99,7 +115,7 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
 /// What a form left behind.
 #[derive(Default)]
 struct Shown {
-    made: Option<String>,
+    made: Option<TokenJson>,
     error: Option<String>,
     typed_grants: String,
 }
@@ -128,14 +144,14 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         began_at: Moment::new(one.created_at, now, t),
         seen_at: Moment::new(one.last_seen_at, now, t),
     };
-    let token = |one: TokenJson| TokenRow {
-        id: one.id.to_string(),
-        is_over: one.revoked_at.is_some() || one.expires_at.is_some_and(|end| end <= now),
-        grants: one.grants.iter().map(line).collect(),
-        ends_at: one.expires_at.map(|at| Moment::new(at, now, t)),
-        used_at: one.last_used_at.map(|at| Moment::new(at, now, t)),
-        name: one.name,
-        prefix: one.prefix,
+    let token = |one| TokenRow::new(one, now, t);
+    let made = shown.made.and_then(|made| {
+        let end = made.expires_at.filter(|_| !made.warnings.is_empty());
+        Some((made.token?, end.map(|at| Moment::new(at, now, t))))
+    });
+    let living_count = match &account {
+        Some(account) => store.living_tokens(account.id, now).await?,
+        None => 0,
     };
     let template = AccountPage {
         t,
@@ -147,7 +163,8 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         may_guard: caller.may(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
         tokens: tokens::show_all(visitor, &found).await?.into_iter().map(token).collect(),
-        made: shown.made,
+        living_count,
+        made,
         error: shown.error,
         typed_grants: shown.typed_grants,
         shell,
@@ -171,7 +188,8 @@ async fn signed_in(visitor: &Visitor) -> Result<(Account, SessionId), Problem> {
     Ok((account.ok_or_else(|| refuse("the account is gone"))?, session))
 }
 
-/// Sets a new password, for whoever knows the old one; every sign-in ends, and this browser gets a new one.
+/// Sets a new password, for whoever knows the old one. Every sign-in ends, and this browser gets a new one. The tokens end too
+/// unless the form says to keep them: a stolen sign-in may have made some.
 pub(super) async fn password(
     visitor: Visitor,
     prefs: Prefs,
@@ -201,8 +219,9 @@ pub(super) async fn password(
             return show(&visitor, prefs, StatusCode::UNPROCESSABLE_ENTITY, Shown { error, ..Shown::default() }).await;
         }
     };
-    users::note_password(&visitor, &account, now);
-    store.set_password(account.id, &hash, Kept { session: None, tokens: true }, now).await?;
+    let keep_tokens = fields.get("keep_tokens") == "1";
+    users::note_password(&visitor, &account, (now, keep_tokens));
+    store.set_password(account.id, &hash, Kept { session: None, tokens: keep_tokens }, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = Place { address: None, user_agent: agent.to_owned() };
     let cookie = sign_in::begin(store, visitor.engine().new_id(), Whose::Account(account.id), &place, now).await?;
@@ -225,14 +244,35 @@ pub(super) async fn end_session(visitor: Visitor, SessionPath(id): SessionPath) 
 
 pub(super) async fn make_token(visitor: Visitor, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
     let made = made(&visitor, &fields).await;
-    let typed_grants = fields.get("grants").to_owned();
+    show_made(&visitor, prefs, made, fields.get("grants")).await
+}
+
+/// Puts a new secret into the place of a token, with as long a life as the old one was given.
+pub(super) async fn rotate_token(
+    visitor: Visitor,
+    prefs: Prefs,
+    TokenPath(id): TokenPath,
+) -> Result<Response, Problem> {
+    let made = tokens::rotate_one(&visitor, &id).await;
+    show_made(&visitor, prefs, made, "").await
+}
+
+async fn show_made(
+    visitor: &Visitor,
+    prefs: Prefs,
+    made: Result<TokenJson, Problem>,
+    typed_grants: &str,
+) -> Result<Response, Problem> {
+    let typed_grants = typed_grants.to_owned();
     match made {
-        Ok(made) => show(&visitor, prefs, StatusCode::OK, Shown { made: made.token, ..Shown::default() }).await,
-        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
+        Ok(made) => show(visitor, prefs, StatusCode::OK, Shown { made: Some(made), ..Shown::default() }).await,
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::TokenNotFound) => {
+            Err(problem)
+        }
         Err(problem) => {
             let (status, error) = (problem.code().status(), Some(problem.detail().to_owned()));
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            show(&visitor, prefs, status, Shown { error, typed_grants, made: None }).await
+            show(visitor, prefs, status, Shown { error, typed_grants, made: None }).await
         }
     }
 }

@@ -10,7 +10,7 @@ use rondel_store::calendars::CalendarRecord;
 use super::LIMIT;
 use super::calendar_form::{CalendarForm, Month, Trial, messages, months, this_year, trial};
 use super::form::Fields;
-use super::shell::{Nav, Page, Shell, html};
+use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::calendars::{CalendarName, find};
 use crate::problem::{Code, Problem};
@@ -44,6 +44,7 @@ struct Shown {
 struct CalendarPage {
     shell: Shell,
     t: &'static Texts,
+    missing: Missing,
     name: String,
     description: String,
     year: i32,
@@ -124,6 +125,7 @@ async fn show<Q>(
     let template = CalendarPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
+        missing: page.missing(None),
         description: record.spec.description.clone(),
         year,
         months: months(&calendar, year),

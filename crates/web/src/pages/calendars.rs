@@ -10,7 +10,7 @@ use super::LIMIT;
 use super::calendar_form::{CalendarForm, Trial, messages, this_year, trial};
 use super::form::Fields;
 use super::moment::Moment;
-use super::shell::{Nav, Page, Shell, html};
+use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::forbidden;
 use crate::cursor::{Listing, invalid};
@@ -40,6 +40,7 @@ struct Row {
 struct CalendarsPage {
     shell: Shell,
     t: &'static Texts,
+    missing: Missing,
     rows: Vec<Row>,
     next: Option<String>,
     is_first: bool,
@@ -103,6 +104,7 @@ async fn show<Q>(
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
+        missing: page.missing(None),
         rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
         next,
         is_first: cursor.is_none(),

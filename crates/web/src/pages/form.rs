@@ -16,6 +16,11 @@ impl Fields {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value.trim())
     }
 
+    /// A field without the blanks around it, where it was sent.
+    pub(crate) fn sent(&self, name: &str) -> Option<&str> {
+        self.0.iter().rfind(|(key, _)| key == name).map(|(_, value)| value.trim())
+    }
+
     /// A field as it was typed: a password may begin with a blank.
     pub(crate) fn raw(&self, name: &str) -> &str {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value)

@@ -19,7 +19,7 @@ use super::jobs::Lately;
 use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
 use super::schedule_text::{self, ScheduleText};
-use super::shell::{Nav, Page, Shell, html};
+use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{Bar, RunRow, bars};
 use crate::api::jobs::{JobName, find, put_back, remove};
@@ -48,6 +48,7 @@ impl FromQuery for RunsFrom {
 struct JobPage {
     shell: Shell,
     t: &'static Texts,
+    missing: Missing,
     name: String,
     description: String,
     enabled: bool,
@@ -101,6 +102,7 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
     let template = JobPage {
         shell: page.shell(Nav::Jobs),
         t,
+        missing: page.missing(Some(record.app)),
         name: spec.name.clone(),
         description: spec.description.clone(),
         enabled: spec.enabled,

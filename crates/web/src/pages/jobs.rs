@@ -12,7 +12,7 @@ use rondel_store::ledger::RunQuery;
 use super::LIMIT;
 use super::moment::Moment;
 use super::schedule_text::{self, ScheduleText};
-use super::shell::{Nav, Page, Shell, html};
+use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, Bar, RunRow, bars};
 use crate::call::Call;
@@ -58,9 +58,12 @@ struct JobsPage {
     rows: Vec<JobRow>,
     next: Option<String>,
     is_first: bool,
+    /// Why the caller can make no job.
+    no_new: Option<&'static str>,
 }
 
 struct JobRow {
+    missing: Missing,
     name: String,
     app: String,
     handler: String,
@@ -89,7 +92,8 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         format!("/jobs?{}&{}", pair("q", &query.contains), pair("cursor", &listing.cursor(&record.spec.name)))
     });
     let (call, now, t) = (&page.call, page.engine().now(), page.t);
-    let reads: Vec<_> = records.iter().map(|record| row(call, record, now, t)).collect();
+    let missing = |record: &JobRecord| page.missing(Some(record.app));
+    let reads: Vec<_> = records.iter().map(|record| row(call, (record, missing(record)), now, t)).collect();
     let rows = stream::iter(reads).buffered(READ_COUNT).try_collect().await?;
     let template = JobsPage {
         shell: page.shell(Nav::Jobs),
@@ -99,18 +103,20 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         rows,
         next,
         is_first,
+        no_new: page.missing_for_new_job(),
     };
     html(StatusCode::OK, &template)
 }
 
 async fn row<Q: Sync>(
     call: &Call<Q>,
-    record: &JobRecord,
+    (record, missing): (&JobRecord, Missing),
     now: Timestamp,
     t: &'static Texts,
 ) -> Result<JobRow, Problem> {
     let lately = Lately::read(call, record, now).await?;
     Ok(JobRow {
+        missing,
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),

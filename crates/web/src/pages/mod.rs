@@ -81,6 +81,7 @@ pub(crate) fn routes() -> Routes {
         .form("/account/sessions/{id}/end", Own, account::end_session)
         .form("/account/tokens", Own, account::make_token)
         .form("/account/tokens/{id}/revoke", Own, account::revoke_token)
+        .form("/account/tokens/{id}/rotate", Own, account::rotate_token)
         .page("/users", Cluster, users::page)
         .form("/users", Cluster, users::create)
         .form("/users/{user}", Cluster, users::change)

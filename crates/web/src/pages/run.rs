@@ -19,7 +19,7 @@ use super::job::pretty;
 use super::moment::{Moment, length};
 use super::run_log::{LogPart, Search, first_part};
 use super::run_tree::RunTree;
-use super::shell::{Nav, Page, Shell, html};
+use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
 use crate::api::cancels::{REASON_LEN_MAX, asked_by, note_run};
@@ -51,6 +51,7 @@ impl FromQuery for ShownLog {
 struct RunPage {
     shell: Shell,
     t: &'static Texts,
+    missing: Missing,
     row: RunRow,
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
@@ -139,6 +140,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: RunPath) -> Result<Response
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,
+        missing: page.missing(Some(run.app)),
         steps: steps(&run, now, t),
         attempts: attempts(past, &run, now, t),
         shards: shards.into_iter().map(|shard| RunRow::new(shard, job.clone(), now, t)).collect(),

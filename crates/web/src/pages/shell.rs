@@ -7,6 +7,8 @@ use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY}
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rondel_admin::Engine;
+use rondel_core::AppId;
+use rondel_core::access::Permission;
 
 use super::assets::Assets;
 use super::prefs::{Prefs, Theme};
@@ -108,7 +110,32 @@ impl FromQuery for Plain {
     }
 }
 
+/// Why the caller may not do what a button is for, for its title; nothing where the caller may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Missing {
+    /// Starting, cancelling, pausing.
+    pub(crate) operator: Option<&'static str>,
+    /// Changing and deleting.
+    pub(crate) editor: Option<&'static str>,
+}
+
 impl<Q> Page<Q> {
+    /// Which roles the caller does not have for an app; without one, for the whole namespace.
+    pub(crate) fn missing(&self, app: Option<AppId>) -> Missing {
+        let may = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
+        let editor = if app.is_some() { self.t.needs_editor } else { self.t.needs_editor_everywhere };
+        Missing {
+            operator: (!may(Permission::Operate)).then_some(self.t.needs_operator),
+            editor: (!may(Permission::Edit)).then_some(editor),
+        }
+    }
+
+    /// Why the caller may make no job here; nothing where there is an app in which the caller may.
+    pub(crate) fn missing_for_new_job(&self) -> Option<&'static str> {
+        let is_nowhere = self.call.within(Permission::Edit).is_some_and(|apps| apps.is_empty());
+        is_nowhere.then_some(self.t.needs_editor_somewhere)
+    }
+
     pub(crate) const fn engine(&self) -> &Engine {
         self.call.engine()
     }

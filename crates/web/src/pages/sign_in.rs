@@ -23,12 +23,10 @@ use super::texts::{Lang, Texts};
 use crate::access::{RequestId, cross_origin, signed_in};
 use crate::api::users::hashed;
 use crate::app::Web;
-use crate::body::refuse_value;
-use crate::note;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::{own_path, pair, to};
-use crate::{cookies, origin};
+use crate::{cookies, note};
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -76,15 +74,15 @@ impl FromRequestParts<Web> for Stranger {
         Ok(Self {
             place: Place { address, user_agent: user_agent.to_owned() },
             request_id: parts.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()),
-            is_same_origin: origin::is_same(&parts.headers, &parts.uri, web.config.tls),
+            is_same_origin: web.config.entrance().is_same(&parts.headers, &parts.uri, &parts.extensions),
             cookie: cookies::session(&parts.headers, web.config.tls).map(str::to_owned),
         })
     }
 }
 
 impl Stranger {
-    fn check_origin(&self) -> Result<(), Problem> {
-        if self.is_same_origin { Ok(()) } else { Err(cross_origin()) }
+    fn check_origin(&self, web: &Web) -> Result<(), Problem> {
+        if self.is_same_origin { Ok(()) } else { Err(cross_origin(web)) }
     }
 
     pub(super) const fn address(&self) -> Option<IpAddr> {
@@ -137,7 +135,7 @@ pub(super) async fn enter(
     stranger: Stranger,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    stranger.check_origin()?;
+    stranger.check_origin(&web)?;
     let next = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
         let link = by_link(&web, &stranger, fields.get("token")).await?;
@@ -202,7 +200,7 @@ pub(super) async fn begin(web: &Web, stranger: &Stranger, whose: Whose, next: &s
 }
 
 pub(super) async fn leave(State(web): State<Web>, stranger: Stranger) -> Result<Response, Problem> {
-    stranger.check_origin()?;
+    stranger.check_origin(&web)?;
     if let Some(cookie) = &stranger.cookie {
         sign_in::end(web.engine.store(), cookie).await?;
     }
@@ -232,16 +230,21 @@ pub(super) async fn set_up_account(
     stranger: Stranger,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    stranger.check_origin()?;
+    stranger.check_origin(&web)?;
     let (store, now) = (web.engine.store(), web.engine.now());
     let (token, name, password) = (fields.get("token"), fields.get("name"), fields.raw("password"));
-    if !sign_in::is_open(store, token, LinkPurpose::Setup, now).await? {
+    let is_needed = !store.has_admin_account().await?;
+    if !is_needed || !sign_in::is_open(store, token, LinkPurpose::Setup, now).await? {
         if let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
             return Err(blocked(until, now));
         }
         return Err(spent());
     }
-    let complaint = name::check_account(name).and_then(|()| passwords::check(password, name)).err();
+    let is_taken = store.account_by_name(name).await?.is_some();
+    let taken =
+        || (!is_taken).then_some(()).ok_or_else(|| format!("an account has the name {name:?}; choose another one"));
+    let complaint =
+        name::check_account(name).and_then(|()| taken()).and_then(|()| passwords::check(password, name)).err();
     if let Some(error) = complaint {
         let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", token)));
         let (t, token, name) = (shell.t, token.to_owned(), name.to_owned());
@@ -263,16 +266,17 @@ pub(super) async fn set_up_account(
     let entry = entry(&web, &stranger, name, Means::Anonymous);
     let entry = AuditEntry { action: "user.create".to_owned(), object: name.to_owned(), ..entry };
     store.add_audit(&entry).await?;
+    // Another link made it meanwhile: each start of a server prints one.
     if !store.create_first_admin(&account).await? {
-        return Err(refuse_value("/name", "there is an account with this name, or one that may do everything"));
+        return Err(spent());
     }
     comes_in(&web, &stranger, name).await?;
     begin(&web, &stranger, Whose::Account(account.id), "/").await
 }
 
 /// Keeps a language or a theme, and goes back to where that was asked for.
-pub(super) async fn prefer(stranger: Stranger, fields: Fields) -> Result<Response, Problem> {
-    stranger.check_origin()?;
+pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: Fields) -> Result<Response, Problem> {
+    stranger.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.word()));
     if lang.is_none() && theme.is_none() {

@@ -97,11 +97,12 @@ pub(super) async fn change(
     UserName(name): UserName,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let outcome = match lines(fields.get("grants")) {
+    // What the form does not have stays as it is.
+    let outcome = match fields.sent("grants").map(lines).transpose() {
         Err(problem) => Err(problem),
         Ok(grants) => {
-            let disabled = Some(fields.get("disabled") == "1");
-            let change = ChangeUser { display_name: None, disabled, grants: Some(grants) };
+            let disabled = fields.sent("disabled").map(|sent| sent == "1");
+            let change = ChangeUser { display_name: None, disabled, grants };
             users::apply(&visitor, &name, change).await.map(drop)
         }
     };

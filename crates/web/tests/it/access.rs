@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::Request;
-use rondel_web::{Access, route_table};
+use rondel_web::{Access, WebConfig, route_table};
 
 use crate::harness::{Answer, Server};
 
@@ -95,4 +95,36 @@ async fn answers_are_hardened() {
     let request = server.request("GET", "/api/v1/jobs").header("x-request-id", "a b<script>");
     let answer = server.send(request.body(Body::empty()).unwrap()).await;
     assert_ne!(answer.headers["x-request-id"], "a b<script>");
+}
+
+#[tokio::test]
+async fn two_authorization_headers_are_refused() {
+    let server = Server::start().await;
+    for path in ["/api/v1/me", "/api/v1/nosuch"] {
+        let request = server.request("GET", path).header("authorization", "Bearer rondel_other");
+        let refused = server.send(request.body(Body::empty()).unwrap()).await.expect(400);
+        assert_eq!(refused["code"], "invalid_header");
+        assert!(refused["detail"].as_str().unwrap().contains("Authorization was sent 2 times"), "{refused}");
+    }
+    assert_eq!(server.get("/api/v1/me").await.status, 200);
+}
+
+#[tokio::test]
+async fn forms_come_from_the_advertised_origin_alone() {
+    let advertised = Some("http://jobs.example.com".to_owned());
+    let server = Server::start_with(WebConfig { advertised, ..WebConfig::default() }).await;
+    for (origin, host, status) in [
+        ("http://jobs.example.com", "10.0.0.7:8080", 422),
+        ("http://rebound.example.net", "rebound.example.net", 403),
+        ("https://jobs.example.com", "jobs.example.com", 403),
+        ("http://jobs.example.com:8080", "jobs.example.com:8080", 403),
+    ] {
+        for path in ["/preferences", "/account/password"] {
+            let request = Request::post(path).header("host", host).header("origin", origin);
+            let request = request.header("content-type", "application/x-www-form-urlencoded");
+            let answer = server.send(request.body(Body::from("a=b")).unwrap()).await;
+            let expected = if path == "/preferences" || status == 403 { status } else { 401 };
+            assert_eq!(answer.status, expected, "{path} {origin}: {}", answer.text());
+        }
+    }
 }

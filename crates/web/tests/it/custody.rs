@@ -221,7 +221,8 @@ fn check_allowed(route: &RouteInfo, target: &str, caller: &str, outcome: &str) {
     let is_own = target == "own";
     let is_of_account = caller == "account" && target != "other";
     let is_allowed = match (route.method.as_str(), route.path) {
-        ("DELETE", "/api/v1/tokens/{id}") | ("POST", "/api/v1/tokens/{id}/rotate" | "/account/tokens/{id}/revoke") => {
+        ("DELETE", "/api/v1/tokens/{id}")
+        | ("POST", "/api/v1/tokens/{id}/rotate" | "/account/tokens/{id}/revoke" | "/account/tokens/{id}/rotate") => {
             is_own || is_of_account
         }
         ("GET" | "POST", "/api/v1/tokens") | ("POST", "/api/v1/sign-in-links") => true,

@@ -1,10 +1,11 @@
 //! Calls with a key, and tokens that ask too often.
 
 use axum::body::Body;
-use rondel_web::{Rate, WebConfig};
+use rondel_web::{Rate, WebConfig, route_table};
 use serde_json::json;
 
 use crate::harness::{Answer, Server};
+use crate::matrix::{OBJECTS, World};
 
 async fn post(server: &Server, path: &str, key: &str, body: &str) -> Answer {
     let request = server.request("POST", path).header("content-type", "application/json");
@@ -37,6 +38,38 @@ async fn a_call_with_a_key_is_made_once() {
     for key in ["", "\"\"", "with space", &"x".repeat(256)] {
         assert_eq!(post(&server, path, key, "{}").await.expect(400)["code"], "invalid_header", "{key:?}");
     }
+}
+
+/// Questions that come with a body change nothing: a key on them has no meaning.
+const QUESTIONS: [&str; 2] = ["/api/v1/schedules/preview", "/job-params"];
+
+#[tokio::test]
+async fn every_route_that_changes_something_keeps_a_key_or_refuses_it() {
+    let world = Box::pin(World::new()).await;
+    let (mut kept, mut refused) = (0, 0);
+    let routes = route_table().into_iter().filter(|route| !route.method.is_safe() && !QUESTIONS.contains(&route.path));
+    for (number, route) in routes.enumerate() {
+        let things = world.things("root", OBJECTS[0]).await;
+        let mut answers = Vec::new();
+        let key = format!("k{number}");
+        for key in [key.as_str(), key.as_str(), "no key"] {
+            let mut request = world.request(&route, "root", &things).await;
+            request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+            answers.push(world.server.send(request).await);
+        }
+        let place = format!("{} {}: {} {}", route.method, route.path, answers[0].status, answers[0].text());
+        if answers[0].status == 400 {
+            assert!(answers[0].text().contains("Idempotency-Key"), "{place}");
+            assert!(answers[0].text().contains(&key), "{place}");
+            refused += 1;
+        } else {
+            let is_replayed = answers[1].headers.contains_key("idempotency-replayed");
+            assert_eq!(is_replayed, answers[0].status.is_success(), "{place}");
+            assert_eq!(answers[2].status, 400, "{place}: the key is read");
+            kept += 1;
+        }
+    }
+    assert!(kept > 10 && refused > 20, "{kept} {refused}");
 }
 
 #[tokio::test]

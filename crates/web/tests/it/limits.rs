@@ -237,7 +237,7 @@ async fn a_proxy_that_is_trusted_names_the_client() {
     for (trusted, headers, expected) in [
         (&[][..], "x-forwarded-for: 203.0.113.7\r\n", "127.0.0.1"),
         (&["127.0.0.0/8"][..], "x-forwarded-for: 1.2.3.4, 203.0.113.7\r\n", "203.0.113.7"),
-        (&["127.0.0.0/8"][..], "forwarded: for=203.0.113.7;proto=https\r\n", "203.0.113.7"),
+        (&["127.0.0.0/8"][..], "forwarded: for=203.0.113.7;proto=http\r\n", "203.0.113.7"),
         (&["127.0.0.0/8"][..], "forwarded: for=1.2.3.4\r\nx-forwarded-for: 203.0.113.7\r\n", "127.0.0.1"),
     ] {
         let listening = Listening::start(HttpLimits::default(), trusted).await;
@@ -245,6 +245,22 @@ async fn a_proxy_that_is_trusted_names_the_client() {
         assert!(wrong.starts_with("HTTP/1.1 401"), "{wrong}");
         let entries: Value = listening.server.get("/api/v1/audit").await.expect(200);
         assert_eq!(entries["items"][0]["address"], expected, "{trusted:?} {headers}");
+        listening.stop().await;
+    }
+}
+
+/// Which origin a form is to have: only a trusted proxy says by which scheme and host browsers reach it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_is_trusted_names_the_origin() {
+    for (trusted, headers, status) in [
+        (&[][..], "x-forwarded-proto: https\r\n", "401"),
+        (&["127.0.0.0/8"][..], "x-forwarded-proto: https\r\n", "403"),
+        (&[][..], "x-forwarded-host: elsewhere\r\n", "401"),
+        (&["127.0.0.0/8"][..], "x-forwarded-host: elsewhere\r\n", "403"),
+    ] {
+        let listening = Listening::start(HttpLimits::default(), trusted).await;
+        let answer = listening.call(&form(headers, "name=ann&password=wrong+horse")).await;
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{trusted:?} {headers}: {answer}");
         listening.stop().await;
     }
 }

@@ -183,6 +183,10 @@ impl World {
     }
 
     pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, things: &Things) -> Answer {
+        self.server.send(self.request(route, caller, things).await).await
+    }
+
+    pub(crate) async fn request(&self, route: &RouteInfo, caller: &str, things: &Things) -> Request<Body> {
         let job = format!("job-{}", things.app);
         let path = things.path(route.path).replace("{user}", "guest");
         let mut query = format!("?namespace={}", things.namespace);
@@ -197,7 +201,7 @@ impl World {
             Access::Open | Access::Needs(_) => request.header("authorization", bearer),
         };
         let (kind, body) = body(route, things, &job);
-        self.server.send(request.header("content-type", kind).body(Body::from(body)).unwrap()).await
+        request.header("content-type", kind).body(Body::from(body)).unwrap()
     }
 }
 

@@ -1,0 +1,132 @@
+//! What the console offers: no enabled button leads to a refusal for want of a role; and forms change what they have alone.
+
+use std::collections::BTreeSet;
+
+use rondel_admin::sign_in;
+use rondel_core::outcome::Outcome;
+use serde_json::json;
+
+use crate::accounts::{cookie, signed_in, user};
+use crate::harness::Server;
+use crate::visitor::{Visitor, location};
+
+/// The forms and links of a page that a browser lets its user send or follow: method and path.
+fn offers(page: &str) -> BTreeSet<(&'static str, String)> {
+    let mut found = BTreeSet::new();
+    let main = page.split("<main").nth(1).unwrap_or(page);
+    for form in main.split("<form").skip(1) {
+        let (tag, rest) = form.split_once('>').unwrap();
+        let body = rest.split("</form>").next().unwrap();
+        let is_enabled =
+            body.split("<button").skip(1).any(|button| !button.split('>').next().unwrap().contains(" disabled"));
+        if tag.contains("method=\"post\"") && is_enabled {
+            found.insert(("POST", tag.split("action=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()));
+        }
+    }
+    for link in main.split("href=\"").skip(1) {
+        let path = link.split('"').next().unwrap().replace("&amp;", "&").replace("&#38;", "&");
+        if path.starts_with('/') && !path.starts_with("/static/") {
+            found.insert(("GET", path));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn nothing_is_offered_that_is_refused_for_want_of_a_role() {
+    let server = Server::start().await;
+    server.with_body("PUT", "/api/v1/calendars/cal", json!({"rule": {"weekdays": ["mon"]}})).await.expect(201);
+    let job = json!({"name": "a", "app": "app", "handler": "h", "overrides": "all", "params": {"x": 1}});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let (open, over) = (server.trigger("a").await, server.trigger("a").await);
+    server.finish(over, Outcome::Succeeded).await;
+    let pages =
+        ["/jobs", "/jobs/a", "/runs", "/calendars", "/calendars/cal", "/executors", "/account", "/jobs/a/fires"];
+    let pages = pages.map(str::to_owned).into_iter().chain([format!("/runs/{open}"), format!("/runs/{over}")]);
+    let pages: Vec<String> = pages.collect();
+    let changes = ["/jobs/a/runs", "/jobs/a/pause", "/jobs/a/delete", "/calendars", "/calendars/cal/delete"];
+    for (role, place, expected) in [
+        ("viewer", json!({"namespace": "default"}), [false; 5]),
+        ("operator", json!({"namespace": "default"}), [true, true, false, false, false]),
+        ("editor", json!({"namespace": "default", "app": "app"}), [true, true, true, false, false]),
+        ("editor", json!({"namespace": "default"}), [true; 5]),
+    ] {
+        let mut grant = place.clone();
+        grant["role"] = json!(role);
+        let name = format!("{role}{}", place.as_object().unwrap().len());
+        user(&server, &name, json!([grant])).await;
+        let visitor = signed_in(&server, &name).await;
+        let mut offered = BTreeSet::new();
+        for path in &pages {
+            let page = visitor.get(path).await;
+            assert_eq!(page.status, 200, "{role} {path}");
+            let page = page.text();
+            offered.extend(offers(&page));
+            if path == "/jobs/a" {
+                assert_eq!(page.contains("title=\"Needs the role operator"), role == "viewer", "the reason: {page}");
+            }
+        }
+        let found = changes.map(|path| offered.contains(&("POST", path.to_owned())));
+        assert_eq!(found, expected, "{role} {place}");
+        for (method, path) in &offered {
+            let is_last = path.ends_with("/delete") || path.starts_with("/account");
+            let status = match *method {
+                "POST" if is_last => continue,
+                "POST" => visitor.post(path, "").await.status,
+                _ => visitor.get(path).await.status,
+            };
+            assert!(!matches!(status.as_u16(), 403 | 404), "{role} is offered {method} {path}: {status}");
+        }
+        server.bare("POST", "/api/v1/jobs/a/resume").await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn a_form_without_a_field_leaves_that_as_it_is() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    user(&server, "bob", json!([{"role": "viewer"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    let bob = async || {
+        let bob = server.get("/api/v1/users/bob").await.expect(200);
+        (bob["grants"].as_array().unwrap().len(), bob["disabled"].as_bool().unwrap())
+    };
+    for (form, expected) in [
+        ("disabled=0&disabled=1", (1, true)),
+        ("", (1, true)),
+        ("grants=viewer%0Aoperator+default", (2, true)),
+        ("disabled=0", (2, false)),
+        ("grants=&disabled=0", (0, false)),
+    ] {
+        assert_eq!(location(&ann.post("/users/bob", form).await), "/users", "{form}");
+        assert_eq!(bob().await, expected, "{form}");
+    }
+    // What a browser sends of a box that is not ticked.
+    let page = ann.get("/users").await.text();
+    assert!(page.contains("<input type=\"hidden\" name=\"disabled\" value=\"0\"><input type=\"checkbox\""), "{page}");
+}
+
+#[tokio::test]
+async fn a_second_set_up_link_is_spent_with_the_first() {
+    let server = Server::start().await;
+    let (store, now) = (server.engine.store(), server.engine.now());
+    // Each start of a server prints one.
+    let one = sign_in::setup_link(store, now).await.unwrap().unwrap();
+    let other = sign_in::setup_link(store, now).await.unwrap().unwrap();
+    let form = |link: &str, name: &str| format!("token={link}&name={name}&password=correct+horse");
+    let mut visitor = Visitor::new(&server);
+    user(&server, "bob", json!([])).await;
+    let taken = visitor.post("/set-up", &form(one.reveal(), "bob")).await;
+    assert_eq!(taken.status, 422, "the name is taken, and the link is not used up");
+    let made = visitor.post("/set-up", &form(one.reveal(), "ann")).await;
+    assert_eq!(location(&made), "/");
+    visitor.cookie = cookie(&made);
+    for link in [one.reveal(), other.reveal()] {
+        for answer in
+            [visitor.post("/set-up", &form(link, "eve")).await, visitor.get(&format!("/set-up?token={link}")).await]
+        {
+            assert_eq!(answer.status, 410, "{}", answer.text());
+            assert!(answer.text().contains("older than a day"), "{}", answer.text());
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Rotating tokens: which end the successor has, what it ends with, and what its user is told; and which tokens a new password
+//! of one's own ends.
+
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use serde_json::{Value, json};
+
+use crate::accounts::{as_token, cookie, signed_in, user, viewer_of};
+use crate::harness::Server;
+use crate::visitor::{Visitor, location};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn make(server: &Server, by: &str, body: Value) -> Value {
+    as_token(server, by, "POST", "/api/v1/tokens", &body.to_string()).await.expect(201)
+}
+
+async fn rotate(server: &Server, by: &str, token: &Value) -> Value {
+    let path = format!("/api/v1/tokens/{}/rotate", token["id"].as_str().unwrap());
+    as_token(server, by, "POST", &path, "").await.expect(201)
+}
+
+async fn works(server: &Server, token: &Value) -> bool {
+    as_token(server, token["token"].as_str().unwrap(), "GET", "/api/v1/me", "").await.status == 200
+}
+
+fn end(token: &Value) -> Timestamp {
+    token["expires_at"].as_str().unwrap().parse().unwrap()
+}
+
+fn api(lifetime: &str) -> Value {
+    json!({"kind": "api", "name": "one", "grants": [{"role": "admin"}], "expires_in": lifetime})
+}
+
+#[tokio::test]
+async fn a_token_that_rotates_itself_gains_no_time_and_leaves_a_descendant() {
+    let server = Server::start().await;
+    let admin = server.admin.reveal();
+    let first = make(&server, admin, api("1h")).await;
+    let mut line = vec![first.clone()];
+    for _ in 0..3 {
+        let old = line.last().unwrap();
+        let new = rotate(&server, old["token"].as_str().unwrap(), old).await;
+        assert_eq!((end(&new), &new["minted_by"]), (end(&first), &old["id"]), "the same end, and a descendant");
+        line.push(new);
+    }
+    assert!(works(&server, &line[3]).await);
+    assert_eq!(server.bare("DELETE", &format!("/api/v1/tokens/{}", first["id"].as_str().unwrap())).await.status, 204);
+    for token in &line {
+        assert!(!works(&server, token).await, "{token}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_gives_another_one_no_later_end() {
+    let server = Server::start().await;
+    let admin = server.admin.reveal();
+    let (short, long) = (make(&server, admin, api("1h")).await, make(&server, admin, api("48h")).await);
+    let new = rotate(&server, short["token"].as_str().unwrap(), &long).await;
+    assert_eq!((end(&new), &new["minted_by"]), (end(&short), &short["id"]), "not later than the caller's own");
+    let new = rotate(&server, admin, &short).await;
+    assert_eq!(end(&new), end(&short), "not later than that of the rotated one");
+}
+
+#[tokio::test]
+async fn an_account_that_signed_in_gives_a_new_lifetime() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    ann.post("/account/tokens", "name=one&grants=viewer&expires_in=1h").await;
+    let tokens = async || server.get("/api/v1/tokens?all=true").await.expect(200)["items"].clone();
+    let old = tokens().await[0].clone();
+    // The same length again, counted from now.
+    let page = ann.post(&format!("/account/tokens/{}/rotate", old["id"].as_str().unwrap()), "").await;
+    assert!(page.text().contains("<pre>rondel_pat_") && !page.text().contains("made-ends"), "{}", page.text());
+    let new = tokens().await[0].clone();
+    assert_ne!(new["id"], old["id"]);
+    assert!(end(&new) > end(&old) && end(&new) < end(&old) + HOUR, "{old} {new}");
+    assert_eq!(new["minted_by"], Value::Null);
+    let missing = ann.post("/account/tokens/1/rotate", "").await;
+    assert_eq!(missing.status, 404);
+}
+
+#[tokio::test]
+async fn who_makes_executors_tokens_by_an_expiring_token_is_warned() {
+    let server = Server::start().await;
+    let admin = server.admin.reveal();
+    let executors = json!({
+        "kind": "executor", "name": "e", "grants": [{"role": "executor", "namespace": "default", "app": "a"}],
+    });
+    let lasting = make(&server, admin, executors.clone()).await;
+    assert_eq!((&lasting["expires_at"], &lasting["warnings"]), (&Value::Null, &Value::Null));
+    let maker = make(&server, admin, api("1h")).await;
+    let secret = maker["token"].as_str().unwrap();
+    for made in [make(&server, secret, executors.clone()).await, rotate(&server, secret, &lasting).await] {
+        let warning = made["warnings"][0].as_str().unwrap();
+        assert!(warning.contains(made["expires_at"].as_str().unwrap()), "{warning}");
+        assert_eq!(made["expires_at"], maker["expires_at"]);
+    }
+    let wanted = json!({"expires_in": "1m"});
+    let asked = Value::Object(
+        executors
+            .as_object()
+            .unwrap()
+            .iter()
+            .chain(wanted.as_object().unwrap())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+    );
+    assert_eq!(make(&server, secret, asked).await["warnings"], Value::Null, "it was asked for");
+    let listed = server.get("/api/v1/tokens?all=true").await.expect(200);
+    assert!(listed["items"].as_array().unwrap().iter().all(|token| token["warnings"].is_null()));
+    // The same on the console, signed in by a link of that token.
+    let link = as_token(&server, secret, "POST", "/api/v1/sign-in-links", "").await.expect(201);
+    let link = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
+    let mut visitor = Visitor::new(&server);
+    visitor.cookie = cookie(&visitor.post("/sign-in", &format!("token={link}")).await);
+    let form = "name=e&kind=executor&grants=executor+default/a";
+    assert!(visitor.post("/account/tokens", form).await.text().contains("made-ends"));
+    assert!(!visitor.post("/account/tokens", "name=x&grants=viewer").await.text().contains("made-ends"));
+}
+
+#[tokio::test]
+async fn a_new_password_of_ones_own_ends_the_tokens_unless_they_are_kept() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    let mut ann = signed_in(&server, "ann").await;
+    for (keeps, form) in [(true, "&keep_tokens=1"), (false, "")] {
+        let stolen = signed_in(&server, "ann").await;
+        let (token, began) = viewer_of(&server, &stolen).await;
+        let child = make(&server, &token, json!({"kind": "api", "name": "c", "grants": [{"role": "viewer"}]})).await;
+        assert!(ann.get("/account").await.text().contains("Keep my tokens working (2)"), "it says how many there are");
+        let body = format!("current=correct+horse&password=correct+horse{form}");
+        let changed = ann.post("/account/password", &body).await;
+        assert_eq!(location(&changed), "/account");
+        ann.cookie = cookie(&changed);
+        assert_eq!(location(&stolen.get("/jobs").await), "/sign-in?next=/jobs");
+        let status = if keeps { 200 } else { 401 };
+        assert_eq!(as_token(&server, &token, "GET", "/api/v1/me", "").await.status, status, "{keeps}");
+        assert_eq!(works(&server, &child).await, keeps);
+        assert_eq!(began.get("/jobs").await.status == 200, keeps);
+        let entry = server.get("/api/v1/audit?action=account.password&limit=1").await.expect(200);
+        assert_eq!(entry["items"][0]["after"]["keep_tokens"], keeps);
+        if keeps {
+            // Begin anew, so that the count is the same.
+            let tokens = server.get("/api/v1/tokens?all=true").await.expect(200);
+            for one in tokens["items"].as_array().unwrap().iter().filter(|one| one["name"] == "limited") {
+                server.bare("DELETE", &format!("/api/v1/tokens/{}", one["id"].as_str().unwrap())).await;
+            }
+        }
+    }
+}
