@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_tests::{Agent, Api, ScratchDb, Server, rondel, wait_until, wall_clock_ms};
+use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 
 use crate::on_each_database;
@@ -201,6 +201,29 @@ async fn ended_stories(stage: &Stage<'_>) {
             "最近一次触发 * UTC：已于 * UTC 执行（执行器 w1），结果未知：执行器 w1 在持有它时失联。",
         )
         .await;
+}
+
+/// A run that waits for its next attempt is in no executor's hands: the previous one is named beside the previous attempt.
+#[tokio::test]
+async fn a_run_between_attempts_names_no_executor() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start(&db).await;
+    let stage = Stage { server: &server, api: server.api() };
+    stage.job(with(shell("again", "files", "exit 3"), &json!({"retry": {"max": 1, "backoff": "1h"}}))).await;
+    let agent = Agent::start(&server, "files").await;
+    let run = trigger(&stage.api, "again").await;
+    let waiting = wait_until(LIMIT, "it waits for its second attempt", async || {
+        let run = stage.api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+        if run["status"] == "waiting" { Ok(run) } else { Err(run) }
+    })
+    .await;
+    let attempts = (&waiting["attempts"][0]["executor"], &waiting["attempts"][1]["executor"]);
+    assert_eq!(attempts, (&json!(agent.name()), &Value::Null), "{waiting:#}");
+    assert_eq!(waiting["executor"], Value::Null, "{waiting:#}");
+    let token = server.token_file().display().to_string();
+    let args = ["run", "list", "--columns", "id,executor", "--server", server.url(), "--token-file", &token];
+    let listed = rondel(&args, &[]).await;
+    assert!(listed.stdout.contains(&run) && !listed.stdout.contains(agent.name()), "{listed:?}");
 }
 
 async fn twelve_stories_are_told(db: ScratchDb) {

@@ -273,6 +273,13 @@ impl Run {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())
     }
 
+    /// The run as a reader sees it: without the executor of its previous attempt.
+    #[must_use]
+    pub fn for_reader(self) -> Self {
+        let executor = self.present_executor().map(str::to_owned);
+        Self { executor, ..self }
+    }
+
     /// Whether its own work is done and it is over only with the runs that follow from it: nobody has it in hand.
     #[must_use]
     pub fn awaits_children(&self) -> bool {

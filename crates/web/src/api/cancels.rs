@@ -54,7 +54,7 @@ pub(super) async fn run(call: Call, path: RunPath, body: OptionalJsonBody<Cancel
     let run = find(&call, &path).await?;
     note_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
-        CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, *run).await?),
+        CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, run.for_reader()).await?),
         // To ask twice is no fault.
         CancelAsked::Over(RunStatus::Cancelled) => {
             let run = find(&call, &path).await?;

@@ -62,7 +62,7 @@ pub(super) struct TreeJson {
 pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     let Tree { branches, has_more } = read(&call, run).await?;
-    let runs = branches.iter().map(|branch| branch.run.clone()).collect();
+    let runs = branches.iter().map(|branch| branch.run.clone().for_reader()).collect();
     let shown = |(branch, item): (Branch, RunItem)| BranchJson {
         depth: branch.depth,
         kind: branch.link,
@@ -103,6 +103,7 @@ pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJ
     let (mut runs, has_more) = below(call, &[run.id], CHILD_COUNT_MAX).await?;
     runs.sort_by_key(|one| one.place_below(run));
     let kinds: Vec<Link> = runs.iter().map(|one| one.link_to(run)).collect();
+    let runs = runs.into_iter().map(Run::for_reader).collect();
     let children = kinds.into_iter().zip(items(call, runs).await?).map(|(kind, item)| ChildJson { kind, item });
     Ok((children.collect(), has_more))
 }

@@ -124,7 +124,7 @@ pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let has_more = runs.len() > limit;
     runs.truncate(limit);
     let next_cursor = runs.last().filter(|_| has_more).map(|run| listing.cursor(run.id));
-    let items = run_json::items(&call, runs).await?;
+    let items = run_json::items(&call, runs.into_iter().map(Run::for_reader).collect()).await?;
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
@@ -179,7 +179,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Probl
     let found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))?;
     call.check(Some(found.app), || missing(call, path))?;
     trace::about(found.id);
-    Ok(found)
+    Ok(found.for_reader())
 }
 
 pub(super) fn missing<Q>(call: &Call<Q>, path: &RunPath) -> Problem {
