@@ -1,4 +1,4 @@
-//! The rules: what really happened, against what the ledger says. Each complaint begins with the rule that is broken.
+//! The rules: what really happened, against the ledger. Each complaint begins with the rule that is broken.
 
 mod fires;
 mod results;

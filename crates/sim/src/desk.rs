@@ -57,22 +57,22 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn say(&self, body: Body) {
+    pub(crate) fn send(&self, body: Body) {
         // Where the stream is gone, its session ends by itself.
         self.up.send(v1::ExecutorMessage { body: Some(body) }).ok();
     }
 
     fn reply(&self, key: Key, kind: v1::reply::Kind) {
-        self.tell(v1::Reply { kind: kind.into(), run_id: key.0, attempt: key.1, ..v1::Reply::default() });
+        self.send_reply(v1::Reply { kind: kind.into(), run_id: key.0, attempt: key.1, ..v1::Reply::default() });
     }
 
     fn refuse(&self, key: Key, why: RefusedWhy, fence_n: i64) {
         let (kind, refused) = (v1::reply::Kind::Refused.into(), why.into());
-        self.tell(v1::Reply { kind, run_id: key.0, attempt: key.1, refused, fence_n, ..v1::Reply::default() });
+        self.send_reply(v1::Reply { kind, run_id: key.0, attempt: key.1, refused, fence_n, ..v1::Reply::default() });
     }
 
-    fn tell(&self, reply: v1::Reply) {
-        self.say(Body::Replies(v1::Replies { replies: vec![reply] }));
+    fn send_reply(&self, reply: v1::Reply) {
+        self.send(Body::Replies(v1::Replies { replies: vec![reply] }));
     }
 }
 
@@ -108,7 +108,7 @@ impl Desk {
         let origin = (triggers.node_id, triggers.node_epoch);
         for trigger in triggers.triggers {
             let key = (trigger.run_id, trigger.attempt);
-            // A stream does not say twice what was refused: whoever sends that run again gives it another number.
+            // A stream does not refuse the same twice: a server that sends that run again gives it another number.
             if self.refused.contains(&trigger.fence_n) {
                 continue;
             }
@@ -132,7 +132,7 @@ impl Desk {
                 }
                 Answer::Held => link.reply(key, v1::reply::Kind::Accepted),
                 Answer::Unacked => self.deliver_by(key, link_id),
-                Answer::Done(result) => link.say(Body::Results(v1::Results { results: vec![*result] })),
+                Answer::Done(result) => link.send(Body::Results(v1::Results { results: vec![*result] })),
                 Answer::Refuse(why) => {
                     self.refused.insert(trigger.fence_n);
                     link.refuse(key, why, trigger.fence_n);
@@ -235,7 +235,7 @@ impl Desk {
             (unacked.link, unacked.resend_at) = (0, None);
             return;
         };
-        link.say(Body::Results(v1::Results { results: vec![unacked.result.clone()] }));
+        link.send(Body::Results(v1::Results { results: vec![unacked.result.clone()] }));
         unacked.resend_at = Some(Instant::now() + RESEND_AFTER * (1 << unacked.tries.min(DOUBLINGS_MAX)));
         unacked.tries += 1;
         unacked.link = id;
@@ -264,16 +264,16 @@ impl Desk {
     pub(crate) fn fence(&mut self, fence: &v1::Fence) {
         let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
         *fenced = (*fenced).max(fence.node_epoch);
-        // Whoever has taken over what is queued here would not hear that it is handed back.
+        // The server that has taken over what is queued here would not hear that it is handed back.
         self.held.values_mut().for_each(|held| held.begin_until = None);
     }
 
-    /// Says what is here of a node that is fenced.
+    /// Reports what is here of a node that is fenced.
     pub(crate) fn answer_fence(&mut self, link_id: u64, fence: &v1::Fence) {
         let Some(link) = self.links.get(&link_id).cloned() else { return };
         let (held, finished) = self.inventory();
         let reply = v1::FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished };
-        link.say(Body::FenceReply(reply));
+        link.send(Body::FenceReply(reply));
         let unacked: Vec<Key> = self.unacked.keys().copied().collect();
         unacked.into_iter().for_each(|key| self.deliver_by(key, link_id));
     }
@@ -323,7 +323,7 @@ impl Desk {
         over
     }
 
-    /// Tells of those that have lasted.
+    /// Announces those that have lasted.
     pub(crate) fn announce(&mut self, now: Instant, after: Duration) {
         let lasts = |held: &Held| !held.is_announced && held.since.is_some_and(|since| now >= since + after);
         for (key, held) in self.held.iter_mut().filter(|(_, held)| lasts(held)) {

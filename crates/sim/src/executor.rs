@@ -23,7 +23,7 @@ use crate::world::{World, lock};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// A silence that no server has said a word in for so long is none yet: nobody was heard at all.
+/// No server was heard so far, so that there is no silence yet.
 const NEVER: i64 = i64::MIN;
 
 /// What outlives a process: where there is a data directory.
@@ -119,7 +119,7 @@ impl ExecutorHost {
         });
         *running = Some(Arc::clone(&executor));
         drop(running);
-        self.world.say("executor starts", incarnation, || self.name.clone());
+        self.world.record("executor starts", incarnation, || self.name.clone());
         for node in &self.nodes {
             let (dialler, node) = (Arc::clone(&executor), Arc::clone(node));
             executor.spawn(async move { dialler.dial(node).await });
@@ -138,7 +138,7 @@ impl ExecutorHost {
 
     pub(crate) fn kill(&self) {
         let Some(executor) = lock(&self.running).take() else { return };
-        self.world.say("executor is killed", executor.incarnation, String::new);
+        self.world.record("executor is killed", executor.incarnation, String::new);
         executor.process.kill();
         let now = self.world.elapsed_ms();
         let mut truth = self.world.truth();
@@ -149,7 +149,7 @@ impl ExecutorHost {
     pub(crate) fn stop_for(&self, length: Duration) {
         let running = lock(&self.running).clone();
         let Some(executor) = running.filter(|executor| executor.process.is_running()) else { return };
-        self.world.say("executor stops", executor.incarnation, || format!("for {length:?}"));
+        self.world.record("executor stops", executor.incarnation, || format!("for {length:?}"));
         let from = self.world.elapsed_ms();
         let length_ms = u64::try_from(length.as_millis()).unwrap_or(0);
         self.world.truth().stops.push((executor.incarnation, from, from + length_ms));
@@ -212,7 +212,7 @@ impl Executor {
             return;
         };
         let Some((id, silences)) = self.link_up(&welcome, &up, hello_ms) else { return };
-        self.world().say("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
+        self.world().record("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.into());
         let patience = heartbeat * 3 + Duration::from_secs(1);
         let mut beat = interval(heartbeat);
@@ -248,7 +248,7 @@ impl Executor {
                 }
             }
         }
-        self.world().say("unlinked", self.incarnation, || format!("{} from n{}", self.host.name, node.index));
+        self.world().record("unlinked", self.incarnation, || format!("{} from n{}", self.host.name, node.index));
         lock(&self.desk).link_lost(id);
     }
 
@@ -302,19 +302,19 @@ impl Executor {
         Some((id, *lock(&self.silences)))
     }
 
-    /// No server has said a word for too long: what must not run twice stops.
+    /// No server was heard for too long: what must not run twice stops.
     fn silenced(self: &Arc<Self>) {
         self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
     }
 
-    /// Comes also before each run begins: it may be somebody else's by now.
+    /// Comes also before each run begins: it may be another executor's by now.
     fn heed_silence(self: &Arc<Self>) {
         if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
             self.silenced();
         }
     }
 
-    /// Whether no server has said a word for too long.
+    /// Whether no server was heard for too long.
     fn was_silent(&self) -> bool {
         let heard = *lock(&self.heard_ms);
         let silence = i64::try_from(lock(&self.silence).as_millis()).unwrap_or(i64::MAX);
@@ -333,7 +333,7 @@ impl Executor {
     fn take(self: &Arc<Self>, link: u64, body: Down) {
         match body {
             Down::Triggers(triggers) => {
-                self.world().say("triggers", self.incarnation, || {
+                self.world().record("triggers", self.incarnation, || {
                     let runs: Vec<_> = triggers.triggers.iter().map(|one| (one.run_id, one.attempt)).collect();
                     format!("{} of node {} epoch {}: {runs:?}", self.host.name, triggers.node_id, triggers.node_epoch)
                 });
@@ -348,7 +348,7 @@ impl Executor {
             }
             Down::ResultAcks(acks) => acks.acks.iter().for_each(|ack| self.acked(ack)),
             Down::Fence(fence) => {
-                self.world().say("fence", self.incarnation, || format!("{} {fence:?}", self.host.name));
+                self.world().record("fence", self.incarnation, || format!("{} {fence:?}", self.host.name));
                 let mut desk = lock(&self.desk);
                 desk.fence(&fence);
                 desk.answer_fence(link, &fence);
@@ -357,7 +357,7 @@ impl Executor {
                 let desk = lock(&self.desk);
                 let free_job_ids = desk.free_jobs(probes.job_ids);
                 if let Some(link) = desk.links.get(&link) {
-                    link.say(Body::ProbeReplies(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
+                    link.send(Body::ProbeReplies(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
                 }
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) | Down::Drain(_) => {}
@@ -369,7 +369,7 @@ impl Executor {
         let key = (ack.run_id, ack.attempt);
         let Some(result) = lock(&self.desk).acked(key) else { return };
         lock(&self.host.disk).results.remove(&key);
-        self.world().say("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
+        self.world().record("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
         let (run, attempt) = (RunId::new(ack.run_id), ack.attempt);
         self.world().truth().acked.push(Acked { run, attempt, status: result.status(), kind: ack.kind() });
     }

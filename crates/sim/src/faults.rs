@@ -150,7 +150,7 @@ impl Hosts {
     pub(crate) async fn suffer(self, plan: Plan) {
         for (at, fault) in plan.0 {
             sleep_until(self.world.began + Duration::from_millis(at)).await;
-            self.world.say("fault", 0, || format!("{fault:?}"));
+            self.world.record("fault", 0, || format!("{fault:?}"));
             self.happen(fault);
         }
     }
@@ -199,7 +199,7 @@ impl Hosts {
         ways.iter().for_each(|way| self.world.net.cut(executor, node, *way, until));
     }
 
-    /// Servers that died at a seam are started again by whoever supervises them.
+    /// Servers that died at a seam are started again by their supervisor.
     pub(crate) async fn supervise(self) {
         let mut dead_since: Vec<Option<Instant>> = vec![None; self.nodes.len()];
         loop {
@@ -216,7 +216,7 @@ impl Hosts {
 
     /// Everything is well again: whatever was cut, stopped or dead.
     pub(crate) fn heal(&self) {
-        self.world.say("heal", 0, String::new);
+        self.world.record("heal", 0, String::new);
         self.world.set_faulty(false);
         self.world.net.heal();
         let mut database = self.world.database();

@@ -1,7 +1,7 @@
 //! The simulation: the real engine of `rondel-admin` (scan, ring, tick, dispatch, results, adoption, beat, sessions), one to
 //! three nodes in one process, on a simulated clock, network and database, with simulated executors. One seed decides
 //! everything: the jobs, the faults, what each message meets on its way. Then everything heals, and a checker compares what
-//! handlers did with what the ledger says.
+//! handlers did with the ledger.
 //!
 //! It is no test of the databases (those have the conformance suite) nor of the wire (those have whole processes): it is
 //! there for the order of things, of which it sees more in an hour than clusters do in years.
@@ -20,9 +20,9 @@ mod jobs;
 mod net;
 mod node;
 mod outage;
-mod people;
 mod process;
 mod profile;
+mod requests;
 mod simulation;
 mod store;
 mod trace;

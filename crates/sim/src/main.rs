@@ -1,4 +1,4 @@
-//! `rondel-sim --seeds N --from S --jobs J`: runs seeds and says which break a rule. `--seed S --trace` tells one of them.
+//! `rondel-sim --seeds N --from S --jobs J`: runs seeds and lists those that break a rule. `--seed S --trace` shows one of them.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ struct Args {
 fn main() -> ExitCode {
     match parse(std::env::args().skip(1)) {
         Err(message) => {
-            say(&format!("{message}\n{USAGE}"));
+            print(&format!("{message}\n{USAGE}"));
             ExitCode::from(2)
         }
         Ok(None) => ExitCode::SUCCESS,
@@ -51,7 +51,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String
             "--trace" => args.is_told = true,
             "--mutant" => args.mutant = Some(mutant(&words.next().unwrap_or_default())?),
             "--mutants" => {
-                Mutant::ALL.iter().for_each(|(name, _)| say(name));
+                Mutant::ALL.iter().for_each(|(name, _)| print(name));
                 return Ok(None);
             }
             _ => return Err(format!("what is {word:?}?")),
@@ -68,22 +68,22 @@ fn mutant(name: &str) -> Result<Mutant, String> {
     known.map(|(_, mutant)| *mutant).ok_or_else(|| format!("there is no mutant {name:?}; see --mutants"))
 }
 
-#[expect(clippy::print_stdout, reason = "a program for people at a terminal")]
-fn say(line: &str) {
+#[expect(clippy::print_stdout, reason = "a program for a terminal")]
+fn print(line: &str) {
     println!("{line}");
 }
 
 fn one(seed: u64, args: &Args) -> ExitCode {
     let outcome = simulate(seed, Options { is_told: args.is_told, mutant: args.mutant });
-    outcome.lines.iter().for_each(|line| say(line));
-    tell(&outcome);
+    outcome.lines.iter().for_each(|line| print(line));
+    report(&outcome);
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn tell(outcome: &Outcome) {
+fn report(outcome: &Outcome) {
     let Outcome { seed, hash, start_count, run_count, seconds, .. } = outcome;
-    say(&format!("seed {seed}: {start_count} starts, {run_count} runs, {seconds} s, trace {hash:016x}"));
-    outcome.violations.iter().for_each(|violation| say(&format!("  {violation}")));
+    print(&format!("seed {seed}: {start_count} starts, {run_count} runs, {seconds} s, trace {hash:016x}"));
+    outcome.violations.iter().for_each(|violation| print(&format!("  {violation}")));
 }
 
 fn many(args: &Args) -> ExitCode {
@@ -106,14 +106,14 @@ fn many(args: &Args) -> ExitCode {
                     seconds.fetch_add(outcome.seconds, Ordering::Relaxed);
                     let _guard = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     if !outcome.violations.is_empty() {
-                        tell(&outcome);
+                        report(&outcome);
                         if failed_count.fetch_add(1, Ordering::Relaxed) + 1 >= args.failures {
                             is_over.store(true, Ordering::Relaxed);
                         }
                     }
                     let done = seed - args.from + 1;
                     if done.is_multiple_of(10_000) {
-                        say(&format!("{done} seeds, {:.0} a minute", rate(done, began.elapsed())));
+                        print(&format!("{done} seeds, {:.0} a minute", rate(done, began.elapsed())));
                     }
                 }
             });
@@ -121,7 +121,7 @@ fn many(args: &Args) -> ExitCode {
     });
     let failed_count = failed_count.into_inner();
     let done = next.into_inner().min(end) - args.from;
-    say(&format!(
+    print(&format!(
         "{done} seeds in {:.0} s ({:.0} a minute): {} simulated hours, {} runs, {} starts; {failed_count} break a rule",
         began.elapsed().as_secs_f64(),
         rate(done, began.elapsed()),

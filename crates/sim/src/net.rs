@@ -63,7 +63,7 @@ impl Pipe {
                 let heals = sleep_until(until.min(Instant::now() + Duration::from_secs(1)));
                 tokio::select! {
                     biased;
-                    // Nobody waits for it any more.
+                    // No task waits for it any more.
                     () = to.closed() => return,
                     () = heals => {}
                 }

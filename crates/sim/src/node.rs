@@ -33,7 +33,7 @@ struct Running {
     engine: Option<Engine>,
 }
 
-/// What an executor holds of a stream: it says, and hears.
+/// What an executor holds of a stream: it sends, and receives.
 pub(crate) type Stream = (mpsc::UnboundedSender<v1::ExecutorMessage>, mpsc::UnboundedReceiver<v1::ServerMessage>);
 
 impl NodeHost {
@@ -66,7 +66,7 @@ impl NodeHost {
         drop(running);
         let host = Arc::clone(self);
         let main = Arc::clone(&process);
-        self.world.say("node starts", self.number(), String::new);
+        self.world.record("node starts", self.number(), String::new);
         self.world.tracker.spawn(process.confine(Box::pin(async move { host.main(main, lifecycle).await })));
     }
 
@@ -77,7 +77,7 @@ impl NodeHost {
         config.advertise_url = Some(format!("sim://n{}", self.index));
         match Engine::start(Arc::new(store), config, &lifecycle).await {
             Ok(engine) => {
-                self.world.say("node runs", self.number(), || format!("{:?}", engine.token()));
+                self.world.record("node runs", self.number(), || format!("{:?}", engine.token()));
                 if let Some(running) = lock(&self.running).as_mut() {
                     running.engine = Some(engine);
                 }
@@ -86,7 +86,7 @@ impl NodeHost {
                 if matches!(error, StartError::NameTaken { .. }) {
                     self.world.truth().violate("nodes", &format!("n{} was refused its own name", self.index));
                 }
-                self.world.say("node cannot start", self.number(), || error.to_string());
+                self.world.record("node cannot start", self.number(), || error.to_string());
                 process.kill();
                 self.start_later(Duration::from_millis(500));
             }
@@ -107,7 +107,7 @@ impl NodeHost {
 
     /// kill -9.
     pub(crate) fn kill(&self) {
-        self.world.say("node is killed", self.number(), String::new);
+        self.world.record("node is killed", self.number(), String::new);
         if let Some(running) = lock(&self.running).take() {
             running.process.kill();
         }
@@ -117,7 +117,7 @@ impl NodeHost {
     pub(crate) fn drain(self: &Arc<Self>, grace: Duration) {
         let Some(running) = lock(&self.running).clone() else { return };
         let Some(engine) = running.engine else { return };
-        self.world.say("node drains", self.number(), String::new);
+        self.world.record("node drains", self.number(), String::new);
         let process = Arc::clone(&running.process);
         let confined = Arc::clone(&process);
         let task = async move {
@@ -129,7 +129,7 @@ impl NodeHost {
 
     /// SIGSTOP, and SIGCONT later.
     pub(crate) fn stop_for(&self, length: Duration) {
-        self.world.say("node stops", self.number(), || format!("for {length:?}"));
+        self.world.record("node stops", self.number(), || format!("for {length:?}"));
         if let Some(running) = lock(&self.running).as_ref() {
             self.world.stop_for(&running.process, length);
         }
@@ -158,7 +158,7 @@ impl NodeHost {
         Some((engine, running.process))
     }
 
-    /// An executor dials in. `None` where nobody listens.
+    /// An executor dials in. `None` where no server listens.
     pub(crate) fn accept(self: &Arc<Self>, executor: usize) -> Option<Stream> {
         let running = lock(&self.running).clone().filter(|running| !running.process.is_dead())?;
         let engine = running.engine?;
@@ -183,8 +183,8 @@ impl NodeHost {
                     message = outgoing.recv() => message,
                 };
                 let Some(message) = message else { return };
-                watch::said(&world, &process, &message).await;
-                // The last place at which a node can be stopped before it says something.
+                watch::check_sent(&world, &process, &message).await;
+                // The last place at which a node can be stopped before it sends something.
                 world.seam(&process, "before a message is written").await;
                 if from_node.send(message).is_err() {
                     return;

@@ -1,4 +1,4 @@
-//! Ten minutes without executors, or without a server: what the ledger says of each fire afterwards, by overlap policy and
+//! Ten minutes without executors, or without a server: each fire in the ledger afterwards, by overlap policy and
 //! misfire policy. The times are the real ones, on the simulated clock.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ const BEFORE: Duration = Duration::from_secs(40);
 const AFTER: Duration = Duration::from_secs(50);
 /// Fires so close to the beginning or the end of the outage may be on either side of it.
 const EDGE: Duration = Duration::from_secs(8);
-/// How often a server is told to stop.
+/// How often a server is stopped.
 const STOP_COUNT: u32 = 5;
 const STOP_PERIOD: Duration = Duration::from_secs(10);
 const OVERLAPS: [&str; 4] = ["serial", "discard", "cover", "allow"];
@@ -43,11 +43,11 @@ pub enum Away {
     ExecutorsWithRestart,
     /// The server.
     Server,
-    /// The server, for some seconds: it was told to stop while runs were busy.
+    /// The server, for some seconds: it was stopped while runs were busy.
     StoppedServer,
 }
 
-/// What the ledger says afterwards.
+/// The ledger afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReport {
     /// What is wrong: rules of the checker that are broken, and what differs from the documents' table.
@@ -183,7 +183,7 @@ impl OutageReport {
         }
     }
 
-    /// How many of the missed fires a server makes up for, and in how many rows it tells of the others.
+    /// How many of the missed fires a server catches up on, and in how many rows it has the others.
     fn compare_missed(
         &mut self,
         name: &str,

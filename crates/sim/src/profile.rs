@@ -33,7 +33,7 @@ pub(crate) struct Profile {
     pub(crate) delay_ppm: u64,
     /// How wrong a node's clock goes, at most.
     pub(crate) drift_ppm: u64,
-    /// How many runs each executor takes at once; drawn where nobody says.
+    /// How many runs each executor takes at once; drawn where it is not set.
     pub(crate) slots: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What people and programs ask for while all this happens: runs, cancels, jobs switched off and on.
+//! The requests of users and programs while all this happens: runs, cancels, jobs switched off and on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) async fn wish(hosts: Hosts, names: Vec<String>) {
             done.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
-        // Whoever asks does not wait for ever.
+        // A caller does not wait for ever.
         timeout(Duration::from_secs(10), answer).await.ok();
     }
 }
@@ -58,15 +58,15 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
         Wish::Run => {
             let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
             if let Ok(run) = engine.request_run(&record, request).await {
-                world.say("requested", run.id.get(), || name.to_owned());
+                world.record("requested", run.id.get(), || name.to_owned());
                 world.truth().requested.push(Requested { run: run.id, job: run.job });
             }
         }
         Wish::Cancel => {
             let Ok(runs) = engine.store().open_runs(record.id, None, 3).await else { return };
             let ids: Vec<_> = runs.iter().map(|run| run.id).collect();
-            world.say("cancels", record.id.get(), || format!("{name} {ids:?}"));
-            engine.store().ask_cancels(&ids, CancelRequest::requested("somebody"), engine.now()).await.ok();
+            world.record("cancels", record.id.get(), || format!("{name} {ids:?}"));
+            engine.store().ask_cancels(&ids, CancelRequest::requested("user"), engine.now()).await.ok();
         }
         Wish::Switch => switch(world, engine, &record).await,
     }
@@ -74,15 +74,15 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
 
 async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
     let (enabled, asked_at) = (!record.spec.enabled, world.now());
-    // Until an answer comes nobody knows.
+    // Until an answer comes it is unknown.
     world.truth().uncertain.push(record.id);
-    if engine.set_enabled(record, enabled, "somebody").await.is_err() {
+    if engine.set_enabled(record, enabled, "user").await.is_err() {
         return;
     }
-    world.say("switched", record.id.get(), || format!("{} {enabled}", record.spec.name));
+    world.record("switched", record.id.get(), || format!("{} {enabled}", record.spec.name));
     let mut truth = world.truth();
     if let Some(place) = truth.uncertain.iter().rposition(|job| *job == record.id) {
         truth.uncertain.remove(place);
     }
-    truth.switched.push(Switched { job: record.id, enabled, asked_at, told_at: world.now() });
+    truth.switched.push(Switched { job: record.id, enabled, asked_at, answered_at: world.now() });
 }

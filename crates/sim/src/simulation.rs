@@ -16,7 +16,7 @@ use crate::faults::{Hosts, Plan};
 use crate::node::NodeHost;
 use crate::profile::Profile;
 use crate::world::World;
-use crate::{jobs, people};
+use crate::{jobs, requests};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// How long schedules go on after everything is well again.
@@ -83,7 +83,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     let profile = Profile::draw(&mut chance);
     let plan = Plan::draw(&mut chance, &profile);
     let world = World::new(seed, profile.clone(), options.is_told);
-    world.say("profile", 0, || format!("{profile:?}"));
+    world.record("profile", 0, || format!("{profile:?}"));
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
@@ -95,7 +95,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     world.set_faulty(true);
     world.tracker.spawn(hosts.clone().suffer(plan));
     world.tracker.spawn(hosts.clone().supervise());
-    world.tracker.spawn(people::wish(hosts.clone(), names));
+    world.tracker.spawn(requests::wish(hosts.clone(), names));
     sleep_until(heals_at).await;
     hosts.heal();
     settle(&hosts, ends_at).await;
@@ -118,7 +118,7 @@ pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
     let mut names = Vec::new();
     for spec in specs {
         let name = spec.name.clone();
-        hosts.world.say("job", 0, || serde_json::to_string(&spec).unwrap_or_default());
+        hosts.world.record("job", 0, || serde_json::to_string(&spec).unwrap_or_default());
         match engine.create_job(NAMESPACE, spec, "sim").await {
             Ok(_) => names.push(name),
             Err(error) => hosts.world.truth().violate("a drawn job was refused", &format!("{name}: {error:?}")),

@@ -37,14 +37,14 @@ impl SimStore {
         self.way(name).await?;
         let refused = self.world.is_faulty() && self.world.chance().happens(self.world.profile.store_error_ppm);
         if refused {
-            self.world.say("refused", self.number(), || name.to_owned());
+            self.world.record("refused", self.number(), || name.to_owned());
             return Err(StoreError::no_answer(name));
         }
         let answer = effect.await;
         if self.world.trace.is_told() {
             watch::rows(&self.world).await;
         }
-        self.world.say("call", self.number(), || format!("{name}{}", if answer.is_ok() { "" } else { " failed" }));
+        self.world.record("call", self.number(), || format!("{name}{}", if answer.is_ok() { "" } else { " failed" }));
         self.world.seam(&self.process, name).await;
         let has_way_back = self.world.chance().happens(200_000);
         if has_way_back {
@@ -52,7 +52,7 @@ impl SimStore {
         }
         let lost = self.world.is_faulty() && self.world.chance().happens(self.world.profile.lost_answer_ppm);
         if lost {
-            self.world.say("lost answer", self.number(), || name.to_owned());
+            self.world.record("lost answer", self.number(), || name.to_owned());
             sleep(PATIENCE).await;
             return Err(StoreError::no_answer(name));
         }

@@ -1,4 +1,4 @@
-//! What happened, in order: as one number, to compare two runs of a seed by, and as lines for people.
+//! What happened, in order: as one number, to compare two runs of a seed by, and as lines to read.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ impl Trace {
         Self { is_told, state: Mutex::default() }
     }
 
-    pub(crate) fn say(&self, at_ms: u64, what: &'static str, number: i64, text: impl FnOnce() -> String) {
+    pub(crate) fn record(&self, at_ms: u64, what: &'static str, number: i64, text: impl FnOnce() -> String) {
         let mut state = lock(&self.state);
         let name = what.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         state.0 = mix(state.0 ^ at_ms.rotate_left(40) ^ name.rotate_left(20) ^ number.unsigned_abs());
@@ -29,8 +29,8 @@ impl Trace {
         self.is_told
     }
 
-    /// A line for people alone: no part of the number.
-    pub(crate) fn tell(&self, at_ms: u64, text: &str) {
+    /// A line to read only: no part of the number.
+    pub(crate) fn show(&self, at_ms: u64, text: &str) {
         if self.is_told {
             lock(&self.state).1.push(format!("{:>8.3}   {text}", at_ms as f64 / 1000.0));
         }

@@ -1,4 +1,4 @@
-//! What really happened, seen from outside: what handlers did, what executors were told, what people asked for.
+//! What really happened, seen from outside: what handlers did, what executors received, what callers asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(crate) struct Start {
     pub(crate) incarnation: i64,
     /// Under which lease it was sent.
     pub(crate) origin: (i64, i64),
-    /// The highest epoch of that node which this incarnation had been told to refuse.
+    /// The highest epoch of that node which this incarnation had to refuse.
     pub(crate) fenced: Option<i64>,
     pub(crate) fence: (i64, i64),
     pub(crate) at_most_once: bool,
@@ -39,21 +39,21 @@ pub(crate) struct Acked {
     pub(crate) kind: v1::result_ack::Kind,
 }
 
-/// A run that somebody asked for, and got the answer that it exists.
+/// A requested run whose caller got the answer that it exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Requested {
     pub(crate) run: RunId,
     pub(crate) job: JobId,
 }
 
-/// A job was switched off, or on again, and somebody was told so.
+/// A job was switched off, or on again, and the caller got the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Switched {
     pub(crate) job: JobId,
     pub(crate) enabled: bool,
     /// When it was asked for, and when the answer came, by the database's clock.
     pub(crate) asked_at: Timestamp,
-    pub(crate) told_at: Timestamp,
+    pub(crate) answered_at: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ pub(crate) struct Truth {
     pub(crate) acked: Vec<Acked>,
     pub(crate) requested: Vec<Requested>,
     pub(crate) switched: Vec<Switched>,
-    /// Jobs of which somebody asked for a change, and the answer never came: it may have been made.
+    /// Jobs with a request for a change, of which the answer never came: it may have been made.
     pub(crate) uncertain: Vec<JobId>,
     /// When executors stood still, and how long, in milliseconds since the world began.
     pub(crate) stops: Vec<(i64, u64, u64)>,

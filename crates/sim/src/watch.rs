@@ -19,7 +19,7 @@ const ALL: u32 = 1_000_000;
 /// What passed the node's own look at its lease before it stood still is written when it goes on.
 const WAKES_WITHIN: Duration = Duration::from_millis(20);
 
-/// Tells which rows a call has changed: only for the reader of a trace.
+/// Shows which rows a call has changed: only for the reader of a trace.
 pub(crate) async fn rows(world: &World) {
     let mut rows: BTreeMap<String, String> = BTreeMap::new();
     let query = JobQuery { limit: ALL, ..JobQuery::default() };
@@ -59,7 +59,7 @@ pub(crate) async fn rows(world: &World) {
     let mut known = lock(&world.rows);
     for (name, row) in &rows {
         if known.get(name) != Some(row) {
-            world.trace.tell(world.elapsed_ms(), &format!("  {name}: {row}"));
+            world.trace.show(world.elapsed_ms(), &format!("  {name}: {row}"));
         }
     }
     *known = rows;
@@ -78,9 +78,9 @@ pub(crate) async fn claimed(world: &World, token: LeaseToken, claimed: &Claimed)
     }
 }
 
-/// What a node that has not just been asleep sends, it sends under a lease that holds, as whoever adopts its runs sees it: its
+/// What a node that has not just been asleep sends, it sends under a lease that holds, as the server that adopts its runs sees it: its
 /// executors may refuse what is later, but they need not have heard of it.
-pub(crate) async fn said(world: &World, process: &Process, message: &v1::ServerMessage) {
+pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::ServerMessage) {
     let Some(Body::Triggers(triggers)) = &message.body else { return };
     let was_asleep = process.resumed_at().is_some_and(|at| at.elapsed() < WAKES_WITHIN);
     if was_asleep || world.profile.clock_faults {

@@ -23,7 +23,7 @@ const BEGINNING: Timestamp = Timestamp::from_millis(1_800_000_000_250);
 /// How the database is.
 #[derive(Debug)]
 pub(crate) struct Database {
-    /// It answers nobody until then.
+    /// It answers no call until then.
     pub(crate) down_until: Instant,
     /// It and these nodes do not hear each other until then.
     pub(crate) cut_until: BTreeMap<usize, Instant>,
@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) net: Net,
     pub(crate) tracker: TaskTracker,
     pub(crate) trace: Trace,
-    /// The rows as the trace told them last.
+    /// The rows as the trace showed them last.
     pub(crate) rows: Mutex<BTreeMap<String, String>>,
     /// Steps of the database's clock so far.
     step_ms: Arc<AtomicI64>,
@@ -88,7 +88,7 @@ impl World {
         Timestamp::from_millis(now.as_millis() + self.step_ms.load(Ordering::Relaxed))
     }
 
-    /// Milliseconds since the world began, whatever clocks say.
+    /// Milliseconds since the world began, whatever clocks show.
     pub(crate) fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -124,9 +124,9 @@ impl World {
         lock(&self.database)
     }
 
-    /// Says what happens, for the reader of a trace and for the proof that a seed always does the same.
-    pub(crate) fn say(&self, what: &'static str, number: i64, text: impl FnOnce() -> String) {
-        self.trace.say(self.elapsed_ms(), what, number, text);
+    /// Records what happens, for the reader of a trace and for the proof that a seed always does the same.
+    pub(crate) fn record(&self, what: &'static str, number: i64, text: impl FnOnce() -> String) {
+        self.trace.record(self.elapsed_ms(), what, number, text);
     }
 
     /// A place at which a process may be stopped or die.
@@ -136,11 +136,11 @@ impl World {
         }
         let (dies, stops, length) = self.draw_seam();
         if dies {
-            self.say("dies at a seam", 0, || place.to_owned());
+            self.record("dies at a seam", 0, || place.to_owned());
             process.kill();
             tokio::task::yield_now().await;
         } else if stops {
-            self.say("stops at a seam", i64::try_from(length.as_millis()).unwrap_or(0), || place.to_owned());
+            self.record("stops at a seam", i64::try_from(length.as_millis()).unwrap_or(0), || place.to_owned());
             self.stop_for(process, length);
             tokio::task::yield_now().await;
         }

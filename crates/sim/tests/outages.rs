@@ -1,5 +1,5 @@
 //! Ten minutes without executors or without a server, for twenty jobs of each overlap and misfire policy: the ledger has what
-//! the table in docs/API.md says, and nothing older than its queue time has run.
+//! the table in docs/API.md has, and nothing older than its queue time has run.
 
 #![cfg(test)]
 

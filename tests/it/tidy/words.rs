@@ -15,12 +15,13 @@ struct Row<'a> {
 const TABLE: &str = include_str!("words.tsv");
 
 fn rows(table: &str) -> Vec<Row<'_>> {
-    let lines = table.lines().filter(|line| !line.starts_with('#'));
-    let row = |line| match *str::split(line, '\t').collect::<Vec<_>>() {
-        [word, replacement, areas] => Row { word, replacement, areas: areas.split(' ').collect() },
-        _ => panic!("not three columns: {line:?}"),
-    };
-    lines.map(row).collect()
+    table.lines().filter(|line| !line.starts_with('#')).map(row).collect()
+}
+
+fn row(line: &str) -> Row<'_> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    assert_eq!(columns.len(), 3, "three columns: {line:?}");
+    Row { word: columns[0], replacement: columns[1], areas: columns[2].split(' ').collect() }
 }
 
 /// Whether a line has the word by itself: not as a part of a longer one. A word in small letters is found in any case.

@@ -186,6 +186,7 @@ mod tests {
         checks.into_iter().map(|check| (format!("{}: {}", check.name, check.found), check.remedy)).collect()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers write them as literals")]
     fn job(name: &str, handler: &str, more: Value) -> Value {
         let mut job = json!({"name": name, "handler": handler, "enabled": true, "schedule": {"every": "1s"}});
         job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -196,13 +197,13 @@ mod tests {
         json!({"job": job, "due_at": "2026-01-01T00:00:00Z"})
     }
 
-    fn online(name: &str, handlers: &[&str], labels: Value) -> Value {
+    fn online(name: &str, handlers: &[&str], labels: &Value) -> Value {
         json!({"name": name, "app": "billing", "status": "online", "handlers": handlers, "labels": labels})
     }
 
     #[test]
     fn jobs_that_no_executor_online_can_run_are_named() {
-        let executors = [online("w1", &["send"], json!({"zone": "eu"})), online("w2", &["sum"], json!({}))];
+        let executors = [online("w1", &["send"], &json!({"zone": "eu"})), online("w2", &["sum"], &json!({}))];
         let jobs = vec![
             job("fits", "send", json!({"select": {"labels": ["zone=eu"], "executors": []}})),
             job("gone", "report", json!({})),
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn overdue_runs_are_named_with_their_job() {
-        let executors = [online("w1", &["send"], json!({}))];
+        let executors = [online("w1", &["send"], &json!({}))];
         let busy = vec![job("busy", "send", json!({})), job("calm", "send", json!({}))];
         let found = found(&executors, busy.clone(), &[overdue("busy"), overdue("busy"), overdue("elsewhere")]);
         let remedies: Vec<&str> = found.iter().map(|(_, remedy)| remedy.as_str()).collect();

@@ -43,7 +43,7 @@ words! {
 /// assert_eq!([counted(0, "job"), counted(1, "job"), counted(2, "job")], ["0 jobs", "1 job", "2 jobs"]);
 /// ```
 #[must_use]
-pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     let plural = if count == N::from(1) { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }

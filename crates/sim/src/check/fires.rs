@@ -32,18 +32,19 @@ fn was_changed(record: &JobRecord, truth: &Truth) -> bool {
         || truth.uncertain.contains(&record.id)
 }
 
-/// From when on nobody changed the job; `None` where nobody can tell, or where it is off.
+/// The last change of the job; `None` where it is unknown, or where it is off.
 fn settled_since(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Timestamp> {
     // Where clocks step, an edit has an instant for its server and another one for the database.
     let is_unclear = facts.has_clock_faults && was_changed(record, truth);
     if truth.uncertain.contains(&record.id) || !record.spec.enabled || is_unclear {
         return None;
     }
-    let told = truth.switched.iter().filter(|switched| switched.job == record.id).map(|one| one.told_at).max();
-    Some(told.unwrap_or(record.created_at))
+    let changed_at =
+        truth.switched.iter().filter(|switched| switched.job == record.id).map(|one| one.answered_at).max();
+    Some(changed_at.unwrap_or(record.created_at))
 }
 
-/// I1: every instant has a row, or lies in a span that was passed over.
+/// I1: every instant has a row, or lies in a span that was skipped.
 pub(super) fn complete(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
@@ -123,7 +124,7 @@ pub(super) fn children(facts: &Facts) -> Vec<String> {
     found
 }
 
-/// I8: a sharded fire has the shards that it says, and the verdict that follows from theirs.
+/// I8: a sharded fire has the shards that it names, and the verdict that follows from theirs.
 pub(super) fn shards(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for root in facts.runs.values().filter(|run| run.shard_index == BROADCAST && run.shard_total.is_some()) {
@@ -132,10 +133,10 @@ pub(super) fn shards(facts: &Facts) -> Vec<String> {
         let indexes: BTreeSet<i32> = shards.iter().map(|run| run.shard_index).collect();
         let total = root.shard_total.unwrap_or(0);
         if indexes != (0..total).collect() || shards.len() != indexes.len() {
-            found.push(format!("I8 conservation: {} says {total} shards and has {indexes:?}", root.id));
+            found.push(format!("I8 conservation: {} has {total} shards by its row and {indexes:?}", root.id));
         }
         let verdict = fold_shards(shards.iter().map(|run| run.status));
-        // A late word about one of them is told by the shard alone where the whole had another verdict.
+        // A late result of one of them is in the row of the shard alone where the whole had another verdict.
         let is_late = facts.jobs.get(&root.job).is_some_and(|job| job.spec.delivery == Delivery::AtMostOnce);
         if root.status.is_terminal() && root.status != verdict && !is_late {
             found.push(format!("I8 conservation: {} is {}, its shards make {verdict}", root.id, root.status));

@@ -18,8 +18,8 @@ const fn verdict(status: Status) -> RunStatus {
     }
 }
 
-/// What the ledger says about an attempt.
-fn told(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
+/// The status of an attempt in the ledger.
+fn stored(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
     let row = facts.runs.get(&run)?;
     if row.attempt == attempt {
         return Some(row.status);
@@ -30,17 +30,17 @@ fn told(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
 /// I6: a result that was acknowledged as stored is in the ledger.
 pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &Acked| {
-        let told = told(facts, acked.run, acked.attempt);
+        let stored = stored(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
-            Kind::Stored | Kind::Late | Kind::Superseded => told == Some(verdict(acked.status)),
-            Kind::Duplicate => told.is_some(),
+            Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
+            Kind::Duplicate => stored.is_some(),
             Kind::NoSuchRun | Kind::Unspecified => false,
         };
-        // Asked to stop because its time was over, it says that it was cancelled; the server knows better.
-        let was_overdue = acked.status == Status::Cancelled && told == Some(RunStatus::TimedOut);
+        // Asked to stop because its time was over, it reports that it was cancelled; the server knows better.
+        let was_overdue = acked.status == Status::Cancelled && stored == Some(RunStatus::TimedOut);
         (!is_there && !was_overdue).then(|| {
             let Acked { run, attempt, status, kind } = acked;
-            format!("I6 durable: run {run} attempt {attempt} was {status:?}, acknowledged {kind:?}; told {told:?}")
+            format!("I6 durable: run {run} attempt {attempt} was {status:?}, acknowledged {kind:?}; stored {stored:?}")
         })
     };
     truth.acked.iter().filter_map(complain).collect()
@@ -64,7 +64,7 @@ pub(super) fn true_ones(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I11: a run that somebody was told of exists.
+/// I11: a run that a caller was given exists.
 pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_lost = |run: RunId| !facts.runs.contains_key(&run);
     let lost = truth.requested.iter().filter(|requested| is_lost(requested.run));
@@ -74,7 +74,7 @@ pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
 /// I7: nothing is open at the end.
 pub(super) fn open(facts: &Facts) -> Vec<String> {
     let open = facts.runs.values().filter(|run| !run.status.is_terminal());
-    let tell = |run: &rondel_core::Run| {
+    let describe = |run: &rondel_core::Run| {
         let name = facts.jobs.get(&run.job).map_or("?", |job| job.spec.name.as_str());
         let owner = (run.node.get(), run.node_epoch);
         format!(
@@ -82,5 +82,5 @@ pub(super) fn open(facts: &Facts) -> Vec<String> {
             run.id, run.fire_at, run.status, run.due_at, run.attempt, run.shard_index
         )
     };
-    open.map(tell).collect()
+    open.map(describe).collect()
 }

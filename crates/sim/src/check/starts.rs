@@ -19,7 +19,7 @@ const LONG_STOP_MS: u64 = 2_000;
 /// How long after the acknowledgement of an edit the old definition may still be at work.
 const EDIT_SLACK: Duration = Duration::from_millis(1_100);
 
-/// How long after its queue time a run may begin: a second until somebody looks, and the mark of an at-most-once run.
+/// How long after its queue time a run may begin: a second until a server looks, and the mark of an at-most-once run.
 const QUEUE_SLACK: Duration = Duration::from_millis(2_500);
 
 fn place(start: &Start) -> String {
@@ -29,8 +29,8 @@ fn place(start: &Start) -> String {
 /// I2: nothing begins before its instant.
 pub(super) fn early(truth: &Truth) -> Vec<String> {
     let is_early = |start: &&Start| start.at + CLOCK_SLACK < start.fire_at.max(start.due_at);
-    let tell = |start: &Start| format!("I2 not early: {}, due {}, began {}", place(start), start.due_at, start.at);
-    truth.starts.iter().filter(is_early).map(tell).collect()
+    let describe = |start: &Start| format!("I2 not early: {}, due {}, began {}", place(start), start.due_at, start.at);
+    truth.starts.iter().filter(is_early).map(describe).collect()
 }
 
 /// I3: a run and attempt begin once.
@@ -45,7 +45,7 @@ pub(super) fn twice(truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I3: an at-most-once run begins again only after its handler said itself that it failed, or stopped when it was asked to
+/// I3: an at-most-once run begins again only after its handler itself reported its failure, or stopped when it was asked to
 /// because its time was over.
 pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut by_run: BTreeMap<RunId, Vec<&Start>> = BTreeMap::new();
@@ -55,8 +55,8 @@ pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for starts in by_run.values() {
         for pair in starts.windows(2) {
-            let told = facts.attempts.get(&(pair[0].run, pair[0].attempt)).map(|attempt| attempt.status);
-            let was_overdue = pair[0].ended == Some(Status::Cancelled) && told == Some(RunStatus::TimedOut);
+            let stored = facts.attempts.get(&(pair[0].run, pair[0].attempt)).map(|attempt| attempt.status);
+            let was_overdue = pair[0].ended == Some(Status::Cancelled) && stored == Some(RunStatus::TimedOut);
             let has_failed = matches!(pair[0].ended, Some(Status::Failed | Status::TimedOut)) || was_overdue;
             let was_over = pair[0].ended_ms.is_some_and(|ended| ended <= pair[1].began_ms);
             if !has_failed || !was_over || pair[0].attempt >= pair[1].attempt {
@@ -108,7 +108,7 @@ pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I5: an executor begins nothing that came under an epoch which it had been told to refuse.
+/// I5: an executor begins nothing that came under an epoch which it had to refuse.
 pub(super) fn fenced(truth: &Truth) -> Vec<String> {
     let is_fenced = |start: &&Start| start.fenced.is_some_and(|fenced| start.origin.1 <= fenced);
     truth
@@ -136,16 +136,16 @@ pub(super) fn tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// What the ledger says was passed over never began.
+/// A run that is skipped in the ledger never began.
 pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_skipped = |start: &&Start| {
         facts.runs.get(&start.run).is_some_and(|run| run.status == RunStatus::Skipped && run.attempt == start.attempt)
     };
-    let tell = |start: &Start| {
+    let describe = |start: &Start| {
         let reason = facts.runs.get(&start.run).and_then(|run| run.reason);
-        format!("I1 verdicts: {} began, the ledger says it was skipped: {reason:?}", place(start))
+        format!("I1 verdicts: {} began, it is skipped in the ledger: {reason:?}", place(start))
     };
-    truth.starts.iter().filter(is_skipped).map(tell).collect()
+    truth.starts.iter().filter(is_skipped).map(describe).collect()
 }
 
 /// I11: a job that is switched off does not begin the fires that were still ahead.
@@ -164,12 +164,17 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
             start.job == off.job
                 && run.is_some_and(|run| run.cause == 0 && run.shard_index != BROADCAST)
                 && start.attempt == 1
-                && start.fire_at > off.told_at + EDIT_SLACK
+                && start.fire_at > off.answered_at + EDIT_SLACK
                 // A server's clock is behind by as much as the database takes to answer.
                 && on.is_none_or(|on| start.fire_at + EDIT_SLACK < on.asked_at)
         };
         for start in truth.starts.iter().filter(is_forbidden) {
-            found.push(format!("I11 edits: {} of {}, switched off at {}", place(start), start.fire_at, off.told_at));
+            found.push(format!(
+                "I11 edits: {} of {}, switched off at {}",
+                place(start),
+                start.fire_at,
+                off.answered_at
+            ));
         }
     }
     found

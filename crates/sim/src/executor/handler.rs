@@ -64,7 +64,7 @@ impl Executor {
     fn note_start(&self, held: &Held) -> usize {
         let (trigger, origin) = (&held.trigger, held.origin);
         let world = self.world();
-        world.say("begins", trigger.run_id, || {
+        world.record("begins", trigger.run_id, || {
             format!(
                 "attempt {} of {} on {} (node {} epoch {})",
                 trigger.attempt, trigger.job, self.host.name, origin.0, origin.1
@@ -97,7 +97,7 @@ impl Executor {
         (start.ended_ms, start.ended) = (Some(self.world().elapsed_ms()), Some(status));
         let (run, attempt) = (start.run, start.attempt);
         drop(truth);
-        self.world().say("ends", run.get(), || format!("attempt {attempt} {status:?}"));
+        self.world().record("ends", run.get(), || format!("attempt {attempt} {status:?}"));
     }
 }
 

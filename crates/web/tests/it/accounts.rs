@@ -35,7 +35,7 @@ async fn the_first_account_is_made_by_a_link_that_works_once() {
     let dead = visitor.get("/set-up?token=rondel_guess").await;
     assert_eq!(dead.status, 410);
     assert!(dead.text().contains("older than a day") && dead.text().contains("restart the server"), "{}", dead.text());
-    assert!(visitor.get("/sign-in").await.text().contains("id=\"nobody\""), "there is nobody who could sign in");
+    assert!(visitor.get("/sign-in").await.text().contains("id=\"no-account\""), "there is no account to sign in with");
     let page = visitor.get(&path).await;
     assert!(page.text().contains("Lowercase letters a-z"), "{}", page.text());
     assert_eq!(visitor.get(&path).await.status, 200);
@@ -47,7 +47,7 @@ async fn the_first_account_is_made_by_a_link_that_works_once() {
     assert_eq!(location(&answer), "/");
     visitor.cookie = cookie(&answer);
     assert_eq!(visitor.get("/users").await.status, 200, "the first may do everything");
-    assert!(!Visitor::new(&server).get("/sign-in").await.text().contains("id=\"nobody\""), "ann can");
+    assert!(!Visitor::new(&server).get("/sign-in").await.text().contains("id=\"no-account\""), "ann can");
     assert_eq!(visitor.post("/set-up", &form("correct+horse")).await.status, 410);
     assert!(sign_in::setup_link(engine.store(), engine.now()).await.unwrap().is_none());
 }
