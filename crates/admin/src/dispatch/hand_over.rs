@@ -47,7 +47,8 @@ impl DispatchLoop {
         for run in &runs {
             self.limits.remove(*run);
             self.parked.remove(*run);
-            self.leave_gate(*run, now);
+            self.leave_gate(*run);
+            self.work_off(now);
         }
         // What stayed is tried again with the next round.
         if !runs.is_empty() {
@@ -62,7 +63,8 @@ impl DispatchLoop {
             self.limits.remove(*run);
             self.parked.remove(*run);
             let passed = self.gates.again(*run);
-            self.go_on(passed, now);
+            self.go_on(passed);
+            self.work_off(now);
         }
         self.shared.in_memory.forget(runs.iter().copied());
         self.limits.ask_again();

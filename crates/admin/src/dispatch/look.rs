@@ -142,7 +142,8 @@ impl DispatchLoop {
                     Place::Reserved => self.gates.again(*run),
                     Place::None => self.gates.leave(*run),
                 };
-                self.go_on(passed, now);
+                self.go_on(passed);
+                self.work_off(now);
             }
         }
     }
@@ -156,7 +157,8 @@ impl DispatchLoop {
         if known == Known::Again && self.shared.in_memory.has_later(run, attempt) {
             // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
             if !self.active.contains_key(&run) {
-                self.release_limit(run, now);
+                self.release_limit(run);
+                self.work_off(now);
             }
             return;
         }
@@ -168,9 +170,10 @@ impl DispatchLoop {
         }
         if known == Known::Again || known == Known::Moved {
             self.shared.in_memory.forget([run]);
-            self.release_limit(run, now);
+            self.release_limit(run);
             let passed = self.gates.again(run);
-            self.go_on(passed, now);
+            self.go_on(passed);
+            self.work_off(now);
         } else {
             self.settled(&Settled { run, attempt, owner: None, finished: Finished::Duplicate }, now);
         }

@@ -82,7 +82,7 @@ impl DispatchLoop {
     pub(super) fn place(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
         if ready.token() != self.shared.membership.token() {
             // Taken under a lease that is over: whoever adopts it finds it.
-            self.let_go(&[ready], now);
+            self.let_go(&[ready]);
             return None;
         }
         if !self.shared.membership.holds() && !mutant::on(Mutant::NoLeaseCheckBeforeSend) {
@@ -231,13 +231,15 @@ impl DispatchLoop {
             }
             // What a leaving server gets back is not tried anew: it goes to another one with its job.
             if active.ready.token() == token && !self.is_draining {
-                self.give_back(&active.ready, now);
+                self.give_back(&active.ready);
+                self.work_off(now);
                 self.parked.push(Waiting { ready: active.ready, since: now });
             } else {
                 gone.push(active.ready);
             }
         }
-        self.let_go(&gone, now);
+        self.let_go(&gone);
+        self.work_off(now);
         self.unmark(unmark);
     }
 
@@ -250,22 +252,22 @@ impl DispatchLoop {
 
     /// These runs are somebody else's, or settled, or are found again by the standing queries. Until it is known which, they
     /// keep their places in their jobs' order.
-    pub(super) fn let_go(&mut self, gone: &[Ready], now: Timestamp) {
+    pub(super) fn let_go(&mut self, gone: &[Ready]) {
         for ready in gone {
-            self.forget_unsent(ready, now);
+            self.forget_unsent(ready);
             let passed = self.gates.again(ready.run.id);
-            self.go_on(passed, now);
+            self.go_on(passed);
         }
         if !gone.is_empty() {
             self.step(Step::Look(gone.iter().map(|ready| ready.run.id).collect()));
         }
     }
 
-    fn forget_unsent(&mut self, ready: &Ready, now: Timestamp) {
+    fn forget_unsent(&mut self, ready: &Ready) {
         let run = ready.run.id;
         self.deadlines.forget(run);
         self.shared.in_memory.forget_of([(run, ready.token())]);
-        self.release_limit(run, now);
+        self.release_limit(run);
     }
 
     /// Takes a run out of its executor's hands.
@@ -412,8 +414,9 @@ impl DispatchLoop {
         let gone: Vec<Run> = asked.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
         self.forget_shards(&root, &gone);
         self.upcoming.extend(unsent.into_iter().map(|shard| Reverse(Upcoming::new(ready(shard)))));
-        self.forget_unsent(&root, now);
-        self.leave_gate(root.run.id, now);
+        self.forget_unsent(&root);
+        self.leave_gate(root.run.id);
+        self.work_off(now);
     }
 
     /// Only what was won is sent; at its instant, which may be a little ahead.
@@ -440,7 +443,8 @@ impl DispatchLoop {
                 self.outgoing.entry(executor).or_default().push(*run);
             }
         }
-        self.let_go(&gone, now);
+        self.let_go(&gone);
+        self.work_off(now);
         self.unmark(unwanted);
     }
 }

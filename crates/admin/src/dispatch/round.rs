@@ -34,6 +34,7 @@ impl DispatchLoop {
         }
         for ready in self.gates.take_expired(now) {
             self.expire_behind(ready, now);
+            self.work_off(now);
         }
         self.note_waits(now);
         self.tell_fences(now);
@@ -108,6 +109,7 @@ impl DispatchLoop {
         parked.offer(app, |Waiting { ready, since }| {
             let run = ready.run.id;
             let left = self.place(ready, now).map(|ready| Waiting { ready, since });
+            self.work_off(now);
             self.limits.waits_since(run, since);
             left
         });

@@ -125,6 +125,7 @@ impl DispatchLoop {
                         taken.push(id);
                     }
                     self.take(probe.ready, id, name, trace, now);
+                    self.work_off(now);
                 }
                 Chosen::Wait(_) => waiting.push(probe),
                 Chosen::Nobody => {

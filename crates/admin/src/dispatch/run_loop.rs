@@ -17,13 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::executors::Executors;
 use super::fences::Told;
-use super::gates::{Gates, Passed};
+use super::gates::Gates;
 use super::limits::Limits;
 use super::overdue::Deadlines;
 use super::parked::Parked;
 use super::probes::Probes;
 use super::rollcall::RollCall;
 use super::steps::Step;
+use super::turns::Work;
 use super::waits::Waits;
 use super::{Event, Ready};
 use crate::engine::Shared;
@@ -144,9 +145,8 @@ pub(crate) struct DispatchLoop {
     pub(super) active: HashMap<RunId, Active>,
     pub(super) parked: Parked,
     pub(super) gates: Gates,
-    /// Those whose turn has come.
-    pub(super) passed: VecDeque<Passed>,
-    pub(super) is_going_on: bool,
+    /// What free places mean for the runs behind them, still to be done.
+    pub(super) work: VecDeque<Work>,
     /// Jobs that are on their way to another node, perhaps: nothing of them is started.
     pub(super) handing: BTreeSet<JobId>,
     /// Runs that a later one takes the place of, until that is durable.
@@ -203,8 +203,7 @@ impl DispatchLoop {
             active: HashMap::new(),
             parked: Parked::default(),
             gates: Gates::default(),
-            passed: VecDeque::new(),
-            is_going_on: false,
+            work: VecDeque::new(),
             handing: BTreeSet::new(),
             covering: BTreeSet::new(),
             limits,
@@ -313,7 +312,8 @@ impl DispatchLoop {
             }
             Event::Over(runs) => {
                 for (_, run) in self.shared.awaiting.forget(runs) {
-                    self.leave_gate(run, now);
+                    self.leave_gate(run);
+                    self.work_off(now);
                 }
             }
             Event::Expanded(root, shards) => self.expanded(root, shards, now),

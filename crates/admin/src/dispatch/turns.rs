@@ -15,6 +15,15 @@ use super::waits::waited_ms;
 /// Runs whose jobs go to another node in one transaction.
 const HAND_OVER_BATCH: usize = 500;
 
+/// What a free place means for the runs behind it. Whatever frees a place while this is done adds to the same queue.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// The turn of a run has come at a gate.
+    Start(Passed),
+    /// A limit may have room for the next run.
+    Offer(LimitKey),
+}
+
 impl DispatchLoop {
     /// A run is due: through the job's gate, then to an executor.
     pub(super) fn start(&mut self, ready: Ready, now: Timestamp) {
@@ -24,13 +33,15 @@ impl DispatchLoop {
             return;
         }
         if self.gates.is_elsewhere(&ready) {
-            self.leave_gate(ready.run.id, now);
+            self.leave_gate(ready.run.id);
+            self.work_off(now);
         }
         let run = ready.run.id;
         let entry = self.gates.enter(ready);
         if let Some(ready) = self.entered(run, entry, now) {
             self.place_or_park(ready, now);
         }
+        self.work_off(now);
     }
 
     /// Does what a gate says about a run, and gives it back where it may pass.
@@ -97,30 +108,39 @@ impl DispatchLoop {
         self.cancel(cancels, now);
     }
 
-    /// A run is over, or not ours: whoever waited for its place goes on.
-    pub(super) fn leave_gate(&mut self, run: RunId, now: Timestamp) {
+    /// A run has ended, or is not this node's: its place at its gate is free.
+    pub(super) fn leave_gate(&mut self, run: RunId) {
         let passed = self.gates.leave(run);
-        self.go_on(passed, now);
+        self.go_on(passed);
     }
 
-    /// Their turn has come. One may be held back by a limit and so give its place to the next: they go one by one.
-    pub(super) fn go_on(&mut self, passed: Vec<Passed>, now: Timestamp) {
-        self.passed.extend(passed);
-        if std::mem::replace(&mut self.is_going_on, true) {
-            return;
-        }
-        while let Some((ready, executor)) = self.passed.pop_front() {
-            let Some(ready) = self.unless_too_late(ready, now) else { continue };
-            let online = executor.and_then(|id| self.executors.get(id)).filter(|online| !online.draining);
-            if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
-                self.assign(ready, id, name, now);
-            } else {
-                let passed = self.gates.leave_executor(ready.run.id);
-                self.passed.extend(passed);
-                self.place_or_park(ready, now);
+    /// The turn of these runs has come: [`work_off`](Self::work_off) starts them.
+    pub(super) fn go_on(&mut self, passed: Vec<Passed>) {
+        self.work.extend(passed.into_iter().map(Work::Start));
+    }
+
+    /// Does what free places mean for the runs behind them, in order. Only called where an event is handled: the methods
+    /// that work leads to add to the queue.
+    pub(super) fn work_off(&mut self, now: Timestamp) {
+        while let Some(work) = self.work.pop_front() {
+            match work {
+                Work::Start((ready, executor)) => self.start_next(ready, executor, now),
+                Work::Offer(key) => self.offer_limit(&key, now),
             }
         }
-        self.is_going_on = false;
+    }
+
+    /// The turn of a run has come, at the gate of an executor or of its job.
+    fn start_next(&mut self, ready: Ready, executor: Option<ExecutorId>, now: Timestamp) {
+        let Some(ready) = self.unless_too_late(ready, now) else { return };
+        let online = executor.and_then(|id| self.executors.get(id)).filter(|online| !online.draining);
+        if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
+            self.assign(ready, id, name, now);
+        } else {
+            let passed = self.gates.leave_executor(ready.run.id);
+            self.go_on(passed);
+            self.place_or_park(ready, now);
+        }
     }
 
     /// Gives a run back whose turn has come, unless it has been queued for too long by then.
@@ -141,7 +161,7 @@ impl DispatchLoop {
         let Some(key) = self.limits.holding_back(&ready, now) else { return Some(ready) };
         let passed = self.gates.leave_executor(ready.run.id);
         self.limits.wait(key, Waiting::new(ready, now), now);
-        self.go_on(passed, now);
+        self.go_on(passed);
         None
     }
 
@@ -159,19 +179,17 @@ impl DispatchLoop {
     }
 
     /// The executor has not got the run: what it took on the way there is free again.
-    pub(super) fn give_back(&mut self, ready: &Ready, now: Timestamp) {
+    pub(super) fn give_back(&mut self, ready: &Ready) {
         self.deadlines.forget(ready.run.id);
         let freed = self.limits.undo(ready);
         let passed = self.gates.leave_executor(ready.run.id);
-        self.go_on(passed, now);
-        freed.into_iter().for_each(|key| self.offer_limit(&key, now));
+        self.go_on(passed);
+        self.work.extend(freed.map(Work::Offer));
     }
 
     /// The run is with no executor any more: its limit has room for the next.
-    pub(super) fn release_limit(&mut self, run: RunId, now: Timestamp) {
-        if let Some(key) = self.limits.release(run) {
-            self.offer_limit(&key, now);
-        }
+    pub(super) fn release_limit(&mut self, run: RunId) {
+        self.work.extend(self.limits.release(run).map(Work::Offer));
     }
 
     /// Who counts for these limits. Runs of another node's limits go to that node; where it is dead they wait until somebody
@@ -181,7 +199,8 @@ impl DispatchLoop {
         for (name, home) in homes {
             if home == this {
                 self.limits.own(name.clone());
-                self.offer_limit(&LimitKey::Home(name), now);
+                self.work.push_back(Work::Offer(LimitKey::Home(name)));
+                self.work_off(now);
                 continue;
             }
             let closed = self.close_jobs(&self.limits.homeless(&name, HAND_OVER_BATCH));
@@ -198,7 +217,8 @@ impl DispatchLoop {
             self.step(Step::LimitHomes(to_ask));
         }
         for key in self.limits.awake(now) {
-            self.offer_limit(&key, now);
+            self.work.push_back(Work::Offer(key.clone()));
+            self.work_off(now);
             self.limits.wait_on(&key, now);
         }
     }

@@ -136,8 +136,9 @@ impl DispatchLoop {
             }
             _ => self.gates.leave(settled.run),
         };
-        self.release_limit(settled.run, now);
-        self.go_on(passed, now);
+        self.release_limit(settled.run);
+        self.go_on(passed);
+        self.work_off(now);
     }
 
     pub(super) fn cancel(&mut self, cancels: Vec<(RunId, String)>, now: Timestamp) {
