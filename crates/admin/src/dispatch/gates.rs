@@ -5,7 +5,8 @@
 //! that waits for its next attempt is *reserved*: it keeps its place in the order of the planned instants. So does a
 //! broadcast of which no shard is under way any more.
 //!
-//! Decides only; what a decision means for the runs is done by the dispatcher.
+//! Decides only, and owns no run: those that wait for their turn are among the [open runs](OpenRuns). What a decision means for
+//! the runs is done by the dispatcher.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,6 +15,7 @@ use rondel_core::{ExecutorId, Job, JobId, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::Ready;
+use super::state::{OpenRuns, Stage};
 
 /// How many runs of one serial job wait in memory where its definition does not say.
 const QUEUE_MAX: usize = 1_000;
@@ -46,7 +48,7 @@ struct Gate {
     /// What passed and waits for another attempt, with the number of its runs that do. A broadcast is here and open where only
     /// some of its shards wait.
     reserved: BTreeMap<Place, usize>,
-    queue: BTreeMap<(Place, RunId), Ready>,
+    queue: BTreeSet<(Place, RunId)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +81,7 @@ pub(crate) enum Entry {
 }
 
 /// Who may go on now, and where it waited: nothing where the gate was the job's.
-pub(crate) type Passed = (Ready, Option<ExecutorId>);
+pub(crate) type Passed = (RunId, Option<ExecutorId>);
 
 /// The broadcast that the run is a shard of.
 fn whole_of(ready: &Ready) -> Option<RunId> {
@@ -124,7 +126,7 @@ impl Gate {
 
     /// The place of a broadcast by whatever of it is here.
     fn place_of(&self, whole: RunId) -> Option<Place> {
-        let queued = self.queue.keys().map(|(place, _)| place);
+        let queued = self.queue.iter().map(|(place, _)| place);
         self.open.keys().chain(self.reserved.keys()).chain(queued).find(|(_, id)| *id == whole).copied()
     }
 }
@@ -144,9 +146,14 @@ impl Gates {
     }
 
     /// Some of the runs that wait for their turn, each with the run that it waits behind.
-    pub(crate) fn some_queued(&self, count: usize) -> impl Iterator<Item = (&Ready, Option<RunId>)> {
+    pub(crate) fn some_queued<'a>(
+        &'a self,
+        count: usize,
+        runs: &'a OpenRuns,
+    ) -> impl Iterator<Item = (&'a Ready, Option<RunId>)> {
         let waiting = self.gates.values().filter(|gate| !gate.queue.is_empty());
-        waiting.flat_map(|gate| gate.queue.values().map(|ready| (ready, gate.ahead()))).take(count)
+        let queued = |gate: &'a Gate| gate.queue.iter().filter_map(|(_, run)| Some((runs.ready(*run)?, gate.ahead())));
+        waiting.flat_map(queued).take(count)
     }
 
     /// The run that keeps this one from passing the gate of its job, and how many wait behind that.
@@ -160,17 +167,17 @@ impl Gates {
     }
 
     /// A run is due: through the gate of its job.
-    pub(crate) fn enter(&mut self, ready: Ready) -> Entry {
+    pub(crate) fn enter(&mut self, ready: Ready, runs: &mut OpenRuns) -> Entry {
         match before_routing(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
-            Some(before) => self.pass(before, ready),
+            Some(before) => self.pass(before, ready, runs),
             None => Entry::Passed(ready),
         }
     }
 
     /// A run was routed to this executor: through the job's gate there.
-    pub(crate) fn enter_at(&mut self, ready: Ready, executor: ExecutorId) -> Entry {
+    pub(crate) fn enter_at(&mut self, ready: Ready, executor: ExecutorId, runs: &mut OpenRuns) -> Entry {
         match at_executor(&ready, executor) {
-            Some(before) => self.pass(before, ready),
+            Some(before) => self.pass(before, ready, runs),
             None => Entry::Passed(ready),
         }
     }
@@ -196,9 +203,9 @@ impl Gates {
         self.seats.get(&ready.run.id).is_some_and(|seat| Some(seat.before) != before_routing(ready))
     }
 
-    fn pass(&mut self, before: Before, ready: Ready) -> Entry {
+    fn pass(&mut self, before: Before, ready: Ready, runs: &mut OpenRuns) -> Entry {
         if self.seats.get(&ready.run.id).is_some_and(|seat| seat.before != before) {
-            self.forget(ready.run.id);
+            self.vacate(ready.run.id, runs);
         }
         let was_reserved = match self.seats.get(&ready.run.id).map(|seat| seat.state) {
             Some(State::Open) => return Entry::Passed(ready),
@@ -215,13 +222,13 @@ impl Gates {
         // What had begun is not passed over for want of room.
         let has_begun = was_reserved || whole_of(&ready).is_some();
         match job.overlap.policy {
-            OverlapPolicy::Cover => self.cover(before, ready, has_begun),
+            OverlapPolicy::Cover => self.cover(before, ready, has_begun, runs),
             OverlapPolicy::Discard if !has_begun => Entry::Discarded(ready),
             OverlapPolicy::Serial | OverlapPolicy::Allow if !has_begun && gate.queue.len() >= queue_max(job) => {
                 Entry::Discarded(ready)
             }
             OverlapPolicy::Discard | OverlapPolicy::Serial | OverlapPolicy::Allow => {
-                self.queue(before, ready);
+                self.queue(before, ready, runs);
                 Entry::Queued
             }
         }
@@ -229,22 +236,24 @@ impl Gates {
 
     /// The one that comes last takes the place of all the others. One that comes again (a restart gave it another
     /// attempt) is not the last where a later one is here: it keeps its place until that has its verdict.
-    fn cover(&mut self, before: Before, ready: Ready, has_begun: bool) -> Entry {
+    fn cover(&mut self, before: Before, ready: Ready, has_begun: bool, runs: &mut OpenRuns) -> Entry {
         let Some(gate) = self.gates.get_mut(&before) else { return Entry::Passed(ready) };
         let place = place(before, &ready);
-        let mut others = gate.open.keys().chain(gate.queue.keys().map(|(other, _)| other));
+        let mut others = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
         if has_begun && others.any(|other| *other > place) {
             return Entry::Covered(ready);
         }
-        let (own, waiting) = std::mem::take(&mut gate.queue).into_iter().partition(|((other, _), _)| *other == place);
+        let (own, covered): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut gate.queue).into_iter().partition(|(other, _)| *other == place);
         gate.queue = own;
-        let waiting: Vec<Ready> = BTreeMap::into_values(waiting).collect();
         let others = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
         let open: BTreeSet<RunId> = others.map(|(_, id)| *id).collect();
-        for covered in &waiting {
-            self.seats.remove(&covered.run.id);
+        let mut waiting = Vec::with_capacity(covered.len());
+        for (_, run) in covered {
+            self.seats.remove(&run);
+            waiting.extend(runs.take(run).map(|open| open.ready));
         }
-        self.queue(before, ready);
+        self.queue(before, ready, runs);
         Entry::Covers { open: open.into_iter().collect(), waiting }
     }
 
@@ -252,14 +261,15 @@ impl Gates {
         self.sit(ready.run.id, Seat { before, place: place(before, ready), state: State::Open });
     }
 
-    fn queue(&mut self, before: Before, ready: Ready) {
+    fn queue(&mut self, before: Before, ready: Ready, runs: &mut OpenRuns) {
         let (run, place) = (ready.run.id, place(before, &ready));
         self.sit(run, Seat { before, place, state: State::Queued });
         // What is under way with its broadcast is not held up by anything else for long.
         if whole_of(&ready).is_none() {
             self.ends.insert((ready.waits_until(), run));
         }
-        self.gates.entry(before).or_default().queue.insert((place, run), ready);
+        self.gates.entry(before).or_default().queue.insert((place, run));
+        runs.put(ready, Stage::Queued);
     }
 
     /// Gives a run this seat, and takes the one that it had.
@@ -316,39 +326,40 @@ impl Gates {
 
     /// A run that passed ends, and keeps its place until its children are over too: it leaves twice. False where it has
     /// none here.
-    pub(crate) fn keep(&mut self, job: JobId, run: RunId) -> bool {
+    pub(crate) fn keep(&mut self, job: JobId, run: RunId, runs: &mut OpenRuns) -> bool {
         if self.seats.get(&run).is_some_and(|seat| seat.state == State::Open) {
             return self.kept.insert(run);
         }
         // A broadcast's row has no place of its own while its shards have theirs.
         let before = Before::Job(job);
         let Some(place) = self.gates.get(&before).and_then(|gate| gate.place_of(run)) else { return false };
+        self.remove_queued(run, runs);
         self.sit(run, Seat { before, place, state: State::Open });
         true
     }
 
     /// A run waits in the store, perhaps for its next attempt. Answers who may go on where it gives its place up: one that had
     /// not passed has none to keep.
-    pub(crate) fn again(&mut self, run: RunId) -> Vec<Passed> {
+    pub(crate) fn again(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Passed> {
         let Some(seat) = self.seats.get(&run).copied() else { return Vec::new() };
         match seat.before {
             // It is routed anew, perhaps to another executor.
-            Before::Executor(..) => self.leave(run),
-            Before::Job(_) if seat.state == State::Queued => self.leave(run),
+            Before::Executor(..) => self.leave(run, runs),
+            Before::Job(_) if seat.state == State::Queued => self.leave(run, runs),
             Before::Job(_) => {
                 self.sit(run, Seat { state: State::Reserved, ..seat });
-                self.pump(seat.before)
+                self.pump(seat.before, runs)
             }
         }
     }
 
     /// A run is over, or not on its way to its executor any more. Answers who may go on now.
-    pub(crate) fn leave(&mut self, run: RunId) -> Vec<Passed> {
+    pub(crate) fn leave(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Passed> {
         if self.kept.remove(&run) {
             return Vec::new();
         }
-        let Some(before) = self.forget(run) else { return Vec::new() };
-        self.pump(before)
+        let Some(before) = self.vacate(run, runs) else { return Vec::new() };
+        self.pump(before, runs)
     }
 
     /// The runs whose places somebody waits behind.
@@ -364,11 +375,19 @@ impl Gates {
     }
 
     /// The executor has not got this run: it has no place there any more.
-    pub(crate) fn leave_executor(&mut self, run: RunId) -> Vec<Passed> {
+    pub(crate) fn leave_executor(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Passed> {
         match self.seats.get(&run).map(|seat| seat.before) {
-            Some(Before::Executor(..)) => self.leave(run),
+            Some(Before::Executor(..)) => self.leave(run, runs),
             Some(Before::Job(_)) | None => Vec::new(),
         }
+    }
+
+    /// Takes a run's place, and the run itself where it waits for its turn.
+    fn vacate(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Before> {
+        if self.seats.get(&run)?.state == State::Queued {
+            runs.take(run);
+        }
+        self.forget(run)
     }
 
     fn forget(&mut self, run: RunId) -> Option<Before> {
@@ -382,18 +401,23 @@ impl Gates {
         Some(seat.before)
     }
 
-    fn pump(&mut self, before: Before) -> Vec<Passed> {
+    fn pump(&mut self, before: Before, runs: &mut OpenRuns) -> Vec<Passed> {
         let executor = match before {
             Before::Executor(_, executor) => Some(executor),
             Before::Job(_) => None,
         };
         let mut passed = Vec::new();
         while let Some(gate) = self.gates.get_mut(&before) {
-            let head = gate.queue.first_key_value().map(|(key, next)| (*key, max_of(&next.definition.job)));
-            let Some((key, _)) = head.filter(|((place, _), max)| gate.has_room(*place, *max)) else { break };
-            if let Some(ready) = gate.queue.remove(&key) {
-                self.open(before, &ready);
-                passed.push((ready, executor));
+            let Some(key @ (place, run)) = gate.queue.first().copied() else { break };
+            let max = runs.ready(run).map_or(usize::MAX, |next| max_of(&next.definition.job));
+            if !gate.has_room(place, max) {
+                break;
+            }
+            gate.queue.remove(&key);
+            if let Some(open) = runs.take(run) {
+                self.open(before, &open.ready);
+                runs.put(open.ready, Stage::Admitted);
+                passed.push((run, executor));
             }
         }
         let is_empty = |gate: &Gate| gate.open.is_empty() && gate.reserved.is_empty() && gate.queue.is_empty();
@@ -404,42 +428,36 @@ impl Gates {
     }
 
     /// Takes a run out that waits for its turn.
-    pub(crate) fn remove_queued(&mut self, run: RunId) -> Option<Ready> {
+    pub(crate) fn remove_queued(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
         let seat = self.seats.get(&run).copied().filter(|seat| seat.state == State::Queued)?;
         self.seats.remove(&run);
-        self.gates.get_mut(&seat.before)?.queue.remove(&(seat.place, run))
+        self.gates.get_mut(&seat.before)?.queue.remove(&(seat.place, run));
+        runs.take(run).map(|open| open.ready)
     }
 
     /// Takes out everyone who has waited for its turn as long as it may.
-    pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<Ready> {
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
             self.ends.pop_first();
-            if self.queued(run).is_some_and(|ready| ready.is_expired(now)) {
-                expired.extend(self.remove_queued(run));
+            if runs.ready(run).is_some_and(|ready| ready.is_expired(now)) {
+                expired.extend(self.remove_queued(run, runs));
             }
         }
         expired
     }
 
-    fn queued(&self, run: RunId) -> Option<&Ready> {
-        let seat = self.seats.get(&run).filter(|seat| seat.state == State::Queued)?;
-        self.gates.get(&seat.before)?.queue.get(&(seat.place, run))
-    }
-
-    /// Forgets all but what `is_kept`; answers what waited: it is durable and somebody else's.
-    pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> Vec<Ready> {
+    /// Forgets all places but those of what `is_kept`, and everything that waits for its turn.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.ends.clear();
-        let waiting: Vec<Ready> =
-            self.gates.values_mut().flat_map(|gate| std::mem::take(&mut gate.queue).into_values()).collect();
-        let mut gone: Vec<RunId> = self.seats.keys().copied().filter(|run| !is_kept(*run)).collect();
+        let is_gone = |(run, seat): &(&RunId, &Seat)| seat.state == State::Queued || !is_kept(**run);
+        let mut gone: Vec<RunId> = self.seats.iter().filter(is_gone).map(|(run, _)| *run).collect();
         gone.sort_unstable();
         for run in gone {
             self.forget(run);
         }
         self.kept.retain(|run| is_kept(*run));
         self.gates.retain(|_, gate| !gate.open.is_empty());
-        waiting
     }
 }
 

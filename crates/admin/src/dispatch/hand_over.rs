@@ -45,8 +45,8 @@ impl DispatchLoop {
     /// These runs are another node's now.
     pub(super) fn handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
         for run in &runs {
-            self.limits.remove(*run);
-            self.parked.remove(*run);
+            self.limits.remove(*run, &mut self.runs);
+            self.parked.remove(*run, &mut self.runs);
             self.leave_gate(*run);
             self.work_off(now);
         }
@@ -60,9 +60,9 @@ impl DispatchLoop {
     /// These runs may be another node's now. What of them has passed its gate keeps its place until that is known.
     pub(super) fn maybe_handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
         for run in &runs {
-            self.limits.remove(*run);
-            self.parked.remove(*run);
-            let passed = self.gates.again(*run);
+            self.limits.remove(*run, &mut self.runs);
+            self.parked.remove(*run, &mut self.runs);
+            let passed = self.gates.again(*run, &mut self.runs);
             self.go_on(passed);
             self.work_off(now);
         }

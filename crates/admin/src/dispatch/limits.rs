@@ -1,5 +1,6 @@
 //! Limits that jobs share: how many runs of a key may be with executors at the same time, and how many may start in a
-//! length of time. What is held back waits here, by priority and planned instant, until its job's queue timeout.
+//! length of time. What is held back waits its turn, by priority and planned instant, until its job's queue timeout. The runs
+//! themselves are among the [open runs](OpenRuns).
 //!
 //! A limit with a key has a home, as a job has: the node whose job named the key first. It alone counts, and so for the whole
 //! cluster; runs of such jobs that come due elsewhere are handed over to it, and their jobs with them. Counts live in
@@ -13,7 +14,8 @@ use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
 
 use super::Ready;
-use super::parked::{Turn, Waiting};
+use super::parked::Turn;
+use super::state::{OpenRuns, Stage, Waiting, waits_until};
 use super::waits::waited_ms;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,7 +52,7 @@ struct Limit {
     /// The newest starts, in order; as many as the largest limit with this key looks at.
     starts: VecDeque<(Timestamp, RunId)>,
     starts_max: usize,
-    waiting: BTreeMap<Turn, Waiting>,
+    waiting: BTreeSet<Turn>,
 }
 
 fn concurrency(ready: &Ready) -> Option<(LimitKey, &ConcurrencySpec)> {
@@ -119,10 +121,10 @@ impl Limits {
     }
 
     /// The jobs of some of those who wait to know who counts for the limit, the first in turn.
-    pub(crate) fn homeless(&self, name: &LimitName, count: usize) -> BTreeSet<JobId> {
+    pub(crate) fn homeless(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<JobId> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
-        let waiting = limit.into_iter().flat_map(|limit| limit.waiting.values());
-        waiting.take(count).map(|waiting| waiting.ready.run.job).collect()
+        let waiting = limit.into_iter().flat_map(|limit| &limit.waiting);
+        waiting.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
     }
 
     /// Which limit holds the run back, if one does. A broadcast counts by its shards; but it is cut where its limits are counted,
@@ -187,7 +189,7 @@ impl Limits {
     }
 
     /// The run waits for this limit.
-    pub(crate) fn wait(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp) {
+    pub(crate) fn wait(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp, runs: &mut OpenRuns) {
         let turn = Turn::of(&waiting.ready);
         if let LimitKey::Home(name) = &key {
             self.to_ask.insert(name.clone());
@@ -199,17 +201,17 @@ impl Limits {
             self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
         }
         self.waiting.insert(waiting.ready.run.id, (key.clone(), turn));
-        self.limits.entry(key).or_default().waiting.insert(turn, waiting);
+        self.limits.entry(key).or_default().waiting.insert(turn);
+        runs.put(waiting.ready, Stage::Limited(waiting.since));
     }
 
     /// The first of those that wait for this limit, if it has room for it.
-    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp) -> Option<Waiting> {
-        let first = &self.limits.get(key)?.waiting.first_key_value()?.1.ready;
-        if self.holding_back(first, now).as_ref() == Some(key) {
+    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<Waiting> {
+        let run = self.limits.get(key)?.waiting.first()?.run;
+        if self.holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
             return None;
         }
-        let run = first.run.id;
-        self.remove(run)
+        self.remove(run, runs)
     }
 
     /// When to call [`awake`](Self::awake).
@@ -231,36 +233,36 @@ impl Limits {
     }
 
     /// Somebody still waits for this limit on starts: when it lets the first of them go.
-    pub(crate) fn wait_on(&mut self, key: &LimitKey, now: Timestamp) {
+    pub(crate) fn wait_on(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
-        let Some((_, spec)) = limit.waiting.first_key_value().and_then(|(_, first)| rate(&first.ready)) else { return };
+        let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
+        let Some((_, spec)) = first.and_then(rate) else { return };
         let free_at = limit.free_at(spec, now);
         self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
     }
 
     /// A run that may wait here does so since then.
-    pub(crate) fn waits_since(&mut self, run: RunId, since: Timestamp) {
-        let Some((key, turn)) = self.waiting.get(&run) else { return };
-        let waiting = self.limits.get_mut(key).and_then(|limit| limit.waiting.get_mut(turn));
-        waiting.into_iter().for_each(|waiting| waiting.since = since);
+    pub(crate) fn waits_since(&self, run: RunId, since: Timestamp, runs: &mut OpenRuns) {
+        let waiting = runs.get_mut(run).filter(|_| self.waiting.contains_key(&run));
+        waiting.into_iter().for_each(|open| open.stage = Stage::Limited(since));
     }
 
     /// Takes a run out that waits here.
-    pub(crate) fn remove(&mut self, run: RunId) -> Option<Waiting> {
+    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
         let (key, turn) = self.waiting.remove(&run)?;
-        self.limits.get_mut(&key)?.waiting.remove(&turn)
+        self.limits.get_mut(&key)?.waiting.remove(&turn);
+        runs.take_waiting(run)
     }
 
     /// Takes out everyone who has waited as long as they may, with what they waited for. Forgets limits without use.
-    pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<(Ready, Detail)> {
-        let is_over = |waiting: &&Waiting| now >= waiting.until();
-        let over = self.limits.values().flat_map(|limit| limit.waiting.values()).filter(is_over);
-        let mut over: Vec<RunId> = over.map(|waiting| waiting.ready.run.id).collect();
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, Detail)> {
+        let is_over = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
+        let mut over: Vec<RunId> = self.waiting.keys().copied().filter(is_over).collect();
         over.sort_unstable();
         let mut expired = Vec::with_capacity(over.len());
         for run in over {
             let key = self.waiting.get(&run).map(|(key, _)| key.clone());
-            if let (Some(key), Some(waiting)) = (key, self.remove(run)) {
+            if let (Some(key), Some(waiting)) = (key, self.remove(run, runs)) {
                 let waited_ms = Some(waited_ms(&waiting.ready, now));
                 let detail = Detail { waited_ms, ..wait_detail(&key, &waiting.ready) };
                 expired.push((waiting.ready, detail));
@@ -276,20 +278,25 @@ impl Limits {
     }
 
     /// Some of the runs that wait, with the limits that they wait for.
-    pub(crate) fn some_waiting(&self, count: usize) -> impl Iterator<Item = (&LimitKey, &Waiting)> {
-        let waiting = self.limits.iter();
-        waiting.flat_map(|(key, limit)| limit.waiting.values().map(move |waiting| (key, waiting))).take(count)
+    pub(crate) fn some_waiting<'a>(
+        &'a self,
+        count: usize,
+        runs: &'a OpenRuns,
+    ) -> impl Iterator<Item = (&'a LimitKey, &'a Ready)> {
+        let waiting = self.limits.iter().flat_map(|(key, limit)| limit.waiting.iter().map(move |turn| (key, turn)));
+        waiting.filter_map(|(key, turn)| Some((key, runs.ready(turn.run)?))).take(count)
     }
 
-    /// Forgets all but what `is_kept` of what is held; answers what waited.
-    pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> Vec<Ready> {
+    /// Forgets all but what `is_kept` of what is held, and everything that waits.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
         // Whoever adopts what this node had open counts in its place.
         self.own.clear();
-        self.limits.values_mut().for_each(|limit| limit.open.retain(|run| is_kept(*run)));
-        let waiting = self.limits.values_mut().flat_map(|limit| std::mem::take(&mut limit.waiting).into_values());
-        waiting.map(|waiting| waiting.ready).collect()
+        for limit in self.limits.values_mut() {
+            limit.open.retain(|run| is_kept(*run));
+            limit.waiting.clear();
+        }
     }
 }
 
@@ -330,22 +337,22 @@ mod tests {
     }
 
     /// Sends the run or has it wait, as the dispatcher does.
-    fn send(limits: &mut Limits, ready: &Ready, now: Timestamp) -> bool {
+    fn send(limits: &mut Limits, ready: &Ready, now: Timestamp, runs: &mut OpenRuns) -> bool {
         match limits.holding_back(ready, now) {
             None => {
                 limits.take(ready, now);
                 true
             }
             Some(key) => {
-                limits.wait(key, Waiting::new(ready.clone(), now), now);
+                limits.wait(key, Waiting::new(ready.clone(), now), now, runs);
                 false
             }
         }
     }
 
-    fn next(limits: &mut Limits, key: &LimitKey, now: Timestamp) -> Option<i64> {
-        let waiting = limits.next(key, now)?;
-        assert!(send(limits, &waiting.ready, now));
+    fn next(limits: &mut Limits, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<i64> {
+        let waiting = limits.next(key, now, runs)?;
+        assert!(send(limits, &waiting.ready, now, runs));
         Some(waiting.ready.run.id.get() / 1_000)
     }
 
@@ -354,7 +361,7 @@ mod tests {
         let two = definition(&json!({"concurrency": {"key": "db", "max": 2}}));
         let three = definition(&json!({"concurrency": {"key": "db", "max": 3}}));
         let other = definition(&json!({"concurrency": {"key": "disk", "max": 1}}));
-        let mut limits = Limits::default();
+        let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
         let now = at(0);
         for (second, definition, goes) in [
             (1, &two, true),
@@ -364,20 +371,20 @@ mod tests {
             (5, &other, true),
             (6, &two, false),
         ] {
-            assert_eq!(send(&mut limits, &ready(second, definition), now), goes, "{second}");
+            assert_eq!(send(&mut limits, &ready(second, definition), now, &mut runs), goes, "{second}");
         }
         let key = limits.release(RunId::new(1_000)).unwrap();
-        assert_eq!(next(&mut limits, &key, now), None, "two are still open, and its own limit is two");
+        assert_eq!(next(&mut limits, &key, now, &mut runs), None, "two are still open, and its own limit is two");
         limits.release(RunId::new(2_000));
-        assert_eq!(next(&mut limits, &key, now), Some(3));
-        assert_eq!(next(&mut limits, &key, now), None);
+        assert_eq!(next(&mut limits, &key, now, &mut runs), Some(3));
+        assert_eq!(next(&mut limits, &key, now, &mut runs), None);
         assert_eq!(limits.release(RunId::new(99_000)), None);
     }
 
     #[test]
     fn never_more_starts_in_any_span() {
         let job = definition(&json!({"rate": {"max": 3, "per": "10s"}}));
-        let mut limits = Limits::default();
+        let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
         let key = LimitKey::JobRate(JobId::new(1));
         let mut starts: Vec<i64> = Vec::new();
         // One comes due each 700 ms; the loop wakes up when it is told to.
@@ -386,15 +393,15 @@ mod tests {
         while starts.len() < 40 {
             if now.as_millis() >= due * 700 {
                 due += 1;
-                if send(&mut limits, &ready(due, &job), now) {
+                if send(&mut limits, &ready(due, &job), now, &mut runs) {
                     starts.push(now.as_millis());
                 }
             }
             for key in limits.awake(now) {
-                while next(&mut limits, &key, now).is_some() {
+                while next(&mut limits, &key, now, &mut runs).is_some() {
                     starts.push(now.as_millis());
                 }
-                limits.wait_on(&key, now);
+                limits.wait_on(&key, now, &runs);
             }
             now = limits.wake_at().min(at(due * 700));
         }
@@ -406,33 +413,34 @@ mod tests {
     #[test]
     fn what_never_started_does_not_count() {
         let job = definition(&json!({"rate": {"max": 1, "per": "10s"}, "concurrency": {"key": "k", "max": 1}}));
-        let mut limits = Limits::default();
-        assert!(send(&mut limits, &ready(1, &job), at(0)));
+        let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
+        assert!(send(&mut limits, &ready(1, &job), at(0), &mut runs));
         assert!(limits.undo(&ready(1, &job)).is_some());
-        assert!(send(&mut limits, &ready(2, &job), at(1)));
+        assert!(send(&mut limits, &ready(2, &job), at(1), &mut runs));
         limits.release(RunId::new(2_000));
-        assert!(!send(&mut limits, &ready(3, &job), at(2)), "its start counts after its end");
+        assert!(!send(&mut limits, &ready(3, &job), at(2), &mut runs), "its start counts after its end");
     }
 
     #[test]
     fn in_a_cluster_one_node_counts() {
         let job = definition(&json!({"concurrency": {"key": "db", "max": 1}, "rate": {"max": 9, "per": "1s"}}));
-        let mut limits = Limits::new(true);
+        let (mut limits, mut runs) = (Limits::new(true), OpenRuns::default());
         let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
-        assert!(!send(&mut limits, &ready(1, &job), at(0)));
-        assert!(!send(&mut limits, &ready(2, &job), at(0)));
+        assert!(!send(&mut limits, &ready(1, &job), at(0), &mut runs));
+        assert!(!send(&mut limits, &ready(2, &job), at(0), &mut runs));
         assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name));
         assert_eq!(limits.take_to_ask(), []);
         limits.ask_again();
         assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name), "no answer came");
-        assert_eq!(limits.homeless(&name, 1), BTreeSet::from([JobId::new(1)]));
-        assert!(limits.remove(RunId::new(1_000)).is_some(), "it went to the home");
+        assert_eq!(limits.homeless(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
+        assert!(limits.remove(RunId::new(1_000), &mut runs).is_some(), "it went to the home");
         limits.own(name.clone());
-        assert_eq!(next(&mut limits, &LimitKey::Home(name), at(0)), Some(2));
-        assert!(send(&mut limits, &ready(3, &definition(&json!({"rate": {"max": 9, "per": "1s"}}))), at(0)));
+        assert_eq!(next(&mut limits, &LimitKey::Home(name), at(0), &mut runs), Some(2));
+        assert!(send(&mut limits, &ready(3, &definition(&json!({"rate": {"max": 9, "per": "1s"}}))), at(0), &mut runs));
         // Another node took over: who counts is asked anew.
         limits.retain(|_| false);
-        assert!(!send(&mut limits, &ready(4, &job), at(0)));
+        assert_eq!(runs.drain().count(), 0);
+        assert!(!send(&mut limits, &ready(4, &job), at(0), &mut runs));
         let broadcast = definition(&json!({"route": "broadcast", "concurrency": {"key": "other", "max": 1}}));
         let whole = ready(5, &broadcast);
         let root = Ready { run: whole.run.clone().for_all_shards(), ..whole };
@@ -452,30 +460,30 @@ mod tests {
             definition(&json!({"priority": priority, "queue_timeout": "5s", "concurrency": {"key": per_key, "max": 1}}))
         };
         let (low, high) = (with(1, "db"), with(9, "db"));
-        let mut limits = Limits::default();
-        let runs: [(i64, &Arc<Compiled>); 5] = [(1, &low), (2, &low), (4, &high), (3, &high), (5, &low)];
-        for (second, definition) in runs {
-            send(&mut limits, &ready(second, definition), at(0));
+        let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
+        let entered: [(i64, &Arc<Compiled>); 5] = [(1, &low), (2, &low), (4, &high), (3, &high), (5, &low)];
+        for (second, definition) in entered {
+            send(&mut limits, &ready(second, definition), at(0), &mut runs);
         }
         let mut order = Vec::new();
         let mut open = 1;
         while let Some(key) = limits.release(RunId::new(open * 1_000)) {
-            let Some(second) = next(&mut limits, &key, at(1)) else { break };
+            let Some(second) = next(&mut limits, &key, at(1), &mut runs) else { break };
             order.push(second);
             open = second;
         }
         assert_eq!(order, [3, 4, 2, 5]);
 
-        send(&mut limits, &ready(6, &low), at(0));
-        send(&mut limits, &ready(7, &low), at(0));
-        assert!(limits.take_expired(at(11_999)).is_empty());
-        let expired = limits.take_expired(at(12_000));
+        send(&mut limits, &ready(6, &low), at(0), &mut runs);
+        send(&mut limits, &ready(7, &low), at(0), &mut runs);
+        assert!(limits.take_expired(at(11_999), &mut runs).is_empty());
+        let expired = limits.take_expired(at(12_000), &mut runs);
         assert_eq!(
             because(Reason::Expired, &expired[0].1, Lang::En),
             "it waited 5 s for concurrency limit \"db\" (1 at a time)"
         );
         assert_eq!(expired.len(), 1);
-        assert_eq!(limits.take_expired(at(12_000) + Duration::from_secs(100_000)).len(), 0);
+        assert_eq!(limits.take_expired(at(12_000) + Duration::from_secs(100_000), &mut runs).len(), 0);
         assert_eq!(limits.limits.len(), 1, "one is open still");
     }
 }

@@ -139,8 +139,8 @@ impl DispatchLoop {
             } else if !self.shared.in_memory.missing([*run]).is_empty() {
                 let passed = match place_of(row.filter(|row| is_own(row))) {
                     Place::Open => continue,
-                    Place::Reserved => self.gates.again(*run),
-                    Place::None => self.gates.leave(*run),
+                    Place::Reserved => self.gates.again(*run, &mut self.runs),
+                    Place::None => self.gates.leave(*run, &mut self.runs),
                 };
                 self.go_on(passed);
                 self.work_off(now);
@@ -171,7 +171,7 @@ impl DispatchLoop {
         if known == Known::Again || known == Known::Moved {
             self.shared.in_memory.forget([run]);
             self.release_limit(run);
-            let passed = self.gates.again(run);
+            let passed = self.gates.again(run, &mut self.runs);
             self.go_on(passed);
             self.work_off(now);
         } else {

@@ -22,6 +22,7 @@ mod round;
 mod routing;
 mod run_loop;
 mod seek;
+mod state;
 pub(crate) mod steps;
 mod streams;
 mod switches;

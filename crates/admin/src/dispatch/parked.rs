@@ -1,5 +1,6 @@
 //! Runs that are due and find nobody free: they wait here, by priority and planned instant, until the job's queue
-//! timeout. They stay `pending` in the store, so a crash loses nothing.
+//! timeout. They stay `pending` in the store, so a crash loses nothing. Here is their order; the runs themselves are among the
+//! [open runs](OpenRuns).
 //!
 //! What waits is sorted by what it waits for, so that a hundred thousand runs without an executor do not hide one that
 //! has one, and each step costs the logarithm of what waits.
@@ -10,40 +11,19 @@ use std::ops::Bound;
 
 use rondel_core::route::question;
 use rondel_core::{AppId, JobId, RunId, Timestamp};
-use rondel_failpoint::mutant::{self, Mutant};
 
 use super::Ready;
+use super::state::{OpenRun, OpenRuns, Stage, Waiting};
 
 /// How many kinds of runs that cannot be placed are looked past in one offer.
 const LOOK_PAST: usize = 200;
-
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) ready: Ready,
-    /// Since when it waits here. Its queue time counts from its instant.
-    pub(crate) since: Timestamp,
-}
-
-impl Waiting {
-    pub(crate) const fn new(ready: Ready, since: Timestamp) -> Self {
-        Self { ready, since }
-    }
-
-    /// When it has waited as long as it may.
-    pub(crate) fn until(&self) -> Timestamp {
-        match mutant::on(Mutant::QueueTimeFromTurn) {
-            true => self.since + self.ready.definition.job.queue_timeout,
-            false => self.ready.waits_until(),
-        }
-    }
-}
 
 /// Whose turn it is among those that wait: the highest priority, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
     priority: Reverse<u8>,
     fire_at: Timestamp,
-    run: RunId,
+    pub(crate) run: RunId,
 }
 
 impl Turn {
@@ -78,32 +58,49 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     apps: HashMap<AppId, App>,
-    runs: HashMap<RunId, (AppId, Kind, Turn, Timestamp)>,
+    runs: HashMap<RunId, Position>,
     ends: BTreeSet<(Timestamp, RunId)>,
+}
+
+/// Where a run stands, and when it has waited as long as it may.
+#[derive(Debug)]
+struct Position {
+    app: AppId,
+    kind: Kind,
+    turn: Turn,
+    until: Timestamp,
+}
+
+/// How far the runs of an app have been offered.
+#[derive(Debug, Default)]
+pub(crate) struct Offer {
+    refused_count: usize,
+    /// The last one that was refused.
+    refused_to: Option<Turn>,
 }
 
 #[derive(Debug, Default)]
 struct App {
-    kinds: HashMap<Kind, BTreeMap<Turn, Waiting>>,
+    kinds: HashMap<Kind, BTreeSet<Turn>>,
     /// The first of each kind.
     heads: BTreeMap<Turn, Kind>,
 }
 
 impl App {
-    fn push(&mut self, kind: &Kind, turn: Turn, waiting: Waiting) {
+    fn push(&mut self, kind: &Kind, turn: Turn) {
         let queue = self.kinds.entry(kind.clone()).or_default();
-        let head = queue.first_key_value().map(|(head, _)| *head);
-        queue.insert(turn, waiting);
+        let head = queue.first().copied();
+        queue.insert(turn);
         if head.is_none_or(|head| turn < head) {
             head.and_then(|head| self.heads.remove(&head));
             self.heads.insert(turn, kind.clone());
         }
     }
 
-    fn remove(&mut self, kind: &Kind, turn: Turn) -> Option<Waiting> {
-        let queue = self.kinds.get_mut(kind)?;
-        let waiting = queue.remove(&turn)?;
-        let next = queue.first_key_value().map(|(next, _)| *next);
+    fn remove(&mut self, kind: &Kind, turn: Turn) {
+        let Some(queue) = self.kinds.get_mut(kind) else { return };
+        queue.remove(&turn);
+        let next = queue.first().copied();
         if next.is_none() {
             self.kinds.remove(kind);
         }
@@ -112,18 +109,21 @@ impl App {
         {
             self.heads.insert(next, kind.clone());
         }
-        Some(waiting)
     }
 }
 
 impl Parked {
-    pub(crate) fn push(&mut self, waiting: Waiting) {
-        let (app, run) = (waiting.ready.run.app, waiting.ready.run.id);
-        let (kind, turn, until) = (Kind::of(&waiting.ready), Turn::of(&waiting.ready), waiting.until());
-        self.remove(run);
-        self.apps.entry(app).or_default().push(&kind, turn, waiting);
-        self.ends.insert((until, run));
-        self.runs.insert(run, (app, kind, turn, until));
+    pub(crate) fn push(&mut self, waiting: Waiting, runs: &mut OpenRuns) {
+        let ready = &waiting.ready;
+        let (app, kind, turn) = (ready.run.app, Kind::of(ready), Turn::of(ready));
+        self.insert(ready.run.id, Position { app, kind, turn, until: waiting.until() });
+        runs.put(waiting.ready, Stage::Parked(waiting.since));
+    }
+
+    fn insert(&mut self, run: RunId, position: Position) {
+        self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
+        self.ends.insert((position.until, run));
+        self.runs.insert(run, position);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -136,31 +136,29 @@ impl Parked {
         apps
     }
 
-    /// Offers the app's waiting runs, the first in turn first, until `place` has refused one of every kind, or of enough
-    /// kinds. `place` gives back what it did not take.
-    pub(crate) fn offer(&mut self, app: AppId, mut place: impl FnMut(Waiting) -> Option<Waiting>) {
-        let mut refused_count = 0;
-        let mut refused_to = Bound::Unbounded;
-        while refused_count < LOOK_PAST {
-            let heads = self.apps.get(&app).map(|app| &app.heads);
-            let Some(turn) = heads.and_then(|heads| Some(*heads.range((refused_to, Bound::Unbounded)).next()?.0))
-            else {
-                return;
-            };
-            let Some(waiting) = self.remove(turn.run) else { return };
-            if let Some(refused) = place(waiting) {
-                self.push(refused);
-                refused_to = Bound::Excluded(turn);
-                refused_count += 1;
-            }
+    /// Takes out the next of the app's runs that is to be offered, the first in turn first; none once one of every kind was
+    /// [refused](Self::refuse), or of enough kinds.
+    pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<Waiting> {
+        if offer.refused_count >= LOOK_PAST {
+            return None;
         }
+        let left = (offer.refused_to.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let (turn, _) = self.apps.get(&app)?.heads.range(left).next()?;
+        self.remove(turn.run, runs)
+    }
+
+    /// A run that was offered waits on.
+    pub(crate) fn refuse(&mut self, waiting: Waiting, offer: &mut Offer, runs: &mut OpenRuns) {
+        offer.refused_to = Some(Turn::of(&waiting.ready));
+        offer.refused_count += 1;
+        self.push(waiting, runs);
     }
 
     /// Takes out everyone who has waited as long as they may.
-    pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<Ready> {
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
-            match self.remove(run) {
+            match self.remove(run, runs) {
                 Some(waiting) => expired.push(waiting.ready),
                 None => drop(self.ends.pop_first()),
             }
@@ -170,38 +168,38 @@ impl Parked {
 
     /// Those of which `is_chosen` holds, the first of each kind in turn first, at most `count`. Where it does not hold of the
     /// first of a kind, the others of that kind are not asked about.
-    pub(crate) fn waiting(&self, is_chosen: impl Fn(&Waiting) -> bool, count: usize) -> Vec<&Waiting> {
+    pub(crate) fn waiting<'a>(
+        &self,
+        is_chosen: impl Fn(&OpenRun) -> bool,
+        count: usize,
+        runs: &'a OpenRuns,
+    ) -> Vec<&'a Ready> {
         let mut chosen = Vec::new();
         for app in self.apps().iter().filter_map(|app| self.apps.get(app)) {
             for kind in app.heads.values() {
                 let queue = app.kinds.get(kind).into_iter().flatten();
                 let left = count.saturating_sub(chosen.len());
-                chosen.extend(queue.map(|(_, waiting)| waiting).take_while(|waiting| is_chosen(waiting)).take(left));
+                let queue = queue.filter_map(|turn| runs.get(turn.run)).take_while(|open| is_chosen(open));
+                chosen.extend(queue.map(|open| &open.ready).take(left));
             }
         }
         chosen
     }
 
-    pub(crate) fn remove(&mut self, run: RunId) -> Option<Waiting> {
-        let (id, kind, turn, until) = self.runs.remove(&run)?;
-        self.ends.remove(&(until, run));
-        let app = self.apps.get_mut(&id)?;
-        let waiting = app.remove(&kind, turn);
+    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
+        let position = self.runs.remove(&run)?;
+        self.ends.remove(&(position.until, run));
+        let app = self.apps.get_mut(&position.app)?;
+        app.remove(&position.kind, position.turn);
         if app.kinds.is_empty() {
-            self.apps.remove(&id);
+            self.apps.remove(&position.app);
         }
-        waiting
+        runs.take_waiting(run)
     }
 
-    /// Takes in what waits elsewhere.
-    pub(crate) fn append(&mut self, mut other: Self) {
-        let apps = std::mem::take(&mut other.apps).into_values();
-        apps.flat_map(|app| app.kinds.into_values()).flatten().for_each(|(_, waiting)| self.push(waiting));
-    }
-
-    pub(crate) fn drain(&mut self) -> Vec<Ready> {
-        let apps = std::mem::take(self).apps.into_values();
-        apps.flat_map(|app| app.kinds.into_values()).flatten().map(|(_, waiting)| waiting.ready).collect()
+    /// Takes in what another one has.
+    pub(crate) fn append(&mut self, other: Self) {
+        other.runs.into_iter().for_each(|(run, position)| self.insert(run, position));
     }
 }
 
@@ -217,22 +215,24 @@ mod tests {
 
     const APP: AppId = AppId::new(1);
 
-    fn parked(runs: &[(i64, &Arc<Compiled>)]) -> Parked {
-        let mut parked = Parked::default();
-        runs.iter().for_each(|(second, job)| parked.push(Waiting::new(ready(*second, job), Timestamp::EPOCH)));
-        parked
+    fn parked(waiting: &[(i64, &Arc<Compiled>)]) -> (Parked, OpenRuns) {
+        let (mut parked, mut runs) = (Parked::default(), OpenRuns::default());
+        for (second, job) in waiting {
+            parked.push(Waiting::new(ready(*second, job), Timestamp::EPOCH), &mut runs);
+        }
+        (parked, runs)
     }
 
     /// Offers until `slots` are taken; answers who took them.
-    fn placed(parked: &mut Parked, slots: usize, fit: impl Fn(&Ready) -> bool) -> Vec<i64> {
-        let mut placed = Vec::new();
-        parked.offer(APP, |waiting| {
+    fn placed((parked, runs): &mut (Parked, OpenRuns), slots: usize, mut fit: impl FnMut(&Ready) -> bool) -> Vec<i64> {
+        let (mut placed, mut offer) = (Vec::new(), Offer::default());
+        while let Some(waiting) = parked.next(APP, &offer, runs) {
             if placed.len() < slots && fit(&waiting.ready) {
                 placed.push(waiting.ready.run.id.get() / 1_000);
-                return None;
+            } else {
+                parked.refuse(waiting, &mut offer, runs);
             }
-            Some(waiting)
-        });
+        }
         placed
     }
 
@@ -248,7 +248,9 @@ mod tests {
         let mut some = parked(&runs);
         assert_eq!(placed(&mut some, 2, |_| true), [2, 9]);
         assert_eq!(placed(&mut some, 9, |_| true), [4, 5, 1, 3]);
-        assert!(some.apps().is_empty() && some.ends.is_empty() && some.runs.is_empty());
+        let (parked, mut runs) = some;
+        assert!(parked.apps().is_empty() && parked.ends.is_empty() && parked.runs.is_empty());
+        assert_eq!(runs.drain().count(), 0);
     }
 
     #[test]
@@ -258,57 +260,53 @@ mod tests {
         runs.push((20_000, &served));
         let mut parked = parked(&runs);
         let mut offered_count = 0;
-        let mut taken = Vec::new();
-        parked.offer(APP, |waiting| {
+        let taken = placed(&mut parked, 9, |ready| {
             offered_count += 1;
-            if waiting.ready.definition.job.handler == "gone" {
-                return Some(waiting);
-            }
-            taken.push(waiting.ready.run.id.get() / 1_000);
-            None
+            ready.definition.job.handler != "gone"
         });
         assert_eq!((taken, offered_count), (vec![20_000], 2));
-        assert_eq!(parked.runs.len(), 10_000);
+        assert_eq!(parked.0.len(), 10_000);
     }
 
     #[test]
     fn each_is_removed_by_its_id_and_expires_in_its_time() {
         let (short, long) = (definition(&json!({"queue_timeout": "1s"})), definition(&json!({"queue_timeout": "5s"})));
-        let mut parked = parked(&[(1, &long), (2, &short), (3, &short)]);
-        assert!(parked.remove(RunId::new(2_000)).is_some());
-        assert!(parked.remove(RunId::new(2_000)).is_none());
+        let (mut parked, mut runs) = parked(&[(1, &long), (2, &short), (3, &short)]);
+        assert!(parked.remove(RunId::new(2_000), &mut runs).is_some());
+        assert!(parked.remove(RunId::new(2_000), &mut runs).is_none());
         let seconds = |expired: Vec<Ready>| expired.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
-        assert_eq!(seconds(parked.take_expired(Timestamp::from_millis(3_999))), [] as [i64; 0]);
-        assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(4))), [3]);
-        assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(6))), [1]);
+        assert_eq!(seconds(parked.take_expired(Timestamp::from_millis(3_999), &mut runs)), [] as [i64; 0]);
+        assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(4), &mut runs)), [3]);
+        assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(6), &mut runs)), [1]);
         assert!(parked.apps().is_empty());
     }
 
     #[test]
     fn some_are_looked_at_together() {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
-        let parked = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
-        let seconds = |some: Vec<&Waiting>| some.iter().map(|one| one.ready.run.due_at.second()).collect::<Vec<_>>();
-        assert_eq!(seconds(parked.waiting(|_| true, 2)), [1, 2]);
-        assert_eq!(seconds(parked.waiting(|waiting| waiting.ready.definition.job.handler == "other", 9)), [4]);
-        assert_eq!(seconds(parked.waiting(|waiting| waiting.ready.run.due_at.second() != 2, 9)), [1, 4]);
+        let (parked, runs) = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
+        let seconds = |some: Vec<&Ready>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
+        assert_eq!(seconds(parked.waiting(|_| true, 2, &runs)), [1, 2]);
+        assert_eq!(seconds(parked.waiting(|open| open.ready.definition.job.handler == "other", 9, &runs)), [4]);
+        assert_eq!(seconds(parked.waiting(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
     }
 
     /// A hundred thousand: every step is logarithmic, or this would take minutes.
     #[test]
     fn many_wait_at_little_cost() {
         let jobs = [0_u8, 5, 9].map(|priority| definition(&json!({"priority": priority})));
-        let mut parked = Parked::default();
+        let mut parked = parked(&[]);
         for number in 0..100_000_i64 {
             let job = &jobs[usize::try_from(number % 3).unwrap()];
-            parked.push(Waiting::new(ready(1 + number * 7_919 % 100_003, job), Timestamp::from_millis(number)));
+            let waiting = Waiting::new(ready(1 + number * 7_919 % 100_003, job), Timestamp::from_millis(number));
+            parked.0.push(waiting, &mut parked.1);
         }
-        let all: Vec<RunId> = parked.runs.keys().copied().collect();
-        all.iter().take(30_000).for_each(|run| assert!(parked.remove(*run).is_some()));
+        let all: Vec<RunId> = parked.0.runs.keys().copied().collect();
+        all.iter().take(30_000).for_each(|run| assert!(parked.0.remove(*run, &mut parked.1).is_some()));
         // A full executor frees one slot at a time.
         for _ in 0..30_000 {
             assert_eq!(placed(&mut parked, 1, |_| true).len(), 1);
         }
-        assert_eq!(parked.take_expired(Timestamp::from_secs(200_000)).len(), 40_000);
+        assert_eq!(parked.0.take_expired(Timestamp::from_secs(200_000), &mut parked.1).len(), 40_000);
     }
 }

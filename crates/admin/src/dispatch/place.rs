@@ -1,6 +1,5 @@
 //! From due to sent: the job's gate, an executor, and what must be durable first.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +13,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::Finish;
 
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
-use super::parked::Waiting;
-use super::run_loop::{Active, DispatchLoop, Phase, Upcoming, in_hand};
+use super::run_loop::{Active, DispatchLoop, Phase, in_hand};
+use super::state::{Arrival, Timer, Waiting};
 use super::steps::Step;
 use super::switches::Switched;
 use super::waits::explained;
@@ -33,26 +32,29 @@ impl DispatchLoop {
         if !self.knows_open_runs() {
             return;
         }
-        while self.upcoming.peek().is_some_and(|Reverse(next)| next.at <= now) {
-            let Some(Reverse(next)) = self.upcoming.pop() else { return };
-            if next.is_outdated(now) {
-                // It is read anew by the standing queries, if it is still open.
-                self.shared.in_memory.forget_of([(next.ready.run.id, next.ready.token())]);
-            } else if self.is_adopting && self.terms.get(&next.ready.run.job) != Some(&next.ready.term) {
-                self.held_back.push(next);
-            } else if next.at < next.ready.run.due_at && !self.may_go_ahead(&next.ready, now) {
-                let at = next.ready.run.due_at;
-                self.upcoming.push(Reverse(Upcoming { at, ..next }));
-            } else {
-                self.released(&next.ready, now);
-                self.start(next.ready.taken_up(now), now);
-            }
+        while let Some((ready, timer)) = self.runs.take_due(now) {
+            self.timer_fired(ready, timer, now);
         }
         while self.marked_ahead.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, run)) = self.marked_ahead.pop_first() else { return };
             if let Some(active) = self.active.get(&run) {
                 self.outgoing.entry(active.executor).or_default().push(run);
             }
+        }
+    }
+
+    fn timer_fired(&mut self, ready: Ready, timer: Timer, now: Timestamp) {
+        let due_at = ready.run.due_at;
+        if timer.is_outdated(due_at, now) {
+            // It is read anew by the standing queries, if it is still open.
+            self.shared.in_memory.forget_of([(ready.run.id, ready.token())]);
+        } else if self.is_adopting && self.terms.get(&ready.run.job) != Some(&ready.term) {
+            self.runs.hold_back(ready, timer);
+        } else if timer.at < due_at && !self.may_go_ahead(&ready, now) {
+            self.runs.schedule(ready, timer.set_to(due_at));
+        } else {
+            self.released(&ready, now);
+            self.start(ready.taken_up(now), now);
         }
     }
 
@@ -74,7 +76,7 @@ impl DispatchLoop {
 
     pub(super) fn place_or_park(&mut self, ready: Ready, now: Timestamp) {
         if let Some(ready) = self.place(ready, now) {
-            self.parked.push(Waiting { ready, since: now });
+            self.parked.push(Waiting::new(ready, now), &mut self.runs);
         }
     }
 
@@ -233,7 +235,10 @@ impl DispatchLoop {
             if active.ready.token() == token && !self.is_draining {
                 self.give_back(&active.ready);
                 self.work_off(now);
-                self.parked.push(Waiting { ready: active.ready, since: now });
+                if self.runs.arrival(&active.ready) != Arrival::Known {
+                    self.withdraw(*run);
+                    self.parked.push(Waiting::new(active.ready, now), &mut self.runs);
+                }
             } else {
                 gone.push(active.ready);
             }
@@ -255,7 +260,7 @@ impl DispatchLoop {
     pub(super) fn let_go(&mut self, gone: &[Ready]) {
         for ready in gone {
             self.forget_unsent(ready);
-            let passed = self.gates.again(ready.run.id);
+            let passed = self.gates.again(ready.run.id, &mut self.runs);
             self.go_on(passed);
         }
         if !gone.is_empty() {
@@ -377,11 +382,11 @@ impl DispatchLoop {
 
     /// Asks again for broadcasts of which the database did not say whether they are expanded.
     pub(super) fn expand_again(&mut self) {
-        for (root, shards) in std::mem::take(&mut self.unsure) {
+        for (root, shards) in self.runs.take_unconfirmed() {
             if let Err(error) = self.steps.try_send(Step::Expand(Box::new(root), shards))
                 && let Step::Expand(root, shards) = error.into_inner()
             {
-                self.unsure.push((*root, shards));
+                self.runs.wait_for_expansion(*root, shards);
             }
         }
     }
@@ -395,7 +400,10 @@ impl DispatchLoop {
             self.forget_shards(&root, &asked);
             return self.shared.in_memory.forget_of([(root.run.id, root.token())]);
         }
-        let Some(open) = open else { return self.unsure.push((root, asked)) };
+        let Some(open) = open else {
+            self.withdraw(root.run.id);
+            return self.runs.wait_for_expansion(root, asked);
+        };
         if !open.is_empty() {
             root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
         }
@@ -413,7 +421,7 @@ impl DispatchLoop {
         let has_come: BTreeSet<RunId> = unsent.iter().map(|shard| shard.id).collect();
         let gone: Vec<Run> = asked.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
         self.forget_shards(&root, &gone);
-        self.upcoming.extend(unsent.into_iter().map(|shard| Reverse(Upcoming::new(ready(shard)))));
+        unsent.into_iter().for_each(|shard| self.arrived(ready(shard)));
         self.forget_unsent(&root);
         self.leave_gate(root.run.id);
         self.work_off(now);

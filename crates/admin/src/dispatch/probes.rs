@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use rondel_core::route::{Answer, Question, question};
-use rondel_core::{ExecutorId, JobId, Timestamp};
+use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
 
 use super::Ready;
+use super::state::{OpenRun, OpenRuns, Stage};
 
 /// How long answers are waited for.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -18,10 +19,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Runs that wait for answers at the same time; more of them wait as if nobody had room.
 const OPEN_MAX: usize = 10_000;
 
-/// A run, and what was answered about it so far.
+/// A run that executors are asked about, on its way.
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) ready: Ready,
+    pub(crate) answers: Answers,
+}
+
+/// What was answered about a run so far.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    /// Until when answers are waited for.
     pub(crate) until: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
     /// Got a run of the job since this one was asked about: what they answer to that question is out of date.
@@ -32,9 +40,12 @@ pub(crate) struct Probe {
 
 impl Probe {
     pub(crate) fn new(ready: Ready, now: Timestamp) -> Self {
-        Self { ready, until: now + DEADLINE, answers: Vec::new(), taken: Vec::new(), after: 0 }
+        let answers = Answers { until: now + DEADLINE, answers: Vec::new(), taken: Vec::new(), after: 0 };
+        Self { ready, answers }
     }
+}
 
+impl Answers {
     pub(crate) fn answer(&self, executor: ExecutorId) -> Answer {
         if self.taken.contains(&executor) {
             return Answer::No;
@@ -67,7 +78,7 @@ struct Asked {
 
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    waiting: HashMap<JobId, VecDeque<Probe>>,
+    waiting: HashMap<JobId, VecDeque<RunId>>,
     /// When the probes end, in order.
     ends: VecDeque<(Timestamp, JobId)>,
     to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
@@ -91,19 +102,21 @@ impl Probes {
     }
 
     /// A run begins to wait; these executors are asked at the end of the turn.
-    pub(crate) fn ask(&mut self, mut probe: Probe, executors: impl Iterator<Item = ExecutorId>) {
+    pub(crate) fn ask(&mut self, mut probe: Probe, executors: impl Iterator<Item = ExecutorId>, runs: &mut OpenRuns) {
         let job = probe.ready.run.job;
         for executor in executors {
             self.to_ask.entry(executor).or_default().insert(job);
         }
-        probe.after = self.last_number;
-        self.ends.push_back((probe.until, job));
-        self.wait_on(probe);
+        probe.answers.after = self.last_number;
+        self.ends.push_back((probe.answers.until, job));
+        self.wait_on(probe, runs);
     }
 
     /// A run waits on.
-    pub(crate) fn wait_on(&mut self, probe: Probe) {
-        self.waiting.entry(probe.ready.run.job).or_default().push_back(probe);
+    pub(crate) fn wait_on(&mut self, probe: Probe, runs: &mut OpenRuns) {
+        let Probe { ready, answers } = probe;
+        self.waiting.entry(ready.run.job).or_default().push_back(ready.run.id);
+        runs.put(ready, Stage::Probing(answers));
     }
 
     /// The questions of this turn, each with its number and at most so many jobs.
@@ -121,18 +134,28 @@ impl Probes {
     }
 
     /// An executor answered a question: `free` are the jobs that it would take. Answers whose runs are to be looked at.
-    pub(crate) fn answered(&mut self, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) -> Vec<JobId> {
+    pub(crate) fn answered(
+        &mut self,
+        executor: ExecutorId,
+        number: i64,
+        free: &BTreeSet<JobId>,
+        runs: &mut OpenRuns,
+    ) -> Vec<JobId> {
         let Some(asked) = self.asked.remove(&number).filter(|asked| asked.executor == executor) else {
             return Vec::new();
         };
         for job in &asked.jobs {
-            // Who was asked before a run was there does not know of what was sent meanwhile.
-            let is_asked = |probe: &&mut Probe| probe.after < number;
-            for probe in self.waiting.get_mut(job).into_iter().flatten().filter(is_asked) {
+            for run in self.waiting.get(job).into_iter().flatten() {
+                let Some(open) = runs.get_mut(*run) else { continue };
                 // Whoever answers at all is there.
-                let is_there = question(probe.ready.definition.job.route) == Some(Question::There);
+                let is_there = question(open.ready.definition.job.route) == Some(Question::There);
                 let is_yes = is_there || free.contains(job);
-                probe.note(executor, if is_yes { Answer::Yes } else { Answer::No });
+                // Who was asked before a run was there does not know of what was sent meanwhile.
+                if let Stage::Probing(answers) = &mut open.stage
+                    && answers.after < number
+                {
+                    answers.note(executor, if is_yes { Answer::Yes } else { Answer::No });
+                }
             }
         }
         asked.jobs
@@ -144,8 +167,24 @@ impl Probes {
     }
 
     /// Takes out all runs of a job.
-    pub(crate) fn take(&mut self, job: JobId) -> VecDeque<Probe> {
-        self.waiting.remove(&job).unwrap_or_default()
+    pub(crate) fn take(&mut self, job: JobId, runs: &mut OpenRuns) -> VecDeque<Probe> {
+        let waiting = self.waiting.remove(&job).unwrap_or_default();
+        let probe = |run| match runs.take(run)? {
+            OpenRun { ready, stage: Stage::Probing(answers) } => Some(Probe { ready, answers }),
+            _ => None,
+        };
+        waiting.into_iter().filter_map(probe).collect()
+    }
+
+    /// Forgets a run that executors are asked about.
+    pub(crate) fn remove(&mut self, ready: &Ready) {
+        let job = ready.run.job;
+        if let Some(waiting) = self.waiting.get_mut(&job) {
+            waiting.retain(|run| *run != ready.run.id);
+            if waiting.is_empty() {
+                self.waiting.remove(&job);
+            }
+        }
     }
 
     /// Jobs whose probes end by now.
@@ -164,11 +203,6 @@ impl Probes {
     /// When the next probe ends.
     pub(crate) fn wake_at(&self) -> Timestamp {
         self.ends.front().map_or(Timestamp::MAX, |(until, _)| *until)
-    }
-
-    pub(crate) fn drain(&mut self) -> Vec<Ready> {
-        let waiting = std::mem::take(self).waiting.into_values().flatten();
-        waiting.map(|probe| probe.ready).collect()
     }
 }
 
@@ -194,61 +228,69 @@ mod tests {
         definition(&json!({ "route": route }))
     }
 
+    /// Probes, and the runs that they are about.
+    type Asking = (Probes, OpenRuns);
+
     /// Asks both about a run; answers the numbers of the questions.
-    fn ask(probes: &mut Probes, job: &Arc<Compiled>, now: i64) -> Vec<i64> {
-        probes.ask(Probe::new(ready(1, job), at(now)), [A, B].into_iter());
+    fn ask((probes, runs): &mut Asking, job: &Arc<Compiled>, now: i64) -> Vec<i64> {
+        // Each asks about a run of its own.
+        probes.ask(Probe::new(ready(1 + now, job), at(now)), [A, B].into_iter(), runs);
         probes.take_questions(10, at(now)).into_iter().map(|(_, number, _)| number).collect()
     }
 
-    fn answers(probes: &mut Probes) -> Vec<(Answer, Answer)> {
-        let waiting = probes.take(JOB);
-        let answers = waiting.iter().map(|probe| (probe.answer(A), probe.answer(B))).collect();
-        waiting.into_iter().for_each(|probe| probes.wait_on(probe));
+    fn answers((probes, runs): &mut Asking) -> Vec<(Answer, Answer)> {
+        let waiting = probes.take(JOB, runs);
+        let answers = waiting.iter().map(|probe| (probe.answers.answer(A), probe.answers.answer(B))).collect();
+        waiting.into_iter().for_each(|probe| probes.wait_on(probe, runs));
         answers
+    }
+
+    fn answered((probes, runs): &mut Asking, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) -> Vec<JobId> {
+        probes.answered(executor, number, free, runs)
     }
 
     #[test]
     fn an_answer_counts_for_the_runs_that_it_is_about() {
-        let (mut probes, busyover, free) = (Probes::default(), job("busyover"), BTreeSet::from([JOB]));
+        let (mut probes, busyover, free) = (Asking::default(), job("busyover"), BTreeSet::from([JOB]));
         let first = ask(&mut probes, &busyover, 0);
-        assert_eq!(probes.answered(A, first[0], &BTreeSet::new()), [JOB]);
+        assert_eq!(answered(&mut probes, A, first[0], &BTreeSet::new()), [JOB]);
         let second = ask(&mut probes, &busyover, 10);
-        assert_eq!(probes.answered(B, first[1], &free), [JOB]);
+        assert_eq!(answered(&mut probes, B, first[1], &free), [JOB]);
         assert_eq!(answers(&mut probes), [(Answer::No, Answer::Yes), (Answer::None, Answer::None)]);
-        assert_eq!(probes.answered(B, second[0], &free), [], "that was asked of A");
-        assert_eq!(probes.answered(A, 99, &free), []);
+        assert_eq!(answered(&mut probes, B, second[0], &free), [], "that was asked of A");
+        assert_eq!(answered(&mut probes, A, 99, &free), []);
     }
 
     #[test]
     fn who_got_a_run_is_not_free_whatever_it_said_before() {
-        let (mut probes, busyover, free) = (Probes::default(), job("busyover"), BTreeSet::from([JOB]));
+        let (mut probes, busyover, free) = (Asking::default(), job("busyover"), BTreeSet::from([JOB]));
         let numbers = ask(&mut probes, &busyover, 0);
-        let mut probe = probes.take(JOB).pop_front().unwrap();
-        probe.take_away(B);
-        probes.wait_on(probe);
-        probes.answered(B, numbers[1], &free);
+        let mut probe = probes.0.take(JOB, &mut probes.1).pop_front().unwrap();
+        probe.answers.take_away(B);
+        probes.0.wait_on(probe, &mut probes.1);
+        answered(&mut probes, B, numbers[1], &free);
         assert_eq!(answers(&mut probes), [(Answer::None, Answer::No)]);
     }
 
     #[test]
     fn whoever_answers_at_all_is_there() {
-        let (mut probes, failover) = (Probes::default(), job("failover"));
+        let (mut probes, failover) = (Asking::default(), job("failover"));
         let numbers = ask(&mut probes, &failover, 0);
-        probes.answered(A, numbers[0], &BTreeSet::new());
+        answered(&mut probes, A, numbers[0], &BTreeSet::new());
         assert_eq!(answers(&mut probes), [(Answer::Yes, Answer::None)]);
     }
 
     #[test]
     fn a_probe_ends_and_the_job_rests() {
-        let (mut probes, busyover) = (Probes::default(), job("busyover"));
+        let (mut probes, busyover) = (Asking::default(), job("busyover"));
         ask(&mut probes, &busyover, 0);
-        assert_eq!(probes.wake_at(), at(200));
-        assert_eq!(probes.take_ended(at(199)), []);
-        assert_eq!(probes.take_ended(at(200)), [JOB]);
-        assert!(probes.asked.is_empty(), "questions without an answer are forgotten");
-        assert_eq!(probes.take(JOB).len(), 1);
-        probes.pause(JOB, at(200));
-        assert!(probes.is_paused(JOB, at(299)) && !probes.is_paused(JOB, at(300)));
-        assert_eq!(probes.wake_at(), Timestamp::MAX);
+        assert_eq!(probes.0.wake_at(), at(200));
+        assert_eq!(probes.0.take_ended(at(199)), []);
+        assert_eq!(probes.0.take_ended(at(200)), [JOB]);
+        assert!(probes.0.asked.is_empty(), "questions without an answer are forgotten");
+        assert_eq!(probes.0.take(JOB, &mut probes.1).len(), 1);
+        probes.0.pause(JOB, at(200));
+        assert!(probes.0.is_paused(JOB, at(299)) && !probes.0.is_paused(JOB, at(300)));
+        assert_eq!(probes.0.wake_at(), Timestamp::MAX);
     }
 }

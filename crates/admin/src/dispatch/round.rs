@@ -9,9 +9,10 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::InHand;
 
-use super::parked::Waiting;
+use super::parked::Offer;
 use super::rollcall::Found;
 use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand};
+use super::state::Waiting;
 use super::steps::Step;
 use super::waits::{explained, lost_detail, waited_ms};
 use super::{CalledRun, Ready, finish_unsent};
@@ -26,13 +27,13 @@ impl DispatchLoop {
         self.ask_covered();
         self.expand_again();
         self.limits.ask_again();
-        for (ready, detail) in self.limits.take_expired(now) {
+        for (ready, detail) in self.limits.take_expired(now, &mut self.runs) {
             self.skip(&ready, Reason::Expired, detail, now);
         }
-        for ready in self.parked.take_expired(now) {
+        for ready in self.parked.take_expired(now, &mut self.runs) {
             self.expire(ready, now);
         }
-        for ready in self.gates.take_expired(now) {
+        for ready in self.gates.take_expired(now, &mut self.runs) {
             self.expire_behind(ready, now);
             self.work_off(now);
         }
@@ -63,7 +64,7 @@ impl DispatchLoop {
         } else if ready.is_made_up() {
             // Missed fires before it still run, so its queue time starts with its turn.
             let run = ready.run.id;
-            let entry = self.gates.enter(Ready { queued_at: Some(now), ..ready });
+            let entry = self.gates.enter(Ready { queued_at: Some(now), ..ready }, &mut self.runs);
             let entered = self.entered(run, entry, now);
             entered.into_iter().for_each(|ready| self.place_or_park(ready, now));
         } else {
@@ -105,14 +106,16 @@ impl DispatchLoop {
         if !self.executors.has_room_in(app, now) {
             return;
         }
-        let mut parked = std::mem::take(&mut self.parked);
-        parked.offer(app, |Waiting { ready, since }| {
+        let (mut parked, mut offer) = (std::mem::take(&mut self.parked), Offer::default());
+        while let Some(Waiting { ready, since }) = parked.next(app, &offer, &mut self.runs) {
             let run = ready.run.id;
-            let left = self.place(ready, now).map(|ready| Waiting { ready, since });
+            let refused = self.place(ready, now);
             self.work_off(now);
-            self.limits.waits_since(run, since);
-            left
-        });
+            self.limits.waits_since(run, since, &mut self.runs);
+            if let Some(ready) = refused {
+                parked.refuse(Waiting { ready, since }, &mut offer, &mut self.runs);
+            }
+        }
         // What was parked meanwhile gave its place to one that was offered.
         parked.append(std::mem::take(&mut self.parked));
         self.parked = parked;

@@ -10,9 +10,9 @@ use rondel_proto::v1;
 
 use super::Ready;
 use super::executors::Online;
-use super::parked::Waiting;
 use super::probes::Probe;
 use super::run_loop::DispatchLoop;
+use super::state::Waiting;
 
 /// Whoever was heard this lately need not be asked whether it is there.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ impl DispatchLoop {
                 None
             }
             Chosen::Wait(executors) => {
-                self.probes.ask(probe, executors.into_iter());
+                self.probes.ask(probe, executors.into_iter(), &mut self.runs);
                 None
             }
             Chosen::Nobody => Some(probe.ready),
@@ -102,7 +102,7 @@ impl DispatchLoop {
     /// An executor answered.
     pub(super) fn answered(&mut self, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>, now: Timestamp) {
         self.executors.heard(executor, now);
-        for job in self.probes.answered(executor, number, free) {
+        for job in self.probes.answered(executor, number, free, &mut self.runs) {
             self.look_at_probes(job, now);
         }
     }
@@ -116,10 +116,10 @@ impl DispatchLoop {
 
     fn look_at_probes(&mut self, job: JobId, now: Timestamp) {
         let (mut taken, mut waiting) = (Vec::new(), Vec::new());
-        for mut probe in self.probes.take(job) {
+        for mut probe in self.probes.take(job, &mut self.runs) {
             // Who got a run of the job just now is not free for the next.
-            taken.iter().for_each(|executor| probe.take_away(*executor));
-            match self.choose(&probe, probe.until <= now, now) {
+            taken.iter().for_each(|executor| probe.answers.take_away(*executor));
+            match self.choose(&probe, probe.answers.until <= now, now) {
                 Chosen::Executor(id, name, trace) => {
                     if question(probe.ready.definition.job.route) == Some(Question::Free) {
                         taken.push(id);
@@ -131,13 +131,13 @@ impl DispatchLoop {
                 Chosen::Nobody => {
                     self.probes.pause(job, now);
                     let since = probe.ready.tried_at.unwrap_or(now);
-                    self.parked.push(Waiting { ready: probe.ready, since });
+                    self.parked.push(Waiting { ready: probe.ready, since }, &mut self.runs);
                 }
             }
         }
         for mut probe in waiting {
-            taken.iter().for_each(|executor| probe.take_away(*executor));
-            self.probes.wait_on(probe);
+            taken.iter().for_each(|executor| probe.answers.take_away(*executor));
+            self.probes.wait_on(probe, &mut self.runs);
         }
     }
 }
@@ -146,7 +146,7 @@ fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
     if question(job.route) == Some(Question::There) && online.heard_at + HEARD_LATELY > now {
         return Answer::Yes;
     }
-    probe.answer(online.session.executor)
+    probe.answers.answer(online.session.executor)
 }
 
 fn ask<'a>(run: &'a Run, candidates: &'a [Candidate<'a>], is_over: bool, now: Timestamp) -> Ask<'a> {

@@ -1,18 +1,15 @@
 //! The loop that owns the open runs of this node.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::route::Memories;
-use rondel_core::spec::Delivery;
-use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::executors::Executors;
@@ -23,6 +20,7 @@ use super::overdue::Deadlines;
 use super::parked::Parked;
 use super::probes::Probes;
 use super::rollcall::RollCall;
+use super::state::{OpenRuns, Stage};
 use super::steps::Step;
 use super::turns::Work;
 use super::waits::Waits;
@@ -32,11 +30,6 @@ use crate::trace::{DispatchSpan, FireTracer};
 
 /// How old a run in an executor's hands is when it is noted in the store.
 pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
-/// How long before its instant an at-most-once run is marked at the earliest: time for the write, so that it starts on
-/// time; and no more, for what dies in between ends as `unknown`.
-const MARK_LEAD: Duration = Duration::from_millis(200);
-/// How long before its instant a run is read by the tick, at most, and comes here.
-const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
 /// Events taken before the due runs are looked at again.
 const EVENT_BURST: usize = 64;
 
@@ -91,57 +84,12 @@ pub(super) enum Phase {
     Settling,
 }
 
-/// A run that waits for its instant, ordered by it.
-#[derive(Debug)]
-pub(super) struct Upcoming {
-    pub(super) ready: Ready,
-    /// When it is looked at: at its instant, or a little before it where it is to be marked first.
-    pub(super) at: Timestamp,
-    /// When it came here.
-    pub(super) since: Instant,
-}
-
-impl Upcoming {
-    pub(super) fn new(ready: Ready) -> Self {
-        let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
-        let at = if is_marked { ready.run.due_at - MARK_LEAD } else { ready.run.due_at };
-        Self { ready, at, since: Instant::now() }
-    }
-
-    /// Whether its instant has come later than it can have by the clock that it was read by: that has stepped back since. An
-    /// edit may have found the run far ahead meanwhile, and settled it.
-    pub(super) fn is_outdated(&self, now: Timestamp) -> bool {
-        let overdue = if now > self.ready.run.due_at { now.since(self.ready.run.due_at) } else { Duration::ZERO };
-        self.since.elapsed() > overdue + READ_AHEAD_MAX
-    }
-
-    fn key(&self) -> (Timestamp, Timestamp, RunId) {
-        (self.at, self.ready.run.fire_at, self.ready.run.id)
-    }
-}
-
-impl PartialEq for Upcoming {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-impl Eq for Upcoming {}
-impl PartialOrd for Upcoming {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Upcoming {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
 pub(crate) struct DispatchLoop {
     pub(super) shared: Arc<Shared>,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) steps: mpsc::Sender<Step>,
-    pub(super) upcoming: BinaryHeap<Reverse<Upcoming>>,
+    /// Those that wait here; the queues below hold their ids.
+    pub(super) runs: OpenRuns,
     pub(super) active: HashMap<RunId, Active>,
     pub(super) parked: Parked,
     pub(super) gates: Gates,
@@ -158,9 +106,6 @@ pub(crate) struct DispatchLoop {
     /// Jobs of other nodes come here, and what is open of them is not told yet: what is due of jobs that may be among them
     /// waits.
     pub(super) is_adopting: bool,
-    pub(super) held_back: Vec<Upcoming>,
-    /// Broadcasts of which nobody knows whether they are expanded into these shards.
-    pub(super) unsure: Vec<(Ready, Vec<Run>)>,
     pub(super) rollcall: RollCall,
     /// The newest term of each job under which something was sent.
     pub(super) terms: HashMap<JobId, i64>,
@@ -199,7 +144,7 @@ impl DispatchLoop {
             shared,
             events,
             steps,
-            upcoming: BinaryHeap::new(),
+            runs: OpenRuns::default(),
             active: HashMap::new(),
             parked: Parked::default(),
             gates: Gates::default(),
@@ -210,8 +155,6 @@ impl DispatchLoop {
             deadlines: Deadlines::default(),
             adopted: None,
             is_adopting: false,
-            held_back: Vec::new(),
-            unsure: Vec::new(),
             rollcall: RollCall::default(),
             terms: HashMap::new(),
             executors: Executors::default(),
@@ -265,8 +208,8 @@ impl DispatchLoop {
         if !self.knows_open_runs() {
             return Timestamp::MAX;
         }
-        let (next, marked) = (self.upcoming.peek(), self.marked_ahead.first());
-        let at = next.map_or(Timestamp::MAX, |Reverse(next)| next.at);
+        let (next, marked) = (self.runs.next_at(), self.marked_ahead.first());
+        let at = next.unwrap_or(Timestamp::MAX);
         at.min(marked.map_or(Timestamp::MAX, |(at, _)| *at))
     }
 
@@ -286,7 +229,7 @@ impl DispatchLoop {
 
     fn handle(&mut self, event: Event, now: Timestamp) {
         match event {
-            Event::Ready(runs) => self.upcoming.extend(runs.into_iter().map(|ready| Reverse(Upcoming::new(ready)))),
+            Event::Ready(runs) => runs.into_iter().for_each(|ready| self.arrived(ready)),
             Event::Joined(session, executor, report) => self.joined(session, executor, report, now),
             Event::Left(executor, number) => self.left(executor, number, now),
             Event::Gone(executor) => self.gone(executor, now),
@@ -304,7 +247,7 @@ impl DispatchLoop {
             Event::Results(session, results) => self.results(&session, results, now),
             Event::Settled(settled) => settled.into_iter().for_each(|settled| self.settled(&settled, now)),
             Event::Awaiting(runs) => {
-                let held = runs.into_iter().filter(|(job, run)| self.gates.keep(*job, *run));
+                let held = runs.into_iter().filter(|(job, run)| self.gates.keep(*job, *run, &mut self.runs));
                 self.shared.awaiting.admit(held);
             }
             Event::Hold(runs) => {
@@ -324,7 +267,7 @@ impl DispatchLoop {
             Event::Adopting => self.is_adopting = true,
             Event::Adopted(token) => {
                 (self.adopted, self.is_adopting) = (Some(token), false);
-                self.upcoming.extend(std::mem::take(&mut self.held_back).into_iter().map(Reverse));
+                self.runs.stop_holding_back();
             }
             Event::Cancels(cancels) => self.cancel(cancels, now),
             Event::Covered(asked, cancels) => self.covered(&asked, cancels, now),
@@ -358,20 +301,18 @@ impl DispatchLoop {
     /// Forgets everything that is not in an executor's hands: it is durable, and whoever holds the lease finds it.
     fn drop_unsent(&mut self) {
         self.drop_placed();
-        let upcoming = std::mem::take(&mut self.upcoming).into_iter().map(|Reverse(next)| next.ready);
-        let mut dropped: Vec<Ready> = upcoming.collect();
-        dropped.extend(std::mem::take(&mut self.held_back).into_iter().map(|held| held.ready));
-        for (root, shards) in std::mem::take(&mut self.unsure) {
-            self.forget_shards(&root, &shards);
-            dropped.push(root);
-        }
-        dropped.extend(self.parked.drain());
+        (self.parked, self.probes) = (Parked::default(), Probes::default());
         let is_active = |run| self.active.contains_key(&run);
-        dropped.extend(self.gates.retain(is_active));
-        dropped.extend(self.limits.retain(is_active));
+        self.gates.retain(is_active);
+        self.limits.retain(is_active);
         self.covering.clear();
-        dropped.extend(self.probes.drain());
-        dropped.extend(self.rollcall.drain());
+        let mut dropped = self.rollcall.drain();
+        for open in self.runs.drain() {
+            if let Stage::Unconfirmed(shards) = open.stage {
+                self.forget_shards(&open.ready, &shards);
+            }
+            dropped.push(open.ready);
+        }
         self.shared.in_memory.forget_of(dropped.iter().map(|ready| (ready.run.id, ready.token())));
     }
 

@@ -8,8 +8,8 @@ use rondel_core::{AppId, ExecutorId, JobId, NodeId, Timestamp};
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
 
 use super::Ready;
-use super::parked::Waiting;
 use super::run_loop::DispatchLoop;
+use super::state::OpenRun;
 use super::steps::Step;
 
 /// How long a run waits for somebody here first: an executor that dials in all over comes to each node in turn.
@@ -27,13 +27,13 @@ impl DispatchLoop {
         }
         self.next_seek_at = now + SEEK_PERIOD;
         let executors = &self.executors;
-        let is_stranded = |waiting: &Waiting| {
-            let ready = &waiting.ready;
-            waiting.since + PATIENCE <= now && executors.staying(ready.run.app, &ready.definition.job).is_empty()
+        let is_stranded = |open: &OpenRun| {
+            let ready = &open.ready;
+            open.since() + PATIENCE <= now && executors.staying(ready.run.app, &ready.definition.job).is_empty()
         };
-        let stranded = self.parked.waiting(is_stranded, SEEK_MAX);
+        let stranded = self.parked.waiting(is_stranded, SEEK_MAX, &self.runs);
         let mut by_job: BTreeMap<JobId, Ready> =
-            stranded.into_iter().rev().map(|waiting| (waiting.ready.run.job, waiting.ready.clone())).collect();
+            stranded.into_iter().rev().map(|ready| (ready.run.job, ready.clone())).collect();
         let closed = self.close_jobs(&by_job.keys().copied().collect());
         by_job.retain(|job, _| closed.contains(job));
         if !closed.is_empty() {

@@ -7,8 +7,8 @@ use rondel_store::ledger::LimitName;
 use super::Ready;
 use super::gates::{Entry, Passed, queue_max};
 use super::limits::{LimitKey, wait_detail};
-use super::parked::Waiting;
 use super::run_loop::DispatchLoop;
+use super::state::{Arrival, Stage, Timer, Waiting};
 use super::steps::Step;
 use super::waits::waited_ms;
 
@@ -37,7 +37,7 @@ impl DispatchLoop {
             self.work_off(now);
         }
         let run = ready.run.id;
-        let entry = self.gates.enter(ready);
+        let entry = self.gates.enter(ready, &mut self.runs);
         if let Some(ready) = self.entered(run, entry, now) {
             self.place_or_park(ready, now);
         }
@@ -90,7 +90,7 @@ impl DispatchLoop {
     }
 
     fn parked_again(&mut self, ready: Option<Ready>, now: Timestamp) {
-        ready.into_iter().for_each(|ready| self.parked.push(Waiting::new(ready, now)));
+        ready.into_iter().for_each(|ready| self.parked.push(Waiting::new(ready, now), &mut self.runs));
     }
 
     /// Asks for what a later run takes the place of; again each second until that is durable.
@@ -110,7 +110,7 @@ impl DispatchLoop {
 
     /// A run has ended, or is not this node's: its place at its gate is free.
     pub(super) fn leave_gate(&mut self, run: RunId) {
-        let passed = self.gates.leave(run);
+        let passed = self.gates.leave(run, &mut self.runs);
         self.go_on(passed);
     }
 
@@ -124,7 +124,11 @@ impl DispatchLoop {
     pub(super) fn work_off(&mut self, now: Timestamp) {
         while let Some(work) = self.work.pop_front() {
             match work {
-                Work::Start((ready, executor)) => self.start_next(ready, executor, now),
+                Work::Start((run, executor)) => {
+                    if let Some(admitted) = self.runs.take(run) {
+                        self.start_next(admitted.ready, executor, now);
+                    }
+                }
                 Work::Offer(key) => self.offer_limit(&key, now),
             }
         }
@@ -137,7 +141,7 @@ impl DispatchLoop {
         if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
             self.assign(ready, id, name, now);
         } else {
-            let passed = self.gates.leave_executor(ready.run.id);
+            let passed = self.gates.leave_executor(ready.run.id, &mut self.runs);
             self.go_on(passed);
             self.place_or_park(ready, now);
         }
@@ -159,8 +163,8 @@ impl DispatchLoop {
     /// Gives the run back unless one of its limits holds it back: then it waits there.
     pub(super) fn unless_held_back(&mut self, ready: Ready, now: Timestamp) -> Option<Ready> {
         let Some(key) = self.limits.holding_back(&ready, now) else { return Some(ready) };
-        let passed = self.gates.leave_executor(ready.run.id);
-        self.limits.wait(key, Waiting::new(ready, now), now);
+        let passed = self.gates.leave_executor(ready.run.id, &mut self.runs);
+        self.limits.wait(key, Waiting::new(ready, now), now, &mut self.runs);
         self.go_on(passed);
         None
     }
@@ -172,7 +176,7 @@ impl DispatchLoop {
             false => ready,
         };
         let run = ready.run.id;
-        let entry = self.gates.enter_at(ready, executor);
+        let entry = self.gates.enter_at(ready, executor, &mut self.runs);
         let ready = self.entered(run, entry, now)?;
         self.limits.take(&ready, now);
         Some(ready)
@@ -182,7 +186,7 @@ impl DispatchLoop {
     pub(super) fn give_back(&mut self, ready: &Ready) {
         self.deadlines.forget(ready.run.id);
         let freed = self.limits.undo(ready);
-        let passed = self.gates.leave_executor(ready.run.id);
+        let passed = self.gates.leave_executor(ready.run.id, &mut self.runs);
         self.go_on(passed);
         self.work.extend(freed.map(Work::Offer));
     }
@@ -203,7 +207,7 @@ impl DispatchLoop {
                 self.work_off(now);
                 continue;
             }
-            let closed = self.close_jobs(&self.limits.homeless(&name, HAND_OVER_BATCH));
+            let closed = self.close_jobs(&self.limits.homeless(&name, HAND_OVER_BATCH, &self.runs));
             if !closed.is_empty() {
                 self.step_away(closed.clone(), Step::HandOver(closed, home));
             }
@@ -219,12 +223,12 @@ impl DispatchLoop {
         for key in self.limits.awake(now) {
             self.work.push_back(Work::Offer(key.clone()));
             self.work_off(now);
-            self.limits.wait_on(&key, now);
+            self.limits.wait_on(&key, now, &self.runs);
         }
     }
 
     fn offer_limit(&mut self, key: &LimitKey, now: Timestamp) {
-        while let Some(Waiting { ready, since }) = self.limits.next(key, now) {
+        while let Some(Waiting { ready, since }) = self.limits.next(key, now, &mut self.runs) {
             let run = ready.run.id;
             if ready.is_expired(now) {
                 let waited_ms = Some(waited_ms(&ready, now));
@@ -232,16 +236,52 @@ impl DispatchLoop {
                 continue;
             }
             if let Some(ready) = self.place(ready, now) {
-                self.parked.push(Waiting { ready, since });
+                self.parked.push(Waiting { ready, since }, &mut self.runs);
             }
-            self.limits.waits_since(run, since);
+            self.limits.waits_since(run, since, &mut self.runs);
         }
     }
 
     /// Takes a run out that waits here for its turn, for a limit or for an executor.
     pub(super) fn take_waiting(&mut self, run: RunId) -> Option<Ready> {
-        let waiting = self.parked.remove(run).or_else(|| self.limits.remove(run));
-        waiting.map(|waiting| waiting.ready).or_else(|| self.gates.remove_queued(run))
+        match self.runs.stage(run)? {
+            Stage::Parked(_) => self.parked.remove(run, &mut self.runs).map(|waiting| waiting.ready),
+            Stage::Limited(_) => self.limits.remove(run, &mut self.runs).map(|waiting| waiting.ready),
+            Stage::Queued => self.gates.remove_queued(run, &mut self.runs),
+            // It is about to start, or under way: it is no longer this node's alone.
+            Stage::Scheduled(_) | Stage::HeldBack(_) | Stage::Admitted | Stage::Probing(_) | Stage::Unconfirmed(_) => {
+                None
+            }
+        }
+    }
+
+    /// A run comes from the ring, to be looked at when its timer goes off.
+    pub(super) fn arrived(&mut self, ready: Ready) {
+        match self.runs.arrival(&ready) {
+            Arrival::New => {}
+            Arrival::Replaces => self.withdraw(ready.run.id),
+            Arrival::Known => return,
+        }
+        let timer = Timer::new(&ready);
+        self.runs.schedule(ready, timer);
+    }
+
+    /// Drops what waits here of a run, wherever that is.
+    pub(super) fn withdraw(&mut self, run: RunId) {
+        if self.take_waiting(run).is_some() {
+            return;
+        }
+        let Some(open) = self.runs.withdraw(run) else { return };
+        match open.stage {
+            Stage::Probing(_) => self.probes.remove(&open.ready),
+            Stage::Unconfirmed(shards) => self.forget_shards(&open.ready, &shards),
+            Stage::Scheduled(_)
+            | Stage::HeldBack(_)
+            | Stage::Queued
+            | Stage::Admitted
+            | Stage::Limited(_)
+            | Stage::Parked(_) => {}
+        }
     }
 }
 

@@ -1,14 +1,13 @@
 //! What ends a run from outside: an executor's result, or somebody's wish.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use rondel_core::outcome::{After, Outcome, cancelled_by};
 use rondel_core::{RunId, Timestamp};
 use rondel_store::ledger::{Finish, Finished};
 
 use super::messages::cancel;
-use super::run_loop::{Active, DispatchLoop, Phase, Upcoming};
+use super::run_loop::{Active, DispatchLoop, Phase};
 use super::steps::{Reporter, Step};
 use super::{IncomingResult, SessionHandle, Settled};
 use crate::counters::Count;
@@ -38,7 +37,6 @@ impl DispatchLoop {
         }
         self.unpark(app, now);
     }
-
     /// Gives the result of a run that is known here to its lane; gives back any other.
     pub(super) fn take_result(
         &mut self,
@@ -94,14 +92,12 @@ impl DispatchLoop {
         }
         None
     }
-
     /// A result of a run that the executor cannot have had changes nothing. It is answered, so that it does not come again.
     fn refuse_result(&self, reporter: &Reporter, result: &IncomingResult) {
         tracing::warn!(run_id = %result.run, attempt = result.attempt, executor = reporter.name, "an executor reported a run that is not its own");
         self.shared.counters.add(Count::ResultsRefused, 1);
         self.shared.results.refuse(&reporter.session, result.run, result.attempt);
     }
-
     pub(super) fn settled(&mut self, settled: &Settled, now: Timestamp) {
         let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
         if self.active.get(&settled.run).is_some_and(is_this) {
@@ -126,23 +122,22 @@ impl DispatchLoop {
         }
         self.deadlines.forget(settled.run);
         let passed = match settled.finished {
-            Finished::Stored(After::Again { .. }, _) => self.gates.again(settled.run),
+            Finished::Stored(After::Again { .. }, _) => self.gates.again(settled.run, &mut self.runs),
             Finished::Superseded => {
                 // It was stored before, and the answer was lost; or another node went on with it. Until that is known it has
                 // the place of one that waits for its next attempt: that is found here by the standing queries, perhaps
                 // together with others that were open at once, and then it must not pass before its turn.
                 self.step(Step::Look(vec![settled.run]));
-                self.gates.again(settled.run)
+                self.gates.again(settled.run, &mut self.runs)
             }
-            _ => self.gates.leave(settled.run),
+            _ => self.gates.leave(settled.run, &mut self.runs),
         };
         self.release_limit(settled.run);
         self.go_on(passed);
         self.work_off(now);
     }
-
     pub(super) fn cancel(&mut self, cancels: Vec<(RunId, String)>, now: Timestamp) {
-        let mut not_here: BTreeMap<RunId, String> = BTreeMap::new();
+        let mut not_here: BTreeSet<RunId> = BTreeSet::new();
         for (run, by) in cancels {
             if let Some(active) = self.active.get(&run) {
                 if let Some(online) = self
@@ -154,31 +149,16 @@ impl DispatchLoop {
                 }
             } else if let Some(ready) = self.take_waiting(run) {
                 self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
-            } else if self.rollcall.get(run).is_none() {
-                not_here.insert(run, by);
+            } else if self.rollcall.get(run).is_some() {
+                // It ends, or is cancelled, once it is known who has it.
+            } else if let Some((ready, _)) = self.runs.take_scheduled(run) {
+                self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
+            } else {
+                not_here.insert(run);
             }
         }
-        self.cancel_upcoming(&mut not_here, now);
         if !not_here.is_empty() {
-            self.step(Step::CancelStray(not_here.into_keys().collect()));
-        }
-    }
-
-    /// Ends those that wait for their instant, in one pass for all of them.
-    fn cancel_upcoming(&mut self, cancels: &mut BTreeMap<RunId, String>, now: Timestamp) {
-        let is_asked = |Reverse(next): &Reverse<Upcoming>| cancels.contains_key(&next.ready.run.id);
-        if cancels.is_empty() || !self.upcoming.iter().any(is_asked) {
-            return;
-        }
-        let (asked, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.upcoming).into_iter().partition(is_asked);
-        self.upcoming = rest.into();
-        for Reverse(Upcoming { ready, .. }) in &asked {
-            if let Some(by) = cancels.get(&ready.run.id) {
-                self.end_unsent(ready, Outcome::Cancelled, Some(cancelled_by(by)), now);
-            }
-        }
-        for Reverse(Upcoming { ready, .. }) in asked {
-            cancels.remove(&ready.run.id);
+            self.step(Step::CancelStray(not_here.into_iter().collect()));
         }
     }
 }

@@ -139,16 +139,14 @@ impl DispatchLoop {
     /// Runs that wait since long enough: the first in turn, not all of a long queue.
     fn waiting_runs(&self, now: Timestamp) -> Vec<(&Ready, Wait)> {
         let is_old = |since: Timestamp| since + NOTE_FROM <= now;
-        let queued = self.gates.some_queued(LOOK_COUNT_MAX).map(|(ready, ahead)| {
+        let queued = self.gates.some_queued(LOOK_COUNT_MAX, &self.runs).map(|(ready, ahead)| {
             let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
             (ready, Wait::Known(Box::new(detail)))
         });
-        let limited = self.limits.some_waiting(LOOK_COUNT_MAX).map(|(key, waiting)| {
-            let detail = wait_detail(key, &waiting.ready);
-            (&waiting.ready, Wait::Known(Box::new(detail)))
-        });
-        let parked = self.parked.waiting(|waiting| is_old(waiting.since), LOOK_COUNT_MAX);
-        let parked = parked.into_iter().map(|waiting| (&waiting.ready, Wait::Executor));
+        let limited = self.limits.some_waiting(LOOK_COUNT_MAX, &self.runs);
+        let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
+        let parked = self.parked.waiting(|open| is_old(open.since()), LOOK_COUNT_MAX, &self.runs);
+        let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
         let unanswered = self.active.values().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
         let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
         let all = queued.chain(limited).chain(parked).chain(unanswered.take(DESCRIBED_COUNT_MAX));

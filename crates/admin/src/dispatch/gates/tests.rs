@@ -31,29 +31,77 @@ fn said(entry: Entry) -> String {
     }
 }
 
-fn enter(gates: &mut Gates, ready: Ready) -> String {
-    said(gates.enter(ready))
+/// Gates, and the runs that wait for their turn there.
+#[derive(Debug, Default)]
+struct Gated {
+    gates: Gates,
+    runs: OpenRuns,
 }
 
-fn enter_at(gates: &mut Gates, ready: Ready, executor: i64) -> String {
-    said(gates.enter_at(ready, ExecutorId::new(executor)))
+impl std::ops::Deref for Gated {
+    type Target = Gates;
+
+    fn deref(&self) -> &Gates {
+        &self.gates
+    }
+}
+
+impl std::ops::DerefMut for Gated {
+    fn deref_mut(&mut self) -> &mut Gates {
+        &mut self.gates
+    }
+}
+
+impl Gated {
+    /// Starts those whose turn has come.
+    fn started(&mut self, passed: Vec<Passed>) -> Vec<Passed> {
+        for (run, _) in &passed {
+            let open = self.runs.take(*run).expect("a run whose turn has come is here");
+            assert!(matches!(open.stage, Stage::Admitted));
+        }
+        passed
+    }
+
+    fn leave(&mut self, run: RunId) -> Vec<Passed> {
+        let passed = self.gates.leave(run, &mut self.runs);
+        self.started(passed)
+    }
+
+    fn again(&mut self, run: RunId) -> Vec<Passed> {
+        let passed = self.gates.again(run, &mut self.runs);
+        self.started(passed)
+    }
+
+    /// How many waited for their turn, which are dropped.
+    fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> usize {
+        self.gates.retain(is_kept);
+        self.runs.drain().count()
+    }
+}
+
+fn enter(gates: &mut Gated, ready: Ready) -> String {
+    said(gates.gates.enter(ready, &mut gates.runs))
+}
+
+fn enter_at(gates: &mut Gated, ready: Ready, executor: i64) -> String {
+    said(gates.gates.enter_at(ready, ExecutorId::new(executor), &mut gates.runs))
 }
 
 fn passed(passed: &[Passed]) -> Vec<i64> {
-    passed.iter().map(|(ready, _)| ready.run.due_at.second()).collect()
+    passed.iter().map(|(run, _)| run.get() / 1_000).collect()
 }
 
-fn leave(gates: &mut Gates, second: i64) -> Vec<i64> {
+fn leave(gates: &mut Gated, second: i64) -> Vec<i64> {
     passed(&gates.leave(RunId::new(second * 1_000)))
 }
 
-fn again(gates: &mut Gates, second: i64) -> Vec<i64> {
+fn again(gates: &mut Gated, second: i64) -> Vec<i64> {
     passed(&gates.again(RunId::new(second * 1_000)))
 }
 
 #[test]
 fn serial_runs_wait_in_the_order_of_their_instants() {
-    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
@@ -61,12 +109,12 @@ fn serial_runs_wait_in_the_order_of_their_instants() {
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0], "a run leaves once");
     assert_eq!(leave(&mut gates, 2), [3]);
     assert_eq!(leave(&mut gates, 3), [] as [i64; 0]);
-    assert_eq!((gates.gates.len(), gates.seats.len()), (0, 0));
+    assert_eq!((gates.gates.gates.len(), gates.seats.len()), (0, 0));
 }
 
 #[test]
 fn a_retry_keeps_its_place() {
-    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
     assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
@@ -80,7 +128,7 @@ fn a_retry_keeps_its_place() {
 
 #[test]
 fn it_is_known_whose_places_are_waited_for() {
-    let (mut gates, serial, each) = (Gates::default(), overlap("serial", 0), on_each("serial", 0));
+    let (mut gates, serial, each) = (Gated::default(), overlap("serial", 0), on_each("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(gates.holding_up(), []);
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
@@ -97,7 +145,7 @@ fn it_is_known_whose_places_are_waited_for() {
 
 #[test]
 fn a_retry_does_not_hold_up_who_has_room_beside_it() {
-    let (mut gates, two) = (Gates::default(), overlap("allow", 2));
+    let (mut gates, two) = (Gated::default(), overlap("allow", 2));
     let entries: Vec<_> = (1..5).map(|second| enter(&mut gates, ready(second, &two))).collect();
     assert_eq!(entries, ["passed", "passed", "queued", "queued"]);
     assert_eq!(again(&mut gates, 2), [] as [i64; 0]);
@@ -113,7 +161,7 @@ fn restored(second: i64, status: RunStatus, attempt: i32, definition: &Definitio
 
 #[test]
 fn after_a_restart_the_order_is_as_before() {
-    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     gates.restore(&restored(1, RunStatus::Waiting, 2, &serial));
     gates.restore(&restored(3, RunStatus::Pending, 1, &serial));
     assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
@@ -121,7 +169,7 @@ fn after_a_restart_the_order_is_as_before() {
     assert_eq!(leave(&mut gates, 1), [3]);
 
     // Three of one job may have been sent: nothing passes until that is known. Only the second was.
-    let mut gates = Gates::default();
+    let mut gates = Gated::default();
     (1..4).for_each(|second| gates.restore(&restored(second, RunStatus::Running, 1, &serial)));
     assert_eq!(enter(&mut gates, ready(4, &serial)), "queued");
     assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
@@ -133,7 +181,7 @@ fn after_a_restart_the_order_is_as_before() {
     assert_eq!(leave(&mut gates, 3), [4]);
 
     // One that was another node's for a while is back, and may still be in somebody's hands.
-    let mut gates = Gates::default();
+    let mut gates = Gated::default();
     gates.restore(&restored(1, RunStatus::Running, 1, &serial));
     assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
     gates.restore(&restored(1, RunStatus::Running, 1, &serial));
@@ -145,10 +193,10 @@ fn after_a_restart_the_order_is_as_before() {
 
 #[test]
 fn the_queue_is_bounded_and_discard_has_none() {
-    let (mut gates, bounded) = (Gates::default(), overlap("serial", 1));
+    let (mut gates, bounded) = (Gated::default(), overlap("serial", 1));
     let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &bounded))).collect();
     assert_eq!(entries, ["passed", "queued", "discarded"]);
-    let (mut gates, discard) = (Gates::default(), overlap("discard", 0));
+    let (mut gates, discard) = (Gated::default(), overlap("discard", 0));
     let entries: Vec<_> = (1..3).map(|second| enter(&mut gates, ready(second, &discard))).collect();
     assert_eq!(entries, ["passed", "discarded"]);
     assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
@@ -158,7 +206,7 @@ fn the_queue_is_bounded_and_discard_has_none() {
 
 #[test]
 fn a_later_run_covers_the_open_one_and_those_that_wait() {
-    let (mut gates, cover) = (Gates::default(), overlap("cover", 0));
+    let (mut gates, cover) = (Gated::default(), overlap("cover", 0));
     assert_eq!(enter(&mut gates, ready(1, &cover)), "passed");
     assert_eq!(enter(&mut gates, ready(2, &cover)), "covers [1] and []");
     assert_eq!(enter(&mut gates, ready(3, &cover)), "covers [1] and [2]");
@@ -172,7 +220,7 @@ fn a_later_run_covers_the_open_one_and_those_that_wait() {
 
 #[test]
 fn who_comes_again_after_a_restart_covers_nobody_later() {
-    let (mut gates, cover) = (Gates::default(), overlap("cover", 0));
+    let (mut gates, cover) = (Gated::default(), overlap("cover", 0));
     gates.restore(&restored(1, RunStatus::Waiting, 2, &cover));
     gates.restore(&restored(2, RunStatus::Running, 1, &cover));
     assert_eq!(enter(&mut gates, ready(1, &cover)), "covered");
@@ -183,17 +231,17 @@ fn who_comes_again_after_a_restart_covers_nobody_later() {
 
 #[test]
 fn allow_lets_as_many_through_as_it_says() {
-    let (mut gates, two) = (Gates::default(), overlap("allow", 2));
+    let (mut gates, two) = (Gated::default(), overlap("allow", 2));
     let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &two))).collect();
     assert_eq!(entries, ["passed", "passed", "queued"]);
-    let (mut gates, any) = (Gates::default(), overlap("allow", 0));
+    let (mut gates, any) = (Gated::default(), overlap("allow", 0));
     assert!((1..100).all(|second| enter(&mut gates, ready(second, &any)) == "passed"));
 }
 
 #[test]
 fn on_each_executor_a_gate_of_its_own() {
     for (policy, expected) in [("serial", "queued"), ("discard", "discarded"), ("cover", "covers [1] and []")] {
-        let (mut gates, each) = (Gates::default(), on_each(policy, 0));
+        let (mut gates, each) = (Gated::default(), on_each(policy, 0));
         assert_eq!(enter(&mut gates, ready(1, &each)), "passed", "the job has no gate");
         assert_eq!(enter_at(&mut gates, ready(1, &each), 7), "passed");
         assert_eq!(enter_at(&mut gates, ready(2, &each), 8), "passed");
@@ -201,11 +249,11 @@ fn on_each_executor_a_gate_of_its_own() {
         assert!(gates.would_pass_at(&ready(3, &each), ExecutorId::new(9)));
         assert_eq!(enter_at(&mut gates, ready(3, &each), 7), expected);
         let next = gates.leave(RunId::new(1_000));
-        let goes_to = next.iter().map(|(ready, executor)| (ready.run.due_at.second(), *executor));
+        let goes_to = next.iter().map(|(run, executor)| (run.get() / 1_000, *executor));
         let waited = (policy != "discard").then_some((3, Some(ExecutorId::new(7))));
         assert_eq!(goes_to.collect::<Vec<_>>(), Vec::from_iter(waited));
     }
-    let (mut gates, two) = (Gates::default(), on_each("allow", 2));
+    let (mut gates, two) = (Gated::default(), on_each("allow", 2));
     let entries: Vec<_> = (1..4).map(|second| enter_at(&mut gates, ready(second, &two), 7)).collect();
     assert_eq!(entries, ["passed", "passed", "queued"]);
     // A retry is routed anew: it holds nothing.
@@ -228,7 +276,7 @@ fn broadcast() -> (Ready, [Ready; 2], Definition) {
 #[test]
 fn a_broadcast_is_over_when_its_last_shard_is() {
     let (root, shards, definition) = broadcast();
-    let mut gates = Gates::default();
+    let mut gates = Gated::default();
     assert_eq!(enter(&mut gates, root.clone()), "passed");
     assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
     for shard in &shards {
@@ -243,7 +291,7 @@ fn a_broadcast_is_over_when_its_last_shard_is() {
 #[test]
 fn a_broadcast_that_is_taken_over_counts_its_open_shards_whatever_they_wait_for() {
     let (root, [mut one, mut two], definition) = broadcast();
-    let mut gates = Gates::default();
+    let mut gates = Gated::default();
     gates.restore(&root);
     (one.run.status, two.run.status) = (RunStatus::Running, RunStatus::Pending);
     gates.restore(&one);
@@ -258,7 +306,7 @@ fn a_broadcast_that_is_taken_over_counts_its_open_shards_whatever_they_wait_for(
 fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
     let (_, [one, two], definition) = broadcast();
     let later = later_shards(&definition);
-    let mut gates = Gates::default();
+    let mut gates = Gated::default();
     for shard in [&one, &two, &later[0], &later[1]] {
         let mut shard = shard.clone();
         shard.run.status = RunStatus::Running;
@@ -280,7 +328,7 @@ fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
     assert_eq!(enter(&mut gates, ready(30, &definition)), "queued", "a shard waits for another attempt");
     assert_eq!(leave(&mut gates, 20), [30]);
     assert_eq!(leave(&mut gates, 30), [] as [i64; 0]);
-    assert_eq!((gates.gates.len(), gates.seats.len()), (0, 0));
+    assert_eq!((gates.gates.gates.len(), gates.seats.len()), (0, 0));
 }
 
 /// The shards of a broadcast that comes after the one of [`broadcast`].
@@ -297,7 +345,7 @@ fn later_shards(definition: &Definition) -> [Ready; 2] {
 fn while_two_broadcasts_count_as_sent_no_shard_of_either_follows() {
     let (_, [one, two], definition) = broadcast();
     let [first, second] = later_shards(&definition);
-    let mut gates = Gates::default();
+    let mut gates = Gated::default();
     for (shard, status, attempt) in [
         (&one, RunStatus::Running, 1),
         (&two, RunStatus::Waiting, 2),
@@ -316,7 +364,7 @@ fn while_two_broadcasts_count_as_sent_no_shard_of_either_follows() {
     assert_eq!(leave(&mut gates, 11), [21]);
     assert_eq!(leave(&mut gates, 21), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 20), [] as [i64; 0]);
-    assert_eq!((gates.gates.len(), gates.seats.len()), (0, 0));
+    assert_eq!((gates.gates.gates.len(), gates.seats.len()), (0, 0));
 }
 
 #[test]
@@ -324,7 +372,7 @@ fn shards_that_have_begun_are_not_passed_over_for_their_own_broadcast() {
     let (_, shards, _) = broadcast();
     for (policy, expected) in [("discard", "queued"), ("cover", "covers [0] and []")] {
         let definition = definition(&json!({"route": "broadcast", "overlap": {"policy": policy}}));
-        let mut gates = Gates::default();
+        let mut gates = Gated::default();
         let [one, two] = shards.clone().map(|shard| Ready { definition: definition.clone(), ..shard });
         gates.restore(&restored(0, RunStatus::Running, 1, &definition));
         gates.restore(&one);
@@ -337,27 +385,31 @@ fn shards_that_have_begun_are_not_passed_over_for_their_own_broadcast() {
 
 #[test]
 fn what_is_not_kept_has_no_place() {
-    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-    assert_eq!(gates.retain(|run| run == RunId::new(1_000)).len(), 1);
+    assert_eq!(gates.retain(|run| run == RunId::new(1_000)), 1);
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-    assert_eq!(gates.retain(|_| false).len(), 1);
+    assert_eq!(gates.retain(|_| false), 1);
     assert_eq!(enter(&mut gates, ready(2, &serial)), "passed");
+}
+
+fn keep(gates: &mut Gated, second: i64) -> bool {
+    gates.gates.keep(JobId::new(1), RunId::new(second * 1_000), &mut gates.runs)
 }
 
 #[test]
 fn who_awaits_its_children_leaves_twice() {
-    let (mut gates, serial) = (Gates::default(), overlap("serial", 0));
+    let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-    assert!(gates.keep(JobId::new(1), RunId::new(1_000)));
-    assert!(!gates.keep(JobId::new(1), RunId::new(9_000)));
+    assert!(keep(&mut gates, 1));
+    assert!(!keep(&mut gates, 9));
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 1), [2]);
 
     let (root, shards, definition) = broadcast();
-    let mut gates = Gates::default();
+    let mut gates = Gated::default();
     assert_eq!(enter(&mut gates, root.clone()), "passed");
     for shard in &shards {
         assert_eq!(enter(&mut gates, shard.clone()), "passed");
@@ -365,7 +417,7 @@ fn who_awaits_its_children_leaves_twice() {
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
-    assert!(gates.keep(JobId::new(1), root.run.id));
+    assert!(keep(&mut gates, 1));
     assert_eq!(leave(&mut gates, 11), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 1), [2]);
 }
@@ -373,9 +425,9 @@ fn who_awaits_its_children_leaves_twice() {
 #[test]
 fn what_waits_for_its_turn_expires_by_its_own_instant() {
     let serial = definition(&json!({"queue_timeout": "10s"}));
-    let mut gates = Gates::default();
-    let expired = |gates: &mut Gates, second| {
-        let taken = gates.take_expired(Timestamp::from_secs(second)).into_iter();
+    let mut gates = Gated::default();
+    let expired = |gates: &mut Gated, second| {
+        let taken = gates.gates.take_expired(Timestamp::from_secs(second), &mut gates.runs).into_iter();
         taken.map(|ready| ready.run.due_at.second()).collect::<Vec<_>>()
     };
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
