@@ -9,7 +9,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
 
 use super::messages::cancel;
-use super::run_loop::{DispatchLoop, Phase};
+use super::run_loop::DispatchLoop;
+use super::state::Phase;
 use super::steps::Step;
 use super::{Ready, Settled};
 use crate::counters::Count;
@@ -110,7 +111,8 @@ impl DispatchLoop {
         let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
         let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
         let mut held: Vec<(Timestamp, RunId)> = self
-            .active
+            .runs
+            .in_hand
             .values()
             .filter(|active| is_held(active.phase) && is_old(active.sent_at))
             .map(|active| (active.looked_at, active.ready.run.id))
@@ -118,11 +120,11 @@ impl DispatchLoop {
         held.sort_unstable();
         held.truncate(LOOK_MAX);
         for (_, run) in &held {
-            if let Some(active) = self.active.get_mut(run) {
+            if let Some(active) = self.runs.in_hand.get_mut(run) {
                 active.looked_at = now;
             }
         }
-        let called = self.rollcall.runs().take(LOOK_MAX).map(|ready| ready.run.id);
+        let called = self.rollcall.runs().take(LOOK_MAX);
         held.into_iter().map(|(_, run)| run).chain(called).collect()
     }
 
@@ -132,8 +134,8 @@ impl DispatchLoop {
         let is_own = |check: &RunCheck| check.owner.node == this.node;
         for run in asked {
             let row = rows.get(run).copied();
-            let held = self.active.get(run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
-            if let Some(ready) = held.map(|active| &active.ready).or_else(|| self.rollcall.get(*run)) {
+            let held = self.runs.in_hand.get(run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
+            if let Some(ready) = held.map(|active| &active.ready).or_else(|| self.runs.called(*run)) {
                 let attempt = ready.run.attempt;
                 self.went_on(*run, attempt, known(attempt, row, is_own), now);
             } else if !self.shared.in_memory.missing([*run]).is_empty() {
@@ -156,7 +158,7 @@ impl DispatchLoop {
         self.forget_attempt(run, attempt);
         if known == Known::Again && self.shared.in_memory.has_later(run, attempt) {
             // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
-            if !self.active.contains_key(&run) {
+            if !self.runs.in_hand.contains_key(&run) {
                 self.release_limit(run);
                 self.work_off(now);
             }
@@ -182,12 +184,12 @@ impl DispatchLoop {
     /// This attempt, or one before it, is in nobody's hands any more.
     pub(super) fn forget_attempt(&mut self, run: RunId, attempt: i32) {
         let is_past = |ready: &Ready| ready.run.attempt <= attempt;
-        if self.active.get(&run).is_some_and(|active| is_past(&active.ready)) {
+        if self.runs.in_hand.get(&run).is_some_and(|active| is_past(&active.ready)) {
             self.free_active(run);
             self.deadlines.forget(run);
         }
-        if self.rollcall.get(run).is_some_and(is_past) {
-            self.rollcall.remove(run);
+        if self.runs.called(run).is_some_and(is_past) {
+            self.rollcall.remove(run, &mut self.runs);
         }
     }
 

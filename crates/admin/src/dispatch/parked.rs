@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(placed(&mut some, 9, |_| true), [4, 5, 1, 3]);
         let (parked, mut runs) = some;
         assert!(parked.apps().is_empty() && parked.ends.is_empty() && parked.runs.is_empty());
-        assert_eq!(runs.drain().count(), 0);
+        assert_eq!(runs.drain_waiting().count(), 0);
     }
 
     #[test]

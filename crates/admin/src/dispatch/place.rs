@@ -13,8 +13,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::Finish;
 
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
-use super::run_loop::{Active, DispatchLoop, Phase, in_hand};
-use super::state::{Arrival, Timer, Waiting};
+use super::run_loop::DispatchLoop;
+use super::state::{Active, Arrival, Phase, Timer, Waiting};
 use super::steps::Step;
 use super::switches::Switched;
 use super::waits::explained;
@@ -37,7 +37,7 @@ impl DispatchLoop {
         }
         while self.marked_ahead.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, run)) = self.marked_ahead.pop_first() else { return };
-            if let Some(active) = self.active.get(&run) {
+            if let Some(active) = self.runs.in_hand.get(&run) {
                 self.outgoing.entry(active.executor).or_default().push(run);
             }
         }
@@ -132,11 +132,11 @@ impl DispatchLoop {
         let phase = if marking { Phase::Marking } else { Phase::Placed };
         let active = Active::new(ready, executor, executor_name, now, phase);
         if marking {
-            self.to_mark.push(in_hand(&active));
+            self.to_mark.push(active.in_hand());
         } else {
             self.outgoing.entry(executor).or_default().push(active.ready.run.id);
         }
-        self.active.insert(active.ready.run.id, active);
+        self.runs.put_in_hand(active);
     }
 
     /// Puts this turn's triggers on the streams, one message per executor (and per 500). Without a lease nothing is marked
@@ -171,7 +171,7 @@ impl DispatchLoop {
             (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()), Vec::new());
         for run in runs {
             let is_placed = |active: &&mut Active| active.executor == executor && active.phase == Phase::Placed;
-            let Some(active) = self.active.get_mut(run).filter(is_placed) else { continue };
+            let Some(active) = self.runs.in_hand.get_mut(run).filter(is_placed) else { continue };
             if active.ready.token() == token && active.may_be_sent(now) {
                 // One that has waited here knows an older term than a run of its job that came by it.
                 let newest = self.terms.entry(active.ready.run.job).or_default();
@@ -210,7 +210,7 @@ impl DispatchLoop {
 
     fn note_sent(&mut self, runs: &[RunId], now: Timestamp) {
         for run in runs {
-            if let Some(active) = self.active.get_mut(run) {
+            if let Some(active) = self.runs.in_hand.get_mut(run) {
                 self.shared.metrics.sent(&active.ready, now);
                 active.ready.was_sent = true;
                 (active.phase, active.sent_at) = (Phase::Sent, now);
@@ -277,7 +277,7 @@ impl DispatchLoop {
 
     /// Takes a run out of its executor's hands.
     pub(super) fn free_active(&mut self, run: RunId) -> Option<Active> {
-        let active = self.active.remove(&run)?;
+        let active = self.runs.in_hand.remove(&run)?;
         self.marked_ahead.remove(&(active.ready.run.due_at, run));
         if !matches!(active.phase, Phase::Ending | Phase::Settling) {
             self.free_slot(active.executor);
@@ -291,7 +291,8 @@ impl DispatchLoop {
         self.to_mark.clear();
         self.marked_ahead.clear();
         let is_unsent = |active: &&Active| matches!(active.phase, Phase::Marking | Phase::Placed);
-        let mut unsent: Vec<RunId> = self.active.values().filter(is_unsent).map(|active| active.ready.run.id).collect();
+        let mut unsent: Vec<RunId> =
+            self.runs.in_hand.values().filter(is_unsent).map(|active| active.ready.run.id).collect();
         unsent.sort_unstable();
         let mut unmark = Vec::new();
         for run in unsent {
@@ -433,7 +434,7 @@ impl DispatchLoop {
         let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
         for (run, attempt) in asked {
             let is_this = |active: &&mut Active| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
-            let Some(active) = self.active.get_mut(run).filter(is_this) else {
+            let Some(active) = self.runs.in_hand.get_mut(run).filter(is_this) else {
                 // It was dropped meanwhile.
                 unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
                 continue;

@@ -2,7 +2,7 @@
 //! got it has answered a fence for that lease, or is lost: *not yet reported* is never *not held*.
 //!
 //! Only the answer to a fence counts. What an executor said before, in a hello too, may be older than what the lease's
-//! node sent it last; after the fence it takes nothing more from there.
+//! node sent it last; after the fence it takes nothing more from there. The runs themselves are among the [open runs](OpenRuns).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,11 +13,13 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
 use super::executors::{Executors, Online};
+use super::state::OpenRuns;
 use super::{CalledRun, Ready};
 
 #[derive(Debug)]
 struct Called {
-    ready: Ready,
+    app: AppId,
+    attempt: i32,
     /// Who may have it: the same list for many runs.
     witnesses: Arc<[ExecutorId]>,
 }
@@ -34,9 +36,9 @@ pub(crate) struct RollCall {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// This executor has it.
-    Held(Ready, ExecutorId),
+    Held(ExecutorId),
     /// Nobody has it, and nobody will.
-    Nobody(Ready, Reason),
+    Nobody(Reason),
 }
 
 /// Executors to be asked, each with the leases that it is to fence.
@@ -46,7 +48,7 @@ impl RollCall {
     /// Begins to call for these runs. `over` are all leases that are over.
     pub(crate) fn call(
         &mut self,
-        runs: Vec<CalledRun>,
+        runs: &[CalledRun],
         sessions: &[Session],
         over: &[LeaseToken],
         executors: &mut Executors,
@@ -77,7 +79,7 @@ impl RollCall {
                     Arc::clone(witnesses)
                 }
             };
-            self.runs.insert(run.id, Called { ready, witnesses });
+            self.runs.insert(run.id, Called { app: run.app, attempt: run.attempt, witnesses });
         }
     }
 
@@ -95,29 +97,27 @@ impl RollCall {
         unanswered
     }
 
-    pub(crate) fn get(&self, run: RunId) -> Option<&Ready> {
-        self.runs.get(&run).map(|called| &called.ready)
-    }
-
-    pub(crate) fn remove(&mut self, run: RunId) -> Option<Ready> {
-        self.runs.remove(&run).map(|called| called.ready)
+    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
+        self.runs.remove(&run)?;
+        runs.take_called(run)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    pub(crate) fn drain(&mut self) -> Vec<Ready> {
-        std::mem::take(&mut self.runs).into_values().map(|called| called.ready).collect()
+    /// Calls for nothing any more.
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
     }
 
     /// The runs that are called for.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = &Ready> {
-        self.runs.values().map(|called| &called.ready)
+    pub(crate) fn runs(&self) -> impl Iterator<Item = RunId> {
+        self.runs.keys().copied()
     }
 
     /// Takes out every run that somebody has, and every one about which everyone has answered or is lost.
-    pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<Found> {
+    pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, Found)> {
         let mut found = Vec::new();
         for online in executors.all() {
             let id = online.session.executor;
@@ -128,9 +128,10 @@ impl RollCall {
             its.sort_unstable();
             for (run, attempt) in its {
                 // What somebody says of another app's runs is not heard.
-                let is_its = |ready: &Ready| ready.run.attempt == attempt && ready.run.app == online.app;
-                if self.get(run).is_some_and(is_its) {
-                    found.extend(self.remove(run).map(|ready| Found::Held(ready, id)));
+                let is_its = |called: &Called| called.attempt == attempt && called.app == online.app;
+                if self.runs.get(&run).is_some_and(is_its) {
+                    self.runs.remove(&run);
+                    found.push((run, Found::Held(id)));
                 }
             }
         }
@@ -138,9 +139,9 @@ impl RollCall {
             self.groups().filter_map(|(app, list, group)| Some((group, self.nobody(app, list, executors)?))).collect();
         if !ended.is_empty() {
             let is_ended = |called: &Called| ended.get(&called.witnesses.as_ptr()).copied();
-            for (_, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
+            for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
-                found.push(Found::Nobody(called.ready, reason));
+                found.push((run, Found::Nobody(reason)));
             }
         }
         found
@@ -159,7 +160,7 @@ impl RollCall {
         let mut seen = BTreeSet::new();
         let group = |called: &'_ Called| called.witnesses.as_ptr();
         let first = self.runs.values().filter(move |called| seen.insert(group(called)));
-        first.map(move |called| (called.ready.run.app, &called.witnesses, group(called)))
+        first.map(move |called| (called.app, &called.witnesses, group(called)))
     }
 
     /// Why a run that none of these has was not received; `None` while somebody has not answered.
@@ -220,7 +221,7 @@ mod tests {
             };
             let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
             let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
-            rollcall.call(vec![run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
+            rollcall.call(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
             join(&mut executors, 1, 1, Report::default());
             assert_eq!(resolve(&mut rollcall, &executors), "not yet", "{token:?}");
             fences(&mut executors, 1, 1, DEAD, &[]);
@@ -242,7 +243,7 @@ mod tests {
         };
         let mut rollcall = RollCall::default();
         let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
-        rollcall.call(vec![run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
+        rollcall.call(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
         rollcall
     }
 
@@ -260,8 +261,8 @@ mod tests {
     fn resolve(rollcall: &mut RollCall, executors: &Executors) -> String {
         match rollcall.resolve(executors).first() {
             None => "not yet".to_owned(),
-            Some(Found::Held(_, id)) => format!("held by {id}"),
-            Some(Found::Nobody(_, reason)) => reason.to_string(),
+            Some((_, Found::Held(id))) => format!("held by {id}"),
+            Some((_, Found::Nobody(reason))) => reason.to_string(),
         }
     }
 
@@ -337,7 +338,7 @@ mod tests {
             let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
             let sessions = [session(1, !lives), session(2, true)];
             let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
-            rollcall.call(vec![run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+            rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
             assert_eq!(resolve(&mut rollcall, &executors), expected);
         }
     }

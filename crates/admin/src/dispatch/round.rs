@@ -11,8 +11,8 @@ use rondel_store::ledger::InHand;
 
 use super::parked::Offer;
 use super::rollcall::Found;
-use super::run_loop::{Active, DispatchLoop, NOTE_AFTER, Phase, in_hand};
-use super::state::Waiting;
+use super::run_loop::{DispatchLoop, NOTE_AFTER};
+use super::state::{Active, Phase, Waiting};
 use super::steps::Step;
 use super::waits::{explained, lost_detail, waited_ms};
 use super::{CalledRun, Ready, finish_unsent};
@@ -78,7 +78,7 @@ impl DispatchLoop {
     /// Tells operators how many runs are in executors' hands, and how many are due and wait.
     fn show(&self) {
         let waiting = self.parked.len() + self.gates.queued_count() + self.limits.waiting_count();
-        self.shared.metrics.runs_active.store(size(self.active.len()), Ordering::Relaxed);
+        self.shared.metrics.runs_active.store(size(self.runs.in_hand.len()), Ordering::Relaxed);
         self.shared.metrics.runs_queued.store(size(waiting), Ordering::Relaxed);
     }
 
@@ -87,14 +87,14 @@ impl DispatchLoop {
         let lives_long = |active: &&mut Active| is_in_hand(active) && active.sent_at + NOTE_AFTER <= now;
         let note = |active: &mut Active| {
             active.phase = Phase::Noted;
-            in_hand(active)
+            active.in_hand()
         };
-        let mut noted: Vec<InHand> = self.active.values_mut().filter(lives_long).map(note).collect();
+        let mut noted: Vec<InHand> = self.runs.in_hand.values_mut().filter(lives_long).map(note).collect();
         noted.sort_unstable_by_key(|in_hand| in_hand.run);
         for batch in noted.chunks(500) {
             if self.steps.try_send(Step::NoteRunning(batch.to_vec())).is_err() {
                 for in_hand in batch {
-                    if let Some(active) = self.active.get_mut(&in_hand.run) {
+                    if let Some(active) = self.runs.in_hand.get_mut(&in_hand.run) {
                         active.phase = Phase::Sent;
                     }
                 }
@@ -137,7 +137,8 @@ impl DispatchLoop {
             self.limits.hold(&called.ready);
         }
         over.iter().for_each(|lease| self.tell_fence(*lease));
-        self.rollcall.call(runs, sessions, over, &mut self.executors, now);
+        self.rollcall.call(&runs, sessions, over, &mut self.executors, now);
+        runs.into_iter().for_each(|called| self.runs.put_called(called.ready));
         self.resolve_rollcall(now);
         self.ask_witnesses();
     }
@@ -148,9 +149,9 @@ impl DispatchLoop {
     fn unless_in_hand(&mut self, called: CalledRun) -> Option<CalledRun> {
         let run = &called.ready.run;
         self.forget_attempt(run.id, run.attempt - 1);
-        match self.active.get_mut(&run.id).filter(|active| active.ready.run.attempt == run.attempt) {
+        match self.runs.in_hand.get_mut(&run.id).filter(|active| active.ready.run.attempt == run.attempt) {
             Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
-                self.active.remove(&run.id);
+                self.runs.in_hand.remove(&run.id);
                 Some(called)
             }
             Some(active) => {
@@ -178,16 +179,15 @@ impl DispatchLoop {
         if self.rollcall.is_empty() {
             return;
         }
-        for found in self.rollcall.resolve(&self.executors) {
+        for (run, found) in self.rollcall.resolve(&self.executors) {
+            let Some(ready) = self.runs.take_called(run) else { continue };
             match found {
-                Found::Held(ready, executor) => self.hold(ready, executor, now),
+                Found::Held(executor) => self.hold(ready, executor, now),
                 // Every executor has said that it never had it: it was not sent, and it is late.
-                Found::Nobody(ready, Reason::NotReceived) if ready.is_missed(now) => {
+                Found::Nobody(Reason::NotReceived) if ready.is_missed(now) => {
                     self.skip(&ready, Reason::Misfire, Detail::default(), now);
                 }
-                Found::Nobody(ready, reason) => {
-                    self.end_lost(&ready, reason, now);
-                }
+                Found::Nobody(reason) => self.end_lost(&ready, reason, now),
             }
         }
     }
@@ -207,7 +207,7 @@ impl DispatchLoop {
         if let Some(online) = self.executors.get_mut(executor) {
             online.in_flight += 1;
         }
-        self.active.insert(active.ready.run.id, active);
+        self.runs.put_in_hand(active);
     }
 
     pub(super) fn end_lost(&mut self, ready: &Ready, reason: Reason, now: Timestamp) {

@@ -12,6 +12,7 @@ use rondel_store::ledger::InHand;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::Event;
 use super::executors::Executors;
 use super::fences::Told;
 use super::gates::Gates;
@@ -24,73 +25,20 @@ use super::state::{OpenRuns, Stage};
 use super::steps::Step;
 use super::turns::Work;
 use super::waits::Waits;
-use super::{Event, Ready};
 use crate::engine::Shared;
-use crate::trace::{DispatchSpan, FireTracer};
+use crate::trace::FireTracer;
 
 /// How old a run in an executor's hands is when it is noted in the store.
 pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
 /// Events taken before the due runs are looked at again.
 const EVENT_BURST: usize = 64;
 
-/// A run in an executor's hands, or on its way.
-#[derive(Debug)]
-pub(super) struct Active {
-    pub(super) ready: Ready,
-    pub(super) executor: ExecutorId,
-    pub(super) executor_name: String,
-    /// When it was sent; before that, when the executor was chosen, which is the instant of an at-most-once run's mark.
-    pub(super) sent_at: Timestamp,
-    /// The number of the trigger that was sent last.
-    pub(super) number: i64,
-    /// When its row was looked at last.
-    pub(super) looked_at: Timestamp,
-    pub(super) phase: Phase,
-    /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
-    pub(super) beats_at_send: Option<u64>,
-    /// The dispatch of the run, until the executor says something of it; where traces are exported.
-    pub(super) span: Option<DispatchSpan>,
-}
-
-impl Active {
-    pub(super) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
-        Self {
-            ready,
-            executor,
-            executor_name,
-            sent_at: now,
-            number: 0,
-            looked_at: now,
-            phase,
-            beats_at_send: None,
-            span: None,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Waits for its durable mark.
-    Marking,
-    /// Its executor is chosen, and its mark durable where it needs one: it is sent at its instant, while the lease holds.
-    Placed,
-    /// On the stream, or further.
-    Sent,
-    /// Sent, and noted as running.
-    Noted,
-    /// It was given up, and that is on its way into the store; a result may still come first.
-    Ending,
-    /// Its result is on its way into the store; the same result again changes nothing.
-    Settling,
-}
-
 pub(crate) struct DispatchLoop {
     pub(super) shared: Arc<Shared>,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) steps: mpsc::Sender<Step>,
-    /// Those that wait here; the queues below hold their ids.
+    /// The owner of all open runs; the queues below hold ids.
     pub(super) runs: OpenRuns,
-    pub(super) active: HashMap<RunId, Active>,
     pub(super) parked: Parked,
     pub(super) gates: Gates,
     /// What free places mean for the runs behind them, still to be done.
@@ -145,7 +93,6 @@ impl DispatchLoop {
             events,
             steps,
             runs: OpenRuns::default(),
-            active: HashMap::new(),
             parked: Parked::default(),
             gates: Gates::default(),
             work: VecDeque::new(),
@@ -279,7 +226,7 @@ impl DispatchLoop {
             Event::MaybeHandedOver(runs) => self.maybe_handed_over(runs, now),
             Event::LeaseLost => self.drop_unsent(),
             // Nobody waits any more where the drain is over.
-            Event::ListInHand(tell) => drop(tell.send(self.active.keys().copied().collect())),
+            Event::ListInHand(tell) => drop(tell.send(self.runs.in_hand.keys().copied().collect())),
             Event::StopApps(apps) => self.stop_apps(&apps),
             Event::Dismiss => self.dismiss(),
             Event::Drain(done, grace) => {
@@ -302,12 +249,13 @@ impl DispatchLoop {
     fn drop_unsent(&mut self) {
         self.drop_placed();
         (self.parked, self.probes) = (Parked::default(), Probes::default());
-        let is_active = |run| self.active.contains_key(&run);
+        let is_active = |run| self.runs.in_hand.contains_key(&run);
         self.gates.retain(is_active);
         self.limits.retain(is_active);
         self.covering.clear();
-        let mut dropped = self.rollcall.drain();
-        for open in self.runs.drain() {
+        self.rollcall.clear();
+        let mut dropped = self.runs.drain_called();
+        for open in self.runs.drain_waiting() {
             if let Stage::Unconfirmed(shards) = open.stage {
                 self.forget_shards(&open.ready, &shards);
             }
@@ -317,22 +265,12 @@ impl DispatchLoop {
     }
 
     fn answer_drain(&mut self) {
-        if self.active.is_empty()
+        if self.runs.in_hand.is_empty()
             && self.unmarking == 0
             && let Some(done) = self.drained.take()
         {
             // Nobody waits any more where the grace is over.
             done.send(()).ok();
         }
-    }
-}
-
-pub(super) fn in_hand(active: &Active) -> InHand {
-    InHand {
-        run: active.ready.run.id,
-        attempt: active.ready.run.attempt,
-        executor_id: active.executor,
-        executor: active.executor_name.clone(),
-        at: active.sent_at,
     }
 }

@@ -1,18 +1,22 @@
-//! The open runs that wait on this node. Each is owned here, once, with the stage that it is in; the queues beside it (gates,
-//! limits, parked, probes) are indexes by id and own nothing.
+//! The open runs of this node. Each attempt is owned here, once: it waits, with the stage that it is in; or it is called for,
+//! since an executor may have it; or an executor has it. The queues beside this (gates, limits, parked, probes, roll call) are
+//! indexes by id and own nothing.
 //!
-//! A run that a decision is being made about is taken out and put back with its next stage.
+//! A run that a decision is being made about is taken out and put back with its next stage. Where the end of an attempt is on its
+//! way, the next one may wait here already: of one run, at most one attempt waits and one is in hand.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use rondel_core::spec::Delivery;
-use rondel_core::{Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::ledger::InHand;
 use tokio::time::Instant;
 
 use super::Ready;
 use super::probes::Answers;
+use crate::trace::DispatchSpan;
 
 /// How long before its instant an at-most-once run is marked at the earliest: time for the write, so that it starts on
 /// time; and no more, for what dies in between ends as `unknown`.
@@ -138,9 +142,76 @@ pub(crate) enum Arrival {
     Known,
 }
 
+/// A run in an executor's hands, or on its way.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) ready: Ready,
+    pub(crate) executor: ExecutorId,
+    pub(crate) executor_name: String,
+    /// When it was sent; before that, when the executor was chosen, which is the instant of an at-most-once run's mark.
+    pub(crate) sent_at: Timestamp,
+    /// The number of the trigger that was sent last.
+    pub(crate) number: i64,
+    /// When its row was looked at last.
+    pub(crate) looked_at: Timestamp,
+    pub(crate) phase: Phase,
+    /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
+    pub(crate) beats_at_send: Option<u64>,
+    /// The dispatch of the run, until the executor says something of it; where traces are exported.
+    pub(crate) span: Option<DispatchSpan>,
+}
+
+impl Active {
+    pub(crate) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
+        Self {
+            ready,
+            executor,
+            executor_name,
+            sent_at: now,
+            number: 0,
+            looked_at: now,
+            phase,
+            beats_at_send: None,
+            span: None,
+        }
+    }
+
+    /// What the store notes of it.
+    pub(crate) fn in_hand(&self) -> InHand {
+        InHand {
+            run: self.ready.run.id,
+            attempt: self.ready.run.attempt,
+            executor_id: self.executor,
+            executor: self.executor_name.clone(),
+            at: self.sent_at,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Waits for its durable mark.
+    Marking,
+    /// Its executor is chosen, and its mark durable where it needs one: it is sent at its instant, while the lease holds.
+    Placed,
+    /// On the stream, or further.
+    Sent,
+    /// Sent, and noted as running.
+    Noted,
+    /// It was given up, and that is on its way into the store; a result may still come first.
+    Ending,
+    /// Its result is on its way into the store; the same result again changes nothing.
+    Settling,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct OpenRuns {
+    /// Those that wait.
     runs: HashMap<RunId, OpenRun>,
+    /// Those that executors have, or are about to get.
+    pub(crate) in_hand: HashMap<RunId, Active>,
+    /// Those that an executor may have, by a lease that is over.
+    called: HashMap<RunId, Ready>,
     /// Those that are scheduled, by when they are looked at and by their planned instants.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     held_back: Vec<RunId>,
@@ -262,9 +333,37 @@ impl OpenRuns {
         }
     }
 
-    /// Takes out all of them.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = OpenRun> + use<> {
-        std::mem::take(self).runs.into_values()
+    /// Takes out all that wait.
+    pub(crate) fn drain_waiting(&mut self) -> impl Iterator<Item = OpenRun> + use<> {
+        self.scheduled.clear();
+        self.held_back.clear();
+        self.unconfirmed.clear();
+        std::mem::take(&mut self.runs).into_values()
+    }
+}
+
+/// Runs that executors have, or may have.
+impl OpenRuns {
+    /// An executor gets a run, or has it.
+    pub(crate) fn put_in_hand(&mut self, active: Active) {
+        self.in_hand.insert(active.ready.run.id, active);
+    }
+
+    /// An executor may have a run: the roll call finds out.
+    pub(crate) fn put_called(&mut self, ready: Ready) {
+        self.called.insert(ready.run.id, ready);
+    }
+
+    pub(crate) fn called(&self, run: RunId) -> Option<&Ready> {
+        self.called.get(&run)
+    }
+
+    pub(crate) fn take_called(&mut self, run: RunId) -> Option<Ready> {
+        self.called.remove(&run)
+    }
+
+    pub(crate) fn drain_called(&mut self) -> Vec<Ready> {
+        std::mem::take(&mut self.called).into_values().collect()
     }
 }
 
@@ -340,6 +439,20 @@ mod tests {
         let (root, shards) = asked.into_iter().next().unwrap();
         runs.wait_for_expansion(root, shards);
         assert!(runs.withdraw(RunId::new(1_000)).is_some() && runs.take_unconfirmed().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_an_executor_may_have_stays_when_what_waits_is_dropped() {
+        let (mut runs, job) = (OpenRuns::default(), definition(&json!({})));
+        let [waits, is_called, is_sent] = [1, 2, 3].map(|second| ready(second, &job));
+        let timer = Timer::new(&waits);
+        runs.schedule(waits, timer);
+        runs.put_called(is_called);
+        runs.put_in_hand(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
+        assert_eq!(runs.drain_waiting().count(), 1);
+        assert!(runs.next_at().is_none() && runs.called(RunId::new(2_000)).is_some());
+        assert_eq!(runs.take_called(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
+        assert!(runs.drain_called().is_empty() && runs.in_hand.contains_key(&RunId::new(3_000)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,8 @@ use rondel_core::{AppId, Reason, RunId, Timestamp};
 use rondel_proto::v1;
 
 use super::Ready;
-use super::run_loop::{Active, DispatchLoop, Phase};
+use super::run_loop::DispatchLoop;
+use super::state::{Active, Phase};
 use super::steps::Step;
 
 /// What an app's switch says about a run that is to be placed.
@@ -48,7 +49,8 @@ impl DispatchLoop {
         let is_running = |active: &&Active| {
             apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted)
         };
-        let mut runs: Vec<RunId> = self.active.values().filter(is_running).map(|active| active.ready.run.id).collect();
+        let mut runs: Vec<RunId> =
+            self.runs.in_hand.values().filter(is_running).map(|active| active.ready.run.id).collect();
         runs.sort_unstable();
         if !runs.is_empty() {
             self.step(Step::Stop(runs));

@@ -7,7 +7,8 @@ use rondel_core::{RunId, Timestamp};
 use rondel_store::ledger::{Finish, Finished};
 
 use super::messages::cancel;
-use super::run_loop::{Active, DispatchLoop, Phase};
+use super::run_loop::DispatchLoop;
+use super::state::{Active, Phase};
 use super::steps::{Reporter, Step};
 use super::{IncomingResult, SessionHandle, Settled};
 use crate::counters::Count;
@@ -47,7 +48,7 @@ impl DispatchLoop {
         let (session, executor) = (&reporter.session, reporter.as_executor());
         let run = result.run;
         let result = IncomingResult { outcome: self.deadlines.judge(run, result.outcome), ..result };
-        if let Some(ready) = self.rollcall.get(run).filter(|ready| ready.run.attempt == result.attempt) {
+        if let Some(ready) = self.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
             if !reporter.may_have_had(&ready.run, result.attempt) {
                 self.refuse_result(reporter, &result);
                 return None;
@@ -55,15 +56,15 @@ impl DispatchLoop {
             let trace = ready.run.trace.clone();
             let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
             if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone()))
-                && let Some(ready) = self.rollcall.remove(run)
+                && let Some(ready) = self.rollcall.remove(run, &mut self.runs)
             {
                 let (executor, name) = reporter.as_executor();
-                self.active.insert(run, Active::new(ready, executor, name, now, Phase::Settling));
+                self.runs.put_in_hand(Active::new(ready, executor, name, now, Phase::Settling));
             }
             return None;
         }
         let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
-        let Some(active) = self.active.get_mut(&run).filter(is_this) else { return Some(result) };
+        let Some(active) = self.runs.in_hand.get_mut(&run).filter(is_this) else { return Some(result) };
         let is_its_app = reporter.app == active.ready.run.app;
         if !is_its_app || !reporter.is(active.executor, Some(&active.executor_name)) {
             // Nobody but the home knows yet who has it. Names are chosen by executors: only those of one app tell who it is.
@@ -100,13 +101,13 @@ impl DispatchLoop {
     }
     pub(super) fn settled(&mut self, settled: &Settled, now: Timestamp) {
         let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
-        if self.active.get(&settled.run).is_some_and(is_this) {
-            self.active.remove(&settled.run);
+        if self.runs.in_hand.get(&settled.run).is_some_and(is_this) {
+            self.runs.in_hand.remove(&settled.run);
         }
         let is_newer = settled.owner.is_some_and(|owner| self.shared.in_memory.is_newer(settled.run, owner));
         // It was settled by another way than the roll call: what that finds of it is over.
-        if !is_newer && self.rollcall.get(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
-            self.rollcall.remove(settled.run);
+        if !is_newer && self.runs.called(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
+            self.rollcall.remove(settled.run, &mut self.runs);
         }
         let is_superseded = settled.finished == Finished::Superseded;
         if is_superseded && !self.shared.in_memory.forget_through(settled.run, settled.attempt) {
@@ -139,7 +140,7 @@ impl DispatchLoop {
     pub(super) fn cancel(&mut self, cancels: Vec<(RunId, String)>, now: Timestamp) {
         let mut not_here: BTreeSet<RunId> = BTreeSet::new();
         for (run, by) in cancels {
-            if let Some(active) = self.active.get(&run) {
+            if let Some(active) = self.runs.in_hand.get(&run) {
                 if let Some(online) = self
                     .executors
                     .get(active.executor)
@@ -149,7 +150,7 @@ impl DispatchLoop {
                 }
             } else if let Some(ready) = self.take_waiting(run) {
                 self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
-            } else if self.rollcall.get(run).is_some() {
+            } else if self.runs.called(run).is_some() {
                 // It ends, or is cancelled, once it is known who has it.
             } else if let Some((ready, _)) = self.runs.take_scheduled(run) {
                 self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
