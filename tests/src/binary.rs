@@ -64,6 +64,8 @@ fn cargo_build(targets: &[&str]) -> PathBuf {
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
+    // Set by the test command for the harness, to tell how long tests take.
+    command.env_remove("RUSTC_BOOTSTRAP");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
             command.env_remove(name);

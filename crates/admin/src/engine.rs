@@ -2,36 +2,37 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::time::Duration;
 
 use rondel_core::calendar::Rule;
 use rondel_core::homes::Switch;
-use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobSpec, Run, RunId, Timestamp};
 use rondel_proto::v1;
-use rondel_store::ledger::RunQuery;
+use rondel_store::cluster::LoopReport;
 use rondel_store::{LeaseToken, Store, StoreError};
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
 
 use crate::alert::AlertLoop;
+use crate::background::{Background, LoopBoard, drive};
 use crate::clock::Clock;
 use crate::cluster::{
-    AdoptLoop, AppSwitches, BeatLoop, DatabaseTrouble, DatabaseWatch, Departing, Membership, MoveLoop, join, leave,
+    AdoptLoop, AppSwitches, BeatLoop, DatabaseTrouble, DatabaseWatch, Departing, MoveLoop, join, leave,
 };
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{Board, DeclarationProblem, DeclareLoop};
 use crate::definitions::{Compiled, Definitions, Key};
+use crate::dispatch::DispatchLoop;
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
-use crate::dispatch::{self, DispatchLoop, Event};
 use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Pass, SentRuns, Service};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::metrics::{self, Limit, Metrics};
+use crate::node::Shared;
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::scheduler::heal::HealLoop;
@@ -42,8 +43,6 @@ use crate::scheduler::tick::{Command, TickLoop};
 
 const EVENT_CAPACITY: usize = 4_096;
 const COMMAND_CAPACITY: usize = 1_024;
-/// Shards of one broadcast that a cancel reaches.
-const SHARD_COUNT_MAX: u32 = 10_000;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -57,111 +56,6 @@ pub enum StartError {
     /// The database did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-/// What the loops share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) config: EngineConfig,
-    pub(crate) clock: Clock,
-    pub(crate) membership: Membership,
-    pub(crate) definitions: Definitions,
-    pub(crate) in_memory: InMemory,
-    pub(crate) awaiting: Awaiting,
-    pub(crate) registry: Registry,
-    pub(crate) progress: ProgressBoard,
-    pub(crate) log_readers: LogReaders,
-    pub(crate) sent_runs: SentRuns,
-    pub(crate) counters: Counters,
-    pub(crate) metrics: Metrics,
-    pub(crate) declared: Board,
-    pub(crate) results: ResultLanes,
-    pub(crate) scan_poke: Notify,
-    pub(crate) adopt_poke: Notify,
-    pub(crate) tick: mpsc::Sender<Command>,
-    pub(crate) events: mpsc::Sender<Event>,
-    pub(crate) beat_poke: Notify,
-    pub(crate) database: DatabaseWatch,
-    pub(crate) apps: AppSwitches,
-    pub(crate) departing: Departing,
-    pub(crate) claims: ClaimCounts,
-    /// Until when jobs are quiet, since the database's clock stepped back; in milliseconds.
-    quiet_until_ms: AtomicI64,
-    pub(crate) draining: AtomicBool,
-    /// What was open when this node started has been looked for.
-    adopted: AtomicBool,
-}
-
-impl Shared {
-    /// The scan may begin: what it claims comes after what was open already.
-    pub(crate) fn note_adopted(&self) {
-        if !self.adopted.swap(true, Ordering::AcqRel) {
-            self.scan_poke.notify_one();
-        }
-    }
-
-    pub(crate) fn has_adopted(&self) -> bool {
-        self.adopted.load(Ordering::Acquire)
-    }
-
-    /// Puts durable open runs into the ring, unless they are in memory already.
-    pub(crate) async fn put(&self, runs: Vec<Run>) {
-        let new = self.in_memory.admit(runs);
-        if !new.is_empty() {
-            // A closed ring means that the process ends: the runs are durable.
-            drop(self.tick.send(Command::Put(new)).await);
-        }
-    }
-
-    /// The same of runs some of which may be another home's: that one finds them.
-    pub(crate) async fn put_own(&self, runs: Vec<Run>) {
-        let token = self.membership.token();
-        self.put(runs.into_iter().filter(|run| (run.node, run.node_epoch) == (token.node, token.epoch)).collect())
-            .await;
-    }
-
-    /// The shards of a broadcast that have no verdict yet.
-    pub(crate) async fn open_shards(&self, root: &Run) -> Result<Vec<Run>, StoreError> {
-        if root.shard_index != BROADCAST || root.shard_total.is_none() {
-            return Ok(Vec::new());
-        }
-        let query = RunQuery { parent: Some(root.id), limit: SHARD_COUNT_MAX, ..RunQuery::default() };
-        let mut shards = self.store.list_runs(root.namespace, &query).await?;
-        shards.retain(|shard| !shard.status.is_terminal());
-        Ok(shards)
-    }
-
-    /// When a loop first looks: nodes that start together do so at different moments of the period.
-    pub(crate) fn first_look(&self, period: Duration) -> Duration {
-        let token = self.membership.token();
-        let epoch = i32::try_from(token.epoch).unwrap_or(i32::MAX);
-        period.mul_f64(0.1 + 0.9 * dispatch::jitter(RunId::new(token.node.get()), epoch))
-    }
-
-    pub(crate) fn lane_count(&self) -> usize {
-        if self.store.is_single_server() { 1 } else { self.config.lanes.max(1) }
-    }
-
-    /// Whether this process is on its way out.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// The database's clock stepped back: nothing is due again before it has come to where it was.
-    pub(crate) fn note_quiet(&self, until: Timestamp) {
-        self.quiet_until_ms.fetch_max(until.as_millis(), Ordering::Relaxed);
-    }
-
-    /// The latest that the database's clock is known to have been: the present, unless it stepped back.
-    pub(crate) fn reached(&self) -> Timestamp {
-        self.quiet_until().unwrap_or_else(|| self.clock.now())
-    }
-
-    fn quiet_until(&self) -> Option<Timestamp> {
-        let until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
-        (until > self.clock.now()).then_some(until)
-    }
 }
 
 /// Whether a node does its work.
@@ -179,6 +73,22 @@ pub struct Readiness {
     pub switch: Switch,
     /// Jobs are quiet until then, because the database's clock stepped back.
     pub quiet_until: Option<Timestamp>,
+}
+
+/// Starts the loops of a node.
+struct Start<'a> {
+    lifecycle: &'a Lifecycle,
+    shared: &'a Arc<Shared>,
+}
+
+impl Start<'_> {
+    fn background<B: Background + 'static>(&self, until: Until, background: B) {
+        let stop = match until {
+            Until::Hard => &self.lifecycle.hard,
+            Until::Soft | Until::Done => &self.lifecycle.soft,
+        };
+        self.lifecycle.spawn(B::NAME, until, drive(background, Arc::clone(self.shared), stop.clone()));
+    }
 }
 
 /// The handle of a running engine.
@@ -230,13 +140,14 @@ impl Engine {
             apps: AppSwitches::default(),
             departing: Departing::default(),
             claims: ClaimCounts::default(),
+            loops: LoopBoard::default(),
             quiet_until_ms: AtomicI64::new(0),
             draining: AtomicBool::new(false),
             adopted: AtomicBool::new(false),
         });
-        let (soft, hard) = (&lifecycle.soft, &lifecycle.hard);
-        let beat = BeatLoop::new(Arc::clone(&shared));
-        lifecycle.spawn("beat", Until::Hard, beat.run(hard.clone()));
+        let hard = &lifecycle.hard;
+        let start = Start { lifecycle, shared: &shared };
+        start.background(Until::Hard, BeatLoop::new(Arc::clone(&shared)));
         let dispatch = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
         lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard.clone()));
         let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
@@ -247,22 +158,16 @@ impl Engine {
         }
         let log_loop = LogLoop::new(Arc::clone(&shared), log_queue);
         lifecycle.spawn("logs", Until::Hard, log_loop.run(hard.clone()));
-        let tick_loop = TickLoop::new(Arc::clone(&shared), commands, events.clone());
-        lifecycle.spawn("tick", Until::Soft, tick_loop.run(soft.clone()));
-        let scan = ScanLoop::new(Arc::clone(&shared));
-        lifecycle.spawn("scan", Until::Soft, scan.run(soft.clone()));
-        let adopt = AdoptLoop::new(Arc::clone(&shared));
-        lifecycle.spawn("adopt", Until::Soft, adopt.run(soft.clone()));
-        let moves = MoveLoop::new(Arc::clone(&shared));
-        lifecycle.spawn("moves", Until::Soft, moves.run(soft.clone()));
-        let housekeeping = HousekeepingLoop::new(Arc::clone(&shared));
-        lifecycle.spawn("housekeeping", Until::Soft, housekeeping.run(soft.clone()));
-        let alert = AlertLoop::new(Arc::clone(&shared));
-        lifecycle.spawn("alert", Until::Soft, alert.run(soft.clone()));
+        start.background(Until::Soft, TickLoop::new(Arc::clone(&shared), commands, events.clone()));
+        start.background(Until::Soft, ScanLoop::new(Arc::clone(&shared)));
+        start.background(Until::Soft, AdoptLoop::new(Arc::clone(&shared)));
+        start.background(Until::Soft, MoveLoop::new(Arc::clone(&shared)));
+        start.background(Until::Soft, HousekeepingLoop::new(Arc::clone(&shared)));
+        start.background(Until::Soft, AlertLoop::new(Arc::clone(&shared)));
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
-        let engine = Self { shared, gateway, lifecycle: lifecycle.clone() };
-        lifecycle.spawn("heal", Until::Soft, HealLoop::new(engine.clone()).run(soft.clone()));
-        lifecycle.spawn("declare", Until::Soft, DeclareLoop::new(engine.clone()).run(soft.clone()));
+        let engine = Self { shared: Arc::clone(&shared), gateway, lifecycle: lifecycle.clone() };
+        start.background(Until::Soft, HealLoop::new(engine.clone()));
+        start.background(Until::Soft, DeclareLoop::new(engine.clone()));
         Ok(engine)
     }
 
@@ -427,6 +332,12 @@ impl Engine {
         self.shared.config.retention
     }
 
+    /// What came of the last tick of each of this node's loops.
+    #[must_use]
+    pub fn loops(&self) -> Vec<LoopReport> {
+        self.shared.loops.reports()
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -468,19 +379,4 @@ impl Engine {
     pub async fn drain(&self, grace: Duration) {
         leave::leave(&self.shared, &self.lifecycle, grace).await;
     }
-}
-
-/// An error with its causes on one line; a cause that the line already ends with is skipped.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        cause = error.source();
-    }
-    line
 }

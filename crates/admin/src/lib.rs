@@ -14,6 +14,7 @@
 
 pub mod alert;
 pub mod auth;
+mod background;
 pub mod calendars;
 pub mod cancel;
 pub mod clock;
@@ -33,6 +34,7 @@ pub mod jobs;
 pub mod lifecycle;
 pub mod lineage;
 mod metrics;
+mod node;
 pub mod oidc;
 pub mod passwords;
 mod progress;

@@ -1,8 +1,9 @@
 //! How the program ends: its exit codes, and what a failure prints on stderr.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::process::ExitCode;
+
+use rondel_core::error_chain::chain_in_one_line;
 
 use crate::output;
 
@@ -21,11 +22,11 @@ pub(crate) enum Exit {
     Auth = 4,
     /// There is no such thing.
     NotFound = 5,
-    /// Another caller was first.
+    /// Somebody else was first.
     Conflict = 6,
     /// What was waited for did not come in time.
     TimedOut = 7,
-    /// No server answers there.
+    /// Nobody answers there.
     Unreachable = 8,
     /// There is something to change: what `plan --exit-code` found.
     Changes = 10,
@@ -58,14 +59,14 @@ impl Failure {
         Self { exit, message: Some(message.into()) }
     }
 
-    /// An end without a message: Ctrl-C, or a closed pipe on stdout.
+    /// An end that needs no words: somebody pressed Ctrl-C, or closed the pipe that was written to.
     pub(crate) const fn silent(exit: Exit) -> Self {
         Self { exit, message: None }
     }
 
     /// An operation failed: `doing` names it, the error and its causes have the reason.
     pub(crate) fn of(doing: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
-        Self::new(Exit::Failed, format!("{doing}: {}", chain(error)))
+        Self::new(Exit::Failed, format!("{doing}: {}", chain_in_one_line(error)))
     }
 
     /// It failed, for a reason that is no error of a library.
@@ -78,7 +79,7 @@ impl Failure {
         Self::new(Exit::Refused, message)
     }
 
-    /// The same with a remark behind it.
+    /// The same with something said behind it.
     pub(crate) fn with_hint(mut self, hint: &str) -> Self {
         if let Some(message) = &mut self.message {
             message.push_str(hint);
@@ -91,12 +92,12 @@ impl Failure {
         self.exit
     }
 
-    /// Its message.
+    /// What it says.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()
     }
 
-    /// Prints it on stderr, and returns the exit code of the process.
+    /// Says it on stderr; the answer is what the process ends with.
     pub(crate) fn report(&self) -> ExitCode {
         if let Some(message) = &self.message {
             output::talk(&format!("error: {message}"));
@@ -107,61 +108,6 @@ impl Failure {
 
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::new(Exit::Failed, chain(&error))
-    }
-}
-
-/// An error and its causes in one line, each once: a cause that the line already ends with is left out.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut line = one_line(&error.to_string());
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let text = one_line(&cause.to_string());
-        if !line.ends_with(&text) {
-            write!(line, ": {text}").ok();
-        }
-        next = cause.source();
-    }
-    line
-}
-
-fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug)]
-    struct Layer(&'static str, Option<Box<Layer>>);
-
-    impl std::fmt::Display for Layer {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str(self.0)
-        }
-    }
-
-    impl Error for Layer {
-        fn source(&self) -> Option<&(dyn Error + 'static)> {
-            self.1.as_deref().map(|cause| cause as &(dyn Error + 'static))
-        }
-    }
-
-    fn layers(texts: &[&'static str]) -> Layer {
-        let (first, rest) = texts.split_first().unwrap();
-        Layer(first, (!rest.is_empty()).then(|| Box::new(layers(rest))))
-    }
-
-    #[test]
-    fn causes_are_said_once() {
-        for (texts, line) in [
-            (&["a", "b", "c"][..], "a: b: c"),
-            (&["query failed", "no such table: job", "no such table: job"], "query failed: no such table: job"),
-            (&["talking failed: refused", "refused"], "talking failed: refused"),
-            (&["two\n  lines\n"], "two lines"),
-        ] {
-            assert_eq!(chain(&layers(texts)), line);
-        }
+        Self::new(Exit::Failed, chain_in_one_line(&error))
     }
 }

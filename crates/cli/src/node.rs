@@ -41,7 +41,18 @@ struct OneNode {
 
 const VIEW: View = View {
     name: "name",
-    headers: &["NAME", "STATUS", "EPOCH", "VERSION", "STARTED", "LEASE UNTIL", "SKEW", "CLAIM STRATEGY", "URL"],
+    headers: &[
+        "NAME",
+        "STATUS",
+        "EPOCH",
+        "VERSION",
+        "STARTED",
+        "LEASE UNTIL",
+        "SKEW",
+        "LOOPS",
+        "CLAIM STRATEGY",
+        "URL",
+    ],
     row,
 };
 
@@ -65,6 +76,17 @@ fn signed_ms(value: &Value) -> String {
     value.as_i64().map_or_else(String::new, |ms| format!("{ms:+}ms"))
 }
 
+/// Which of the server's loops fail: "scan, heal fail"; "ok" where none does.
+fn loops(loops: &Value) -> String {
+    let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
+    let names: Vec<String> = failing.map(|one| text_of(&one["name"])).collect();
+    match names.as_slice() {
+        [] => "ok".to_owned(),
+        [one] => format!("{one} fails"),
+        several => format!("{} fail", several.join(", ")),
+    }
+}
+
 fn row(node: &Value, now: Timestamp) -> Vec<String> {
     vec![
         if node["is_this"] == true { format!("{} (answers)", text_of(&node["name"])) } else { text_of(&node["name"]) },
@@ -74,6 +96,7 @@ fn row(node: &Value, now: Timestamp) -> Vec<String> {
         time_of(&node["started_at"], now),
         time_of(&node["lease_until"], now),
         signed_ms(&node["skew_ms"]),
+        loops(&node["loops"]),
         text_of(&node["claim_strategy"]),
         text_of(&node["advertise_url"]),
     ]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::spec::FieldError;
+use crate::field_error::FieldError;
 
 /// Each handler, and the parameters of which it needs one.
 const HANDLERS: [(&str, &[&str]); 6] = [

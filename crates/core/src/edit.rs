@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::id::{JobId, RunId};
 use crate::job::Job;
-use crate::plan::{MissedSpan, all_between};
+use crate::misfire::MissedSpan;
+use crate::plan::all_between;
 use crate::run::{Reason, RunStatus};
 use crate::time::Timestamp;
 

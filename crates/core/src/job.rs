@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::calendar::Calendar;
+use crate::field_error::FieldError;
 use crate::name;
 use crate::outcome::AfterPolicy;
 use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::spec::{
-    CalendarRule, ConcurrencySpec, Delivery, FieldError, JobSpec, MisfirePolicy, MisfireSpec, NotifySpec, Over,
-    OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec,
+    CalendarRule, ConcurrencySpec, Delivery, JobSpec, MisfirePolicy, MisfireSpec, NotifySpec, Over, OverlapPolicy,
+    OverlapSpec, RateSpec, Route, ScheduleSpec,
 };
 use crate::timetable::{Applied, Timetable};
 

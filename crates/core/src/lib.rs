@@ -1,7 +1,7 @@
 //! The words of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
 //! - [`spec`] is a job's definition as people write it, [`job`] the same checked and ready for the engine;
-//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it;
+//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it, [`misfire`] what becomes of fires that nobody ran in time;
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] says things to people,
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
@@ -15,12 +15,14 @@
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
 //! - [`reason`] says why a run stands where it stands, in codes with parameters and in words;
-//! - [`run`] is the row of the ledger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words.
+//! - [`run`] is the row of the ledger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words;
+//!   [`error_chain`] puts an error and its causes into one text, [`backoff`] says how long to wait before the next try.
 
 pub mod access;
 pub mod agent_handlers;
 pub mod ahead;
 pub mod authority;
+pub mod backoff;
 pub mod calendar;
 pub mod cron;
 pub mod declared;
@@ -28,6 +30,8 @@ pub mod diff;
 pub mod disclosure;
 pub mod document;
 pub mod edit;
+pub mod error_chain;
+pub mod field_error;
 pub mod fires;
 pub mod forwarded;
 pub mod graph;
@@ -35,6 +39,7 @@ pub mod homes;
 pub mod id;
 pub mod job;
 mod local;
+pub mod misfire;
 pub mod name;
 pub mod outcome;
 pub mod outgoing;
@@ -58,6 +63,7 @@ pub mod tree;
 pub mod words;
 pub mod year;
 
+pub use field_error::FieldError;
 pub use id::{
     AccountId, AppId, AuditId, CalendarId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, SessionId,
     TokenId,
@@ -65,6 +71,6 @@ pub use id::{
 pub use job::Job;
 pub use reason::Reason;
 pub use run::{Run, RunStatus, Trigger};
-pub use spec::{FieldError, JobSpec, Route};
+pub use spec::{JobSpec, Route};
 pub use time::{TimeError, Timestamp};
 pub use trace_parent::TraceParent;

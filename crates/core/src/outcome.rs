@@ -2,6 +2,7 @@
 //!
 //! Every way to a terminal state goes through [`after`]: results, refusals, lost executors, cancels.
 
+use crate::backoff::doubled;
 use std::time::Duration;
 
 use crate::run::{Reason, RunStatus};
@@ -156,7 +157,7 @@ fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jit
     if !retryable || ended.cancel_asked.is_some() || failed_count > policy.retry_max {
         return None;
     }
-    let wait = backoff(policy, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
+    let wait = doubled(policy.backoff, policy.backoff_max, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
     Some(After::Again { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
 }
 
@@ -173,11 +174,6 @@ fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> Af
         return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
     After::Again { due_at: now, reason, lost_count: died_count }
-}
-
-fn backoff(policy: AfterPolicy, failed_count: u32) -> Duration {
-    let doublings = failed_count.saturating_sub(1).min(31);
-    policy.backoff.saturating_mul(1 << doublings).min(policy.backoff_max)
 }
 
 /// Folds the verdicts of a broadcast's shards into the verdict of the fire: the worst one counts.

@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::agent_handlers;
-use crate::spec::{FieldError, JobSpec};
+use crate::field_error::FieldError;
+use crate::spec::JobSpec;
 
 /// The most pointers in one list.
 const POINTER_COUNT_MAX: usize = 50;

@@ -3,17 +3,14 @@
 //! Everything from the job's `next_fire_at` up to the end of the look-ahead window is planned, in order; the misfire
 //! policy decides over what is later than the tolerance.
 
-use crate::id::{JobId, NodeId, RunId};
+use crate::id::JobId;
 use crate::job::Job;
-use crate::run::{Reason, Run, RunOf, RunStatus, Trigger};
-use crate::schedule::{Schedule, just_before};
+use crate::misfire::{MissedSpan, catch_up, skip_missed};
+use crate::run::Trigger;
 use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::time::Timestamp;
-use crate::timetable::{Fire, Timetable};
+use crate::timetable::Fire;
 
-/// How many missed fires of several schedules, or of one with a calendar, one plan walks through; what is left is
-/// planned by the next scan. Those of one plain schedule are counted without walking.
-pub const MISSED_COUNT_MAX: usize = 100_000;
 /// How many fires of one job are claimed at once.
 pub const FIRE_COUNT_MAX: usize = 100;
 
@@ -36,36 +33,6 @@ pub struct PlannedFire {
     pub due_at: Timestamp,
     /// Why it exists.
     pub trigger: Trigger,
-}
-
-/// Missed fires that are passed over: one row of the ledger however many they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MissedSpan {
-    /// The first of them, the row's key.
-    pub first: Timestamp,
-    /// The last of them.
-    pub last: Timestamp,
-    /// How many they are.
-    pub count: i64,
-    /// What would have triggered the first.
-    pub trigger: Trigger,
-}
-
-impl MissedSpan {
-    /// Its row of the ledger: skipped for this reason. `owner` is the node that writes it, and its epoch.
-    #[must_use]
-    #[expect(clippy::too_many_arguments, reason = "a row is made of all of these")]
-    pub fn row(self, id: RunId, of: RunOf, job: &Job, reason: Reason, owner: (NodeId, i64), now: Timestamp) -> Run {
-        let run = Run {
-            status: RunStatus::Skipped,
-            reason: Some(reason),
-            finished_at: Some(now),
-            span_end_at: (self.count > 1).then_some(self.last),
-            span_count: self.count,
-            ..Run::new(id, of, self.first, self.trigger, owner)
-        };
-        if job.is_sharded() { run.for_all_shards() } else { run }
-    }
 }
 
 /// What a scan does about one job.
@@ -121,36 +88,6 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window:
     Plan { fires: vec![PlannedFire { fire_at, due_at, trigger }], missed: None, next: None }
 }
 
-/// What a plan does about the fires that are later than the tolerance.
-struct PassedOver {
-    /// They run late.
-    catch_up: Vec<Fire>,
-    /// They do not run.
-    span: Option<MissedSpan>,
-    /// Nothing up to here is left.
-    through: Timestamp,
-    /// There are more than one plan walks through; the first of those.
-    more: Option<Timestamp>,
-}
-
-fn skip_missed(
-    table: &Timetable,
-    anchor: Timestamp,
-    from: Timestamp,
-    before: Timestamp,
-    (count, keep): (usize, MisfireKeep),
-) -> PassedOver {
-    let through = just_before(from);
-    let first = table.next_until(anchor, through, just_before(before));
-    let Some(first) = first else { return PassedOver { catch_up: Vec::new(), span: None, through, more: None } };
-    if let Some(schedule) = table.plain()
-        && let Some(last) = schedule.prev_before(anchor, before)
-    {
-        return pass_over_plain(schedule, anchor, (first.at, last), (count, keep));
-    }
-    pass_over_walking(table, anchor, first, before, (count, keep))
-}
-
 /// Everything that a job would have fired from one instant through another, both included. For the one fire of a delay, that
 /// instant.
 #[must_use]
@@ -170,105 +107,6 @@ pub fn all_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Times
         begin = part.more;
     }
     whole
-}
-
-/// How many missed fires run, and which of them.
-fn catch_up(job: &Job) -> (usize, MisfireKeep) {
-    match job.misfire.policy {
-        MisfirePolicy::Skip => (0, MisfireKeep::Newest),
-        MisfirePolicy::Once => (1, MisfireKeep::Newest),
-        MisfirePolicy::All => (usize::try_from(job.misfire.max).unwrap_or(usize::MAX), job.misfire.keep),
-    }
-}
-
-fn pass_over_plain(
-    schedule: &Schedule,
-    anchor: Timestamp,
-    (first, last): (Timestamp, Timestamp),
-    (count, keep): (usize, MisfireKeep),
-) -> PassedOver {
-    let total = schedule.count_between(anchor, first, last);
-    let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more than is made up for: the end of what is passed over.
-    let mut kept: Vec<Timestamp> = match keep {
-        MisfireKeep::Newest => {
-            let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
-            std::iter::successors(Some(last), earlier).take(count.saturating_add(1)).collect()
-        }
-        MisfireKeep::Oldest => {
-            let later = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
-            std::iter::successors(Some(first), later).take(count.saturating_add(1)).collect()
-        }
-    };
-    let edge = if kept.len() > count { kept.pop() } else { None };
-    if keep == MisfireKeep::Newest {
-        kept.reverse();
-    }
-    let passed = total.saturating_sub(u64::try_from(kept.len()).unwrap_or(u64::MAX));
-    let span = edge.map(|edge| {
-        let (first, last) = if keep == MisfireKeep::Newest { (first, edge) } else { (edge, last) };
-        MissedSpan { first, last, count: i64::try_from(passed).unwrap_or(i64::MAX), trigger: schedule.trigger() }
-    });
-    PassedOver { catch_up: kept.into_iter().map(fire).collect(), span, through: last, more: None }
-}
-
-fn pass_over_walking(
-    table: &Timetable,
-    anchor: Timestamp,
-    first: Fire,
-    before: Timestamp,
-    (count, keep): (usize, MisfireKeep),
-) -> PassedOver {
-    let later = table.fires(anchor, first.at, just_before(before));
-    let mut walk = std::iter::once(first).chain(later);
-    let mut missed: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
-    let more = walk.next().map(|fire| fire.at);
-    let through = missed.last().map_or(first.at, |fire| fire.at);
-    let catch_up = match keep {
-        // While more are to come, none of these is among the newest.
-        MisfireKeep::Newest if more.is_some() => Vec::new(),
-        MisfireKeep::Newest => missed.split_off(missed.len().saturating_sub(count)),
-        MisfireKeep::Oldest => {
-            let passed = missed.split_off(count.min(missed.len()));
-            std::mem::replace(&mut missed, passed)
-        }
-    };
-    PassedOver { catch_up, span: span(&missed), through, more }
-}
-
-fn span(missed: &[Fire]) -> Option<MissedSpan> {
-    let (first, last) = (missed.first()?, missed.last()?);
-    Some(MissedSpan {
-        first: first.at,
-        last: last.at,
-        count: i64::try_from(missed.len()).unwrap_or(i64::MAX),
-        trigger: first.trigger,
-    })
-}
-
-/// A run that was planned in time.
-#[derive(Clone, Copy, Debug)]
-pub struct LateFire {
-    /// Its instant.
-    pub fire_at: Timestamp,
-    /// When it should have started.
-    pub due_at: Timestamp,
-}
-
-/// What becomes of a run that was planned in time but never sent, and is later than the tolerance now
-/// (a crash between its claim and its instant): the misfire policy holds for it too. Where only one is to run, that is
-/// the newest missed fire of the job, whether it has a row already or a scan is yet to find it.
-#[must_use]
-pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, now: Timestamp) -> bool {
-    if fire.due_at >= now - job.misfire.tolerance {
-        return true;
-    }
-    let missed_before = now - job.misfire.tolerance - job.timetable.jitter_max();
-    match job.misfire.policy {
-        MisfirePolicy::Skip => false,
-        MisfirePolicy::Once => job.timetable.next_until(anchor, fire.fire_at, just_before(missed_before)).is_none(),
-        MisfirePolicy::All => true,
-    }
 }
 
 #[cfg(test)]
@@ -394,22 +232,6 @@ mod tests {
     fn the_last_fire_of_a_schedule_runs() {
         let plan = plan_at(&job(&json!({"at": "1970-01-01T00:02:00Z"}), &json!({})), 120, 118);
         assert_eq!((instants(&plan), plan.next), (vec![120], None));
-    }
-
-    #[test]
-    fn a_late_claimed_run_meets_the_policy() {
-        for (policy, fire_at, runs) in [
-            ("skip", 94, false),
-            ("skip", 95, true),
-            ("once", 94, true),
-            ("once", 93, false),
-            ("once", 95, true),
-            ("all", 50, true),
-        ] {
-            let job = job(&json!({"every": "1s"}), &json!({"policy": policy}));
-            let fire = LateFire { fire_at: at(fire_at), due_at: at(fire_at) };
-            assert_eq!(runs_late(&job, at(0), fire, at(100)), runs, "{policy} {fire_at}");
-        }
     }
 
     proptest! {

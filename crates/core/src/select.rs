@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::field_error::FieldError;
 use crate::name;
-use crate::spec::{FieldError, SelectSpec};
+use crate::spec::SelectSpec;
 
 /// The most conditions, and the most names.
 pub const CONDITION_COUNT_MAX: usize = 50;

@@ -21,6 +21,7 @@ pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
 };
 use crate::calendar::Calendar;
+use crate::field_error::FieldError;
 use crate::job::{self, Job};
 use crate::overrides::Overrides;
 use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
@@ -142,36 +143,6 @@ pub struct ParentSpec<'s> {
     pub name: &'s str,
     /// How it must have ended.
     pub on: AfterWhat,
-}
-
-/// A complaint about one field of a definition.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FieldError {
-    /// Where: a JSON pointer into the document, `/schedule/cron`.
-    pub pointer: String,
-    /// What is wrong and what would be right, in a sentence that names the value.
-    pub message: String,
-    /// Names of jobs that the message is about and leaves out, since its reader may not see all of them.
-    pub jobs: Vec<String>,
-}
-
-impl FieldError {
-    /// A complaint about the field at `pointer`.
-    pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), message: message.into(), jobs: Vec::new() }
-    }
-
-    /// The same with the jobs that it is about, each followed by the next one.
-    #[must_use]
-    pub fn with_jobs(self, jobs: Vec<String>) -> Self {
-        Self { jobs, ..self }
-    }
-}
-
-impl std::fmt::Display for FieldError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.pointer, self.message)
-    }
 }
 
 impl JobSpec {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::job_error::error_line;
+use rondel_core::error_chain::chain;
 
 /// Why an executor did not start.
 ///
@@ -107,7 +107,7 @@ pub enum ExecutorError {
 
 impl fmt::Debug for ExecutorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&error_line(self))
+        f.write_str(&chain(self))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use rondel_core::error_chain::chain;
+
 /// A handler's failure. Any error that `?` meets becomes a failure that may be tried again.
 ///
 /// It is not itself a [`std::error::Error`], so that every such error can be turned into it.
@@ -84,7 +86,7 @@ impl fmt::Display for JobError {
 
 impl<E: Error + Send + Sync + 'static> From<E> for JobError {
     fn from(error: E) -> Self {
-        Self { kind: JobErrorKind::Retryable, message: error_line(&error) }
+        Self { kind: JobErrorKind::Retryable, message: chain(&error) }
     }
 }
 
@@ -126,21 +128,6 @@ impl<T, E: Into<JobError>> ResultExt<T, E> for Result<T, E> {
     }
 }
 
-/// An error and its causes in one line; a cause that the line already ends with is not said again.
-pub(crate) fn error_line(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        source = cause.source();
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,7 +145,7 @@ mod tests {
         let root = Link { text: "no such table", source: None };
         let middle = Link { text: "query failed: no such table", source: Some(Box::new(root)) };
         let top = Link { text: "load orders", source: Some(Box::new(middle)) };
-        assert_eq!(error_line(&top), "load orders: query failed: no such table");
+        assert_eq!(chain(&top), "load orders: query failed: no such table");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rondel_core::RunId;
+use rondel_core::backoff::{doubled, spread};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
@@ -174,18 +175,19 @@ impl Executor {
     }
 
     async fn dial(self: Arc<Self>, node: Arc<NodeHost>) {
-        let mut wait = Duration::from_millis(100);
+        let mut failed_count = 0_u32;
         loop {
             let began = Instant::now();
             if let Some(stream) = self.connect(&node).await {
                 self.session(&node, stream).await;
             }
             if began.elapsed() > Duration::from_secs(2) {
-                wait = Duration::from_millis(100);
+                failed_count = 0;
             }
-            let jitter = self.world().chance().between(50, 100);
-            sleep(wait.mul_f64(jitter as f64 / 100.0)).await;
-            wait = (wait * 2).min(Duration::from_secs(2));
+            failed_count += 1;
+            let wait = doubled(Duration::from_millis(100), Duration::from_secs(2), failed_count);
+            let chance = self.world().chance().between(0, 100) as f64 / 100.0;
+            sleep(spread(wait, chance)).await;
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, RunId, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::{Result, StoreError, Trouble};
 
@@ -119,7 +120,7 @@ pub struct Node {
 }
 
 /// What a node says of itself with each beat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
     /// Its process is on its way out: it takes nothing new, and inherits nothing.
     pub is_leaving: bool,
@@ -137,6 +138,34 @@ pub struct NodeReport {
     pub claims_lost: u64,
     /// How many of its statements were refused since then because its epoch was gone.
     pub refused_count: u64,
+    /// What came of its loops' last ticks.
+    pub loops: Vec<LoopReport>,
+}
+
+/// What came of the ticks of one of a node's loops.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoopReport {
+    /// The loop: `scan`, `adopt`, `housekeeping` …
+    pub name: String,
+    /// When its last tick ended, by the database's clock.
+    pub ticked_at: Option<Timestamp>,
+    /// How long that took, in milliseconds.
+    pub took_ms: u64,
+    /// When it last found something to do.
+    pub did_at: Option<Timestamp>,
+    /// Since the process started: ticks …
+    pub tick_count: u64,
+    /// … what they did something about (fires claimed, runs taken over, rows removed, messages sent) …
+    pub done_count: u64,
+    /// … and ticks that failed …
+    pub failed_count: u64,
+    /// … of which so many in a row up to the last tick.
+    pub failed_in_a_row: u64,
+    /// Since when every tick has failed; none where the last one succeeded.
+    pub failing_since: Option<Timestamp>,
+    /// Why a tick failed last.
+    pub error: Option<String>,
 }
 
 impl Default for NodeReport {
@@ -150,6 +179,7 @@ impl Default for NodeReport {
             claims_tried: 0,
             claims_lost: 0,
             refused_count: 0,
+            loops: Vec::new(),
         }
     }
 }

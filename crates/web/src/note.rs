@@ -21,7 +21,8 @@ use tokio::time::Instant;
 use crate::access::Caller;
 use crate::app::Web;
 use crate::limits::CallerKey;
-use crate::problem::{Problem, chain};
+use crate::problem::Problem;
+use rondel_core::error_chain::chain;
 
 /// How many refusals are written within [`DENIED_PERIOD`], and how many of one caller; a flood of them is in the log of the
 /// server alone.

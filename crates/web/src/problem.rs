@@ -6,6 +6,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use rondel_admin::jobs::JobError;
 use rondel_core::FieldError;
+use rondel_core::error_chain::chain;
 use rondel_store::StoreError;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -296,21 +297,6 @@ pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &st
     let body = serde_json::to_vec(&document).unwrap_or_default();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     *response.body_mut() = Body::from(body);
-}
-
-/// An error with its sources, each once: some drivers repeat the source in their own text.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let part = error.to_string();
-        if !text.ends_with(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::access::Caller;
 use crate::app::Web;
-use crate::problem::chain;
+use rondel_core::error_chain::chain;
 
 /// How often it is asked.
 const CHECK_PERIOD: Duration = Duration::from_secs(3);

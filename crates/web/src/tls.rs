@@ -106,7 +106,7 @@ impl Tls {
                     tracing::info!(path = %self.files.cert.display(), "new certificates are in use");
                 }
                 Err(error) => {
-                    let error = crate::problem::chain(&error);
+                    let error = rondel_core::error_chain::chain(&error);
                     tracing::error!(error, "new certificates cannot be used; the old ones stay");
                 }
             }

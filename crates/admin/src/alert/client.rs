@@ -11,7 +11,7 @@ use rondel_store::outbox::{FailureWebhook, OutboxItem};
 
 use super::sign::signature;
 use super::webhook::read_url;
-use crate::engine::chain;
+use rondel_core::error_chain::chain;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

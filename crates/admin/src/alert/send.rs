@@ -11,13 +11,14 @@ use rondel_core::{NamespaceId, RunId};
 use rondel_outgoing::Outgoing;
 use rondel_store::StoreError;
 use rondel_store::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{self, Refusal};
 use super::retry::next_try;
-use crate::engine::{Shared, chain};
+use crate::background::{Background, TickError};
 use crate::metrics::add;
+use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// Messages of one namespace that are taken together.
@@ -42,52 +43,67 @@ pub(crate) struct AlertLoop {
     under_way: FuturesUnordered<UnderWay>,
     /// Whose messages these are: none of them are taken meanwhile, and nobody waits for them.
     namespaces: BTreeSet<NamespaceId>,
-    has_complained: bool,
+    /// Why messages of a namespace could not be taken off the outbox, or put back.
+    failed: Option<TickError>,
 }
 
-impl AlertLoop {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let (under_way, namespaces) = (FuturesUnordered::new(), BTreeSet::new());
-        Self { shared, client: None, under_way, namespaces, has_complained: false }
+impl Background for AlertLoop {
+    const NAME: &'static str = "alert";
+    const WORK: &'static str = "send messages to webhooks";
+
+    fn period(&self) -> Option<Duration> {
+        Some(PERIOD)
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut period = interval(PERIOD);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                Some(sent) = self.under_way.next() => self.sent(sent),
-                _ = period.tick() => match self.tick(&stop).await {
-                    Ok(()) => self.has_complained = false,
-                    Err(problem) => self.complain(&problem),
-                },
-            }
+    async fn woken(&mut self) {
+        match self.under_way.next().await {
+            Some(sent) => self.sent(sent),
+            None => std::future::pending().await,
         }
+    }
+
+    async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => self.send_due(stop).await,
+        }
+    }
+
+    async fn stopped(&mut self) {
         // Each of them ends within the grace, and puts back what it has not sent.
         while let Some(sent) = self.under_way.next().await {
             self.sent(sent);
         }
     }
+}
 
-    /// Takes what is due of namespaces that have nothing under way, and begins to send it.
-    async fn tick(&mut self, stop: &CancellationToken) -> Result<(), String> {
+impl AlertLoop {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let (under_way, namespaces) = (FuturesUnordered::new(), BTreeSet::new());
+        Self { shared, client: None, under_way, namespaces, failed: None }
+    }
+
+    /// Answers how many messages it took up: what is due of namespaces that have nothing under way.
+    async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free = UNDER_WAY_MAX.saturating_sub(self.namespaces.len());
         if free == 0 || !self.shared.membership.holds() {
-            return Ok(());
+            return Ok(0);
         }
         let without: Vec<NamespaceId> = self.namespaces.iter().copied().collect();
         let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
         let take = TakeOutbox { without: &without, namespace_max, each_max: EACH_MAX, hold: HOLD };
         let now = self.shared.clock.now();
-        let taken = self.shared.store.take_outbox(now, take).await.map_err(|error| chain(&error))?;
+        let taken = self.shared.store.take_outbox(now, take).await?;
         if taken.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
+        let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
         let client = match &self.client {
             Some(client) => client.clone(),
-            None => self.client.insert(client::build(&self.shared.config.outgoing_allow)?).clone(),
+            None => {
+                let client = client::build(&self.shared.config.outgoing_allow).map_err(TickError::new)?;
+                self.client.insert(client).clone()
+            }
         };
         let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
         for item in taken {
@@ -98,19 +114,13 @@ impl AlertLoop {
             self.namespaces.insert(namespace);
             self.under_way.push(Box::pin(async move { (namespace, sender.send_all(namespace, items).await) }));
         }
-        Ok(())
+        Ok(count)
     }
 
     fn sent(&mut self, (namespace, sent): (NamespaceId, Result<(), StoreError>)) {
         self.namespaces.remove(&namespace);
         if let Err(error) = sent {
-            self.complain(&chain(&error));
-        }
-    }
-
-    fn complain(&mut self, problem: &str) {
-        if !std::mem::replace(&mut self.has_complained, true) {
-            tracing::warn!(error = problem, "cannot send what failed to webhooks; trying on");
+            self.failed = Some(error.into());
         }
     }
 }

@@ -12,8 +12,9 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
 use super::{CalendarError, PAGE};
-use crate::engine::{Engine, chain};
+use crate::engine::Engine;
 use crate::jobs::JobError;
+use rondel_core::error_chain::chain;
 
 /// Jobs moved on at the same time.
 const PARALLEL_COUNT: usize = 8;

@@ -9,12 +9,12 @@ use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{Adopted, Adoption};
 use rondel_store::{LeaseToken, StoreError};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{Background, TickError};
 use crate::cluster::{Held, Over, leases_over};
 use crate::dispatch::{CalledRun, Event, Ready};
-use crate::engine::{Shared, chain};
+use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long after the end of another node's lease is looked for what it left: the database's clock says whether it is over,
@@ -42,32 +42,29 @@ pub(crate) struct AdoptLoop {
     is_interrupted: bool,
 }
 
+impl Background for AdoptLoop {
+    const NAME: &'static str = "adopt";
+    const WORK: &'static str = "look for runs to adopt";
+
+    fn period(&self) -> Option<Duration> {
+        Some(PERIOD)
+    }
+
+    async fn woken(&mut self) {
+        tokio::select! {
+            () = self.end_of_lease() => {}
+            () = self.shared.adopt_poke.notified() => {}
+        }
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        Ok(self.look().await?)
+    }
+}
+
 impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
         Self { shared, rounds: 0, adopted: None, known: Vec::new(), is_interrupted: false }
-    }
-
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut period = interval(PERIOD);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complained = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                _ = period.tick() => {}
-                () = self.end_of_lease() => {}
-                () = self.shared.adopt_poke.notified() => {}
-            }
-            match self.tick().await {
-                Ok(()) => complained = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %chain(&error), "cannot look for runs to adopt; trying on");
-                    }
-                }
-            }
-        }
     }
 
     /// Waits until the next lease of another node has ended, unless it is renewed: what a dead node left is late already.
@@ -79,11 +76,10 @@ impl AdoptLoop {
         }
     }
 
-    async fn tick(&mut self) -> Result<(), StoreError> {
-        let Some(held) = self.shared.membership.held() else { return Ok(()) };
-        if !self.adopt(&held).await? {
-            return Ok(());
-        }
+    /// Answers how many runs were taken over.
+    async fn look(&mut self) -> Result<u64, StoreError> {
+        let Some(held) = self.shared.membership.held() else { return Ok(0) };
+        let Some(taken_over) = self.adopt(&held).await? else { return Ok(0) };
         self.shared.note_adopted();
         self.look_after_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
@@ -101,7 +97,8 @@ impl AdoptLoop {
         if !cancels.is_empty() {
             drop(self.shared.events.send(Event::Cancels(cancels)).await);
         }
-        self.read_cancels_elsewhere(&held).await
+        self.read_cancels_elsewhere(&held).await?;
+        Ok(taken_over)
     }
 
     /// Requests that the owner of a run cannot pass on, for only others hear the run's executor.
@@ -117,9 +114,9 @@ impl AdoptLoop {
     }
 
     /// Nothing that was not sent goes on before all is known that may have been: a run waits for the earlier ones of its
-    /// job, and a retry that is due later still has its place before it. False where the lease is over by the database's clock,
+    /// job, and a retry that is due later still has its place before it. None where the lease is over by the database's clock,
     /// which may have stepped ahead: then nobody knows what is open, and the next look asks again.
-    async fn adopt(&mut self, held: &Held) -> Result<bool, StoreError> {
+    async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
         let dead: Vec<NodeId> = over.iter().map(|(node, _)| *node).collect();
@@ -129,6 +126,7 @@ impl AdoptLoop {
             drop(self.shared.events.send(Event::Adopting).await);
         }
         let mut all_unsent = Vec::new();
+        let mut taken_over = 0;
         // Until all is told: an answer that is lost may have been that of a commit.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let fenced = loop {
@@ -136,11 +134,12 @@ impl AdoptLoop {
             let Adoption { runs: adopted, fenced, is_refused } =
                 self.shared.store.adopt(held.token, &dead, self.shared.config.adopt_page).await?;
             if is_refused {
-                return Ok(false);
+                return Ok(None);
             }
             if adopted.is_empty() {
                 break fenced;
             }
+            taken_over += u64::try_from(adopted.len()).unwrap_or(u64::MAX);
             tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
             // This node may have given them to the dead one. What is left of that time in its memory is still not to start.
             let back = self.shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
@@ -164,7 +163,7 @@ impl AdoptLoop {
         self.shared.membership.adopted(&over);
         self.known = over;
         self.free_jobs(held, &dead).await?;
-        Ok(true)
+        Ok(Some(taken_over))
     }
 
     /// Nothing of the dead nodes is open any more: where a strategy shares their jobs out, every node is to see them. Else

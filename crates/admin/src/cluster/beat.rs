@@ -8,15 +8,18 @@ use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport};
 use rondel_store::{Store, StoreError, Trouble};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{Background, TickError};
 use crate::cluster::Membership;
 use crate::config::EngineConfig;
 use crate::counters::Count;
 use crate::dispatch::Event;
-use crate::engine::{Shared, StartError, chain};
+use crate::engine::StartError;
+use crate::node::Shared;
 use crate::scheduler::tick::Command;
+use rondel_core::backoff::doubled;
+use rondel_core::error_chain::chain;
 
 /// How long a beat waits for the database: a lease is longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,33 +35,37 @@ pub(crate) struct BeatLoop {
     has_warned: bool,
 }
 
+impl Background for BeatLoop {
+    const NAME: &'static str = "beat";
+    const WORK: &'static str = "renew the lease";
+    const REPORTS_FAILURE: bool = true;
+
+    fn period(&self) -> Option<Duration> {
+        Some(self.shared.config.beat)
+    }
+
+    fn retry_wait(&self, failed_count: u32) -> Option<Duration> {
+        Some(doubled(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count))
+    }
+
+    async fn woken(&mut self) {
+        self.shared.beat_poke.notified().await;
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        self.beat().await.map(|()| 1)
+    }
+}
+
 impl BeatLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
         Self { shared, beats: 0, job_count: 0, has_warned: false }
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut period = interval(self.shared.config.beat);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut retry_delay = RETRY_DELAY_MIN;
-        let mut has_failed = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                _ = period.tick() => {}
-                () = tokio::time::sleep(retry_delay), if has_failed => {}
-                () = self.shared.beat_poke.notified() => {}
-            }
-            has_failed = !self.beat().await;
-            retry_delay = if has_failed { (retry_delay * 2).min(RETRY_DELAY_MAX) } else { RETRY_DELAY_MIN };
-        }
-    }
-
-    /// One beat; whether the database answered. That it does not is said once, and once that it does again.
-    async fn beat(&mut self) -> bool {
+    /// Says once that the database does not answer, and once that it does again.
+    async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
-        let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.tick()).await {
+        let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some((shared.store.trouble(&error).await, chain(&error))),
             Err(_) => Some((Trouble::Slow, format!("no answer within {ANSWER_TIMEOUT:?}"))),
@@ -71,15 +78,15 @@ impl BeatLoop {
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
-            return true;
+            return Ok(());
         };
         if shared.database.failed(trouble, &message, shared.clock.now()) {
-            tracing::warn!(%trouble, error = message, "cannot renew the lease; trying on");
+            tracing::warn!(%trouble, error = message, "cannot renew the lease; trying again");
         }
-        false
+        Err(TickError::new(message))
     }
 
-    async fn tick(&mut self) -> Result<(), StoreError> {
+    async fn renew(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         let sent = shared.clock.boot_micros();
         match shared.store.renew(shared.membership.token(), shared.config.lease).await? {
@@ -122,6 +129,7 @@ impl BeatLoop {
             claims_tried: tried,
             claims_lost: lost,
             refused_count: shared.counters.get(Count::StatementsRefused),
+            loops: shared.loops.reports(),
         };
         shared.store.report_node(token, &report).await
     }

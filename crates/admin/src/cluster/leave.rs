@@ -13,8 +13,9 @@ use tokio::time::Instant;
 
 use super::moves::{self, MayGo};
 use crate::dispatch::Event;
-use crate::engine::{Shared, chain};
 use crate::lifecycle::Lifecycle;
+use crate::node::Shared;
+use rondel_core::error_chain::chain;
 
 /// How long jobs leave while everything still runs. A job that fires each second has a quiet moment in each.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);

@@ -15,8 +15,9 @@ use rondel_store::cluster::HomeMove;
 use rondel_store::ledger::UnsentRun;
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{Background, TickError};
 use crate::cluster::Held;
-use crate::engine::{Shared, chain};
+use crate::node::Shared;
 
 /// Where in each second jobs move: the runs of a whole second are over by then, mostly, and those of the next are not yet
 /// in the dispatcher's hands. What is at work the first time may be idle the second time.
@@ -72,43 +73,42 @@ pub(crate) enum MayGo<'a> {
     AllBut(&'a HashSet<RunId>),
 }
 
+impl Background for MoveLoop {
+    const NAME: &'static str = "moves";
+    const WORK: &'static str = "move jobs to other nodes";
+
+    fn period(&self) -> Option<Duration> {
+        None
+    }
+
+    async fn woken(&mut self) {
+        let now = self.shared.clock.now();
+        self.shared.clock.sleep_until(next_moment(now)).await;
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        Ok(self.round().await?)
+    }
+}
+
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
         Self { shared, skip: 0, next_skip: 1, settled: Vec::new() }
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut complained = false;
-        loop {
-            let next = next_moment(self.shared.clock.now());
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = self.shared.clock.sleep_until(next) => {}
-            }
-            match self.tick().await {
-                Ok(()) => complained = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %chain(&error), "cannot move jobs to other nodes; trying on");
-                    }
-                }
-            }
-        }
-    }
-
-    async fn tick(&mut self) -> Result<(), StoreError> {
+    /// Answers how many jobs moved.
+    async fn round(&mut self) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let now = shared.clock.now();
         shared.departing.forget(now);
-        let Some(held) = shared.membership.held() else { return Ok(()) };
+        let Some(held) = shared.membership.held() else { return Ok(0) };
         let Some(why) = self.why(now) else {
             (self.skip, self.next_skip) = (0, 1);
-            return Ok(());
+            return Ok(0);
         };
         if let Some(left) = self.skip.checked_sub(1) {
             self.skip = left;
-            return Ok(());
+            return Ok(0);
         }
         let round = move_away(shared, &held, why, MayGo::NotYetDue).await?;
         if round.left == 0 {
@@ -121,7 +121,7 @@ impl MoveLoop {
         } else {
             self.next_skip = 1;
         }
-        Ok(())
+        Ok(u64::try_from(round.moved).unwrap_or(u64::MAX))
     }
 
     /// Whether anything is to move now. The nodes must have been the same for two leases before jobs are shared out anew: a

@@ -7,7 +7,8 @@ use rondel_store::access::{AuditEntry, Means, UNANSWERED, Verdict};
 use serde_json::Value;
 
 use super::apply::{App, author};
-use crate::engine::{Engine, chain};
+use crate::engine::Engine;
+use rondel_core::error_chain::chain;
 
 /// Writes that a job is about to be changed.
 pub(super) async fn begin(engine: &Engine, app: &App, action: &str, job: &str) -> Result<AuditEntry, StoreError> {

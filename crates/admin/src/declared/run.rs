@@ -6,12 +6,12 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::declarations::DeclaredMark;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::{App, bring_in_line};
 use super::board::{Declaring, tell};
-use crate::engine::{Engine, chain};
+use crate::background::{Background, TickError};
+use crate::engine::Engine;
 
 /// How often the living sets are noted, and whatever could not be registered is tried again.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -32,36 +32,37 @@ struct Looks {
     online: Vec<(ExecutorId, u64)>,
 }
 
+impl Background for DeclareLoop {
+    const NAME: &'static str = "declare";
+    const WORK: &'static str = "keep the jobs that code declares in step";
+
+    fn period(&self) -> Option<Duration> {
+        Some(PERIOD)
+    }
+
+    fn first_wait(&self) -> Duration {
+        self.engine.shared().first_look(PERIOD)
+    }
+
+    async fn woken(&mut self) {
+        self.engine.declared().poke.notified().await;
+        tokio::time::sleep(PAUSE).await;
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        Ok(self.look().await?)
+    }
+}
+
 impl DeclareLoop {
     pub(crate) fn new(engine: Engine) -> Self {
         Self { engine, known: HashMap::new() }
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut period = interval_at(Instant::now() + self.engine.shared().first_look(PERIOD), PERIOD);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complained = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                _ = period.tick() => {}
-                () = self.engine.declared().poke.notified() => tokio::time::sleep(PAUSE).await,
-            }
-            match self.tick().await {
-                Ok(()) => complained = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %chain(&error), "cannot keep the jobs that code declares in step; trying on");
-                    }
-                }
-            }
-        }
-    }
-
-    async fn tick(&mut self) -> Result<(), StoreError> {
+    /// Answers how many apps were brought in line.
+    async fn look(&mut self) -> Result<u64, StoreError> {
         if !self.engine.readiness().lease_held {
-            return Ok(());
+            return Ok(0);
         }
         let apps = self.engine.declared().by_app();
         let now = self.engine.now();
@@ -75,30 +76,32 @@ impl DeclareLoop {
         }
         self.known.retain(|app, _| apps.contains_key(app));
         if apps.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let living_since = now - self.engine.lost_after();
         let marks = self.engine.store().declared_marks(living_since).await?;
+        let mut count = 0;
         for (app, online) in &apps {
-            self.look_at(*app, online, &marks, living_since).await?;
+            count += u64::from(self.look_at(*app, online, &marks, living_since).await?);
         }
-        Ok(())
+        Ok(count)
     }
 
+    /// Whether there was anything to do for the app.
     async fn look_at(
         &mut self,
         id: AppId,
         online: &[Declaring],
         marks: &[DeclaredMark],
         living_since: Timestamp,
-    ) -> Result<(), StoreError> {
-        let Some(first) = online.first() else { return Ok(()) };
+    ) -> Result<bool, StoreError> {
+        let Some(first) = online.first() else { return Ok(false) };
         let living = marks.iter().filter(|mark| mark.app == id).map(|mark| mark.hash.clone()).collect();
         let looks =
             Looks { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
         let has_problems = !self.engine.declared().problems(id).is_empty();
         if self.known.get(&id) == Some(&looks) && !has_problems {
-            return Ok(());
+            return Ok(false);
         }
         let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
         let mut problems = bring_in_line(&self.engine, &app, living_since).await?;
@@ -122,6 +125,6 @@ impl DeclareLoop {
                 tell(&one.session, &own);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }

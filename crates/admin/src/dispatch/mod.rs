@@ -36,8 +36,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_core::misfire::{LateFire, runs_late};
 use rondel_core::outcome::Outcome;
-use rondel_core::plan::{LateFire, runs_late};
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rondel_core::backoff::doubled;
 use rondel_core::outcome::{After, AfterPolicy};
 use rondel_core::{ExecutorId, JobId, RunId, RunStatus};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -18,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::messages::ack;
 use super::{Event, IncomingResult, SessionHandle, Settled, jitter};
 use crate::counters::Count;
-use crate::engine::{Shared, chain};
 use crate::metrics::Counted;
+use crate::node::Shared;
+use rondel_core::error_chain::chain;
 
 /// Results in one transaction.
 const BATCH: usize = 500;
@@ -27,6 +29,7 @@ const BATCH: usize = 500;
 const LANE_CAPACITY: usize = 20_000;
 /// What their texts may take together, in bytes.
 const LANE_BYTES_MAX: usize = 64 * 1024 * 1024;
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether the lease holds again.
 const LEASE_DELAY: Duration = Duration::from_millis(100);
@@ -256,8 +259,7 @@ impl ResultLoop {
 
     /// Tries until the database takes the batch; `None` where the process ends first.
     async fn finish(&self, batch: &[Finish], stop: &CancellationToken) -> Option<Ends> {
-        let mut delay = Duration::from_millis(50);
-        let mut complained = false;
+        let mut failed_count = 0_u32;
         loop {
             // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
             let Some(held) = self.shared.membership.held() else {
@@ -271,7 +273,8 @@ impl ResultLoop {
             match self.shared.store.finish(Finisher { token: held.token, ids: &held.ids }, batch).await {
                 Ok(ends) => return Some(ends),
                 Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
+                    failed_count = failed_count.saturating_add(1);
+                    if failed_count == 1 {
                         tracing::warn!(count = batch.len(), error = %chain(&error), "results wait for the database");
                     }
                 }
@@ -279,9 +282,8 @@ impl ResultLoop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(delay) => {}
+                () = tokio::time::sleep(doubled(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count)) => {}
             }
-            delay = (delay * 2).min(RETRY_DELAY_MAX);
         }
     }
 }

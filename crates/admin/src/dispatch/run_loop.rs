@@ -25,7 +25,7 @@ use super::state::{OpenRuns, Stage};
 use super::steps::Step;
 use super::turns::Work;
 use super::waits::Waits;
-use crate::engine::Shared;
+use crate::node::Shared;
 use crate::trace::FireTracer;
 
 /// How old a run in an executor's hands is when it is noted in the store.

@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Event, IncomingResult, Ready, SessionHandle, Shards, finish_unsent};
 use crate::counters::Count;
-use crate::engine::{Shared, chain};
 use crate::metrics::Counted;
+use crate::node::Shared;
+use rondel_core::error_chain::chain;
 
 /// Steps that may wait; a step that finds no room is tried again by the dispatcher.
 pub(crate) const STEP_CAPACITY: usize = 1_024;

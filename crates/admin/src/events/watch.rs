@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::board::{Board, Heard, News, Seen};
 use super::{Cursor, Event, What};
-use crate::engine::chain;
+use rondel_core::error_chain::chain;
 
 /// How often the store is read while somebody listens.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use super::process::LocalProcess;
 use super::{Pass, bounds, proof};
 use crate::declared::Said;
 use crate::dispatch::Report;
-use crate::engine::Shared;
+use crate::node::Shared;
 use crate::registry::OnlineExecutor;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
         Status::permission_denied(message)
     };
     let unavailable = |error: rondel_store::StoreError| {
-        tracing::warn!(error = %crate::engine::chain(&error), "cannot look up an executor's app");
+        tracing::warn!(error = %rondel_core::error_chain::chain(&error), "cannot look up an executor's app");
         Status::unavailable("the server cannot reach its database now")
     };
     let namespace = shared.store.namespace(&hello.namespace).await.map_err(unavailable)?;

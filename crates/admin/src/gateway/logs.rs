@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::log_rights::{Hand, Known, LogRights, RUN_BYTES_MAX, Taken};
 use crate::dispatch::SessionHandle;
-use crate::engine::{Shared, chain};
 use crate::metrics::{add, size};
+use crate::node::Shared;
+use rondel_core::error_chain::chain;
 
 /// Messages with logs that may wait; beyond that, the streams that bring them wait.
 const CAPACITY: usize = 256;

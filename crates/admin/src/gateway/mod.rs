@@ -30,8 +30,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::auth;
 use crate::dispatch::Event;
-use crate::engine::Shared;
 use crate::lifecycle::{Lifecycle, Until};
+use crate::node::Shared;
 
 pub(crate) use bounds::AppRows;
 pub use log_readers::LogReader;
@@ -212,7 +212,7 @@ impl Gateway for GatewayService {
         let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let now = inner.shared.clock.now();
         let token = auth::authenticate(inner.shared.store.as_ref(), header, now).await.map_err(|error| {
-            tracing::warn!(error = %crate::engine::chain(&error), "cannot check an executor's token");
+            tracing::warn!(error = %rondel_core::error_chain::chain(&error), "cannot check an executor's token");
             Status::unavailable("the server cannot check tokens now")
         })?;
         let Some(principal) = token else {

@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 use rondel_store::cluster::ExecutorProof;
 use sha2::{Digest, Sha256};
 
-use crate::engine::Shared;
+use crate::node::Shared;
 
 /// An executor without a secret that was heard within so many heartbeats is living.
 const LIVING_HEARTBEATS: u32 = 5;

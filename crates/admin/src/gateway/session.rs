@@ -22,9 +22,10 @@ use super::{Inner, LogItem, Pass, log_line};
 use crate::auth;
 use crate::declared::Declaring;
 use crate::dispatch::{Event, FenceAnswer, IncomingResult, Reply, SessionHandle, fence, incoming};
-use crate::engine::{Shared, chain};
 use crate::metrics::add;
+use crate::node::Shared;
 use crate::progress::Progress;
+use rondel_core::error_chain::chain;
 
 /// A stream on which nothing came for so many heartbeats is dead.
 const SILENT_HEARTBEATS: u32 = 5;

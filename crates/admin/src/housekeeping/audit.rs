@@ -5,7 +5,7 @@ use rondel_store::StoreError;
 use rondel_store::access::{AuditEntry, Means, Verdict};
 use serde_json::{Value, json};
 
-use crate::engine::Shared;
+use crate::node::Shared;
 
 /// Writes that so many were removed, of what was there up to what `up_to` says.
 pub(super) async fn write(

@@ -9,15 +9,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pause;
-use crate::engine::Shared;
+use crate::node::Shared;
 
 /// Runs whose logs go in one transaction: they can be megabytes each.
 const BATCH_MAX: u32 = 50;
 
-/// Goes through the namespaces until nothing is too much, or `end` has come.
-pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
+/// Goes through the namespaces until nothing is too much, or `end` has come. Answers from how many runs logs were removed.
+pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<u64, StoreError> {
     // Ids rise with time: this is what the first run of that instant would have.
     let before = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
+    let mut all = 0;
     for namespace in shared.store.namespaces().await? {
         let too_old = RunId::new(before.saturating_sub(1));
         let cut = match shared.config.log_size_max {
@@ -26,6 +27,7 @@ pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: 
         };
         let up_to = cut.map_or(too_old, |cut| cut.max(too_old));
         let removed = remove_up_to(shared, namespace.id, up_to, (stop, end)).await?;
+        all += removed;
         if removed > 0 {
             tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
             let retention = format_duration(shared.config.log_retention);
@@ -34,7 +36,7 @@ pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: 
             super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed).await?;
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 async fn remove_up_to(

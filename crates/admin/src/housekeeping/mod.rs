@@ -14,10 +14,12 @@ use rondel_core::Timestamp;
 use rondel_core::time::format_duration;
 use rondel_store::StoreError;
 use serde_json::json;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Shared, chain};
+use crate::background::{Background, TickError};
+use crate::node::Shared;
+use rondel_core::error_chain::chain;
 
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(600);
@@ -39,13 +41,36 @@ const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// are forgotten own nothing: they need not wait for it.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-const PURGE: &str = "purge";
-const LOGS: &str = "remove_logs";
-const STATS: &str = "roll_up";
-const CALLS: &str = "forget_calls";
-const TOKENS: &str = "forget_tokens";
-const EXECUTORS: &str = "forget_executors";
-const NODES: &str = "forget_nodes";
+/// What is to be done, each by itself: one that fails does not hold up the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Duty {
+    /// Counts runs per job and hour: before any go, for what is purged cannot be counted.
+    Stats,
+    Purge,
+    Logs,
+    Calls,
+    Tokens,
+    Executors,
+    Nodes,
+}
+
+impl Duty {
+    const ALL: [Self; 7] =
+        [Self::Stats, Self::Purge, Self::Logs, Self::Calls, Self::Tokens, Self::Executors, Self::Nodes];
+
+    /// Its name in the table that says when it was last begun.
+    const fn task(self) -> &'static str {
+        match self {
+            Self::Stats => "roll_up",
+            Self::Purge => "purge",
+            Self::Logs => "remove_logs",
+            Self::Calls => "forget_calls",
+            Self::Tokens => "forget_tokens",
+            Self::Executors => "forget_executors",
+            Self::Nodes => "forget_nodes",
+        }
+    }
+}
 
 pub(crate) struct HousekeepingLoop {
     shared: Arc<Shared>,
@@ -54,69 +79,79 @@ pub(crate) struct HousekeepingLoop {
     started: Instant,
 }
 
+impl Background for HousekeepingLoop {
+    const NAME: &'static str = "housekeeping";
+    const WORK: &'static str = "remove what is old";
+
+    fn period(&self) -> Option<Duration> {
+        Some(self.period.min(STATS_PERIOD))
+    }
+
+    fn first_wait(&self) -> Duration {
+        self.shared.first_look(self.period.min(STATS_PERIOD))
+    }
+
+    async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
+        self.pass(stop).await
+    }
+}
+
 impl HousekeepingLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let period = period(shared.config.retention.min(shared.config.log_retention));
         Self { shared, period, batch: BATCH_MAX, started: Instant::now() }
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let look = self.period.min(STATS_PERIOD);
-        let first = self.shared.first_look(look);
-        let mut period = interval_at(Instant::now() + first, look);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complained = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                _ = period.tick() => {}
-            }
-            match self.tick(&stop).await {
-                Ok(()) => complained = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %chain(&error), "cannot remove what is old; trying on");
-                    }
-                }
+    /// Each duty in its turn. Answers how many rows went, or what failed.
+    async fn pass(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
+        let (mut removed, mut failed) = (0, Vec::new());
+        if !self.shared.membership.holds() {
+            return Ok(removed);
+        }
+        for duty in Duty::ALL {
+            match self.perform(duty, stop).await {
+                Ok(count) => removed += count,
+                Err(error) => failed.push(format!("{}: {}", duty.task(), chain(&error))),
             }
         }
+        if failed.is_empty() { Ok(removed) } else { Err(TickError::new(failed.join("; "))) }
     }
 
-    async fn tick(&mut self, stop: &CancellationToken) -> Result<(), StoreError> {
-        if !self.shared.membership.holds() {
-            return Ok(());
+    async fn perform(&mut self, duty: Duty, stop: &CancellationToken) -> Result<u64, StoreError> {
+        let (store, now) = (Arc::clone(&self.shared.store), self.shared.clock.now());
+        let period = match duty {
+            Duty::Stats => self.period.min(STATS_PERIOD),
+            Duty::Purge | Duty::Logs => self.period,
+            Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
+        };
+        let is_early = duty == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
+        if is_early || !store.begin_pass(duty.task(), period).await? {
+            return Ok(0);
         }
-        // Before anything goes: what is purged cannot be counted.
-        if self.shared.store.begin_pass(STATS, self.period.min(STATS_PERIOD)).await? {
-            stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await?;
+        match duty {
+            Duty::Stats => {
+                stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await?;
+                Ok(0)
+            }
+            Duty::Purge => {
+                let purged = self.purge(stop).await?;
+                let before = now - self.shared.config.retention;
+                Ok(purged + in_batches(stop, || store.forget_traces(before, BATCH_MAX)).await?)
+            }
+            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.period).await,
+            Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
+            Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
+            Duty::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
+            Duty::Nodes => {
+                // Its runs are gone by then, too.
+                let dead_for = FORGET_NODE_AFTER.max(self.shared.config.retention + FORGET_AFTER);
+                store.forget_nodes(now - dead_for, BATCH_MAX).await
+            }
         }
-        if self.shared.store.begin_pass(PURGE, self.period).await? {
-            self.purge(stop).await?;
-            self.forget_traces(stop).await?;
-        }
-        if self.shared.store.begin_pass(LOGS, self.period).await? {
-            logs::remove_logs(&self.shared, stop, Instant::now() + self.period).await?;
-        }
-        if self.shared.store.begin_pass(CALLS, PERIOD_MAX).await? {
-            self.forget_calls(stop).await?;
-        }
-        if self.shared.store.begin_pass(TOKENS, PERIOD_MAX).await? {
-            self.forget_tokens(stop).await?;
-        }
-        if self.started.elapsed() >= SETTLE_TIME && self.shared.store.begin_pass(EXECUTORS, PERIOD_MAX).await? {
-            self.forget_executors(stop).await?;
-        }
-        if self.shared.store.begin_pass(NODES, PERIOD_MAX).await? {
-            // Its runs are gone by then, too.
-            let dead_for = FORGET_NODE_AFTER.max(self.shared.config.retention + FORGET_AFTER);
-            self.shared.store.forget_nodes(self.shared.clock.now() - dead_for, BATCH_MAX).await?;
-        }
-        Ok(())
     }
 
     /// Removes batch after batch until nothing old is left, or the pass is over.
-    async fn purge(&mut self, stop: &CancellationToken) -> Result<(), StoreError> {
+    async fn purge(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let retention = self.shared.config.retention;
         let before = self.shared.clock.now() - retention;
         let mut removed = 0;
@@ -126,7 +161,7 @@ impl HousekeepingLoop {
             let up_to = json!({"finished_before": before, "retention": format_duration(retention)});
             audit::write(&self.shared, "run.purge", None, &up_to, removed).await?;
         }
-        done
+        done.map(|()| removed)
     }
 
     async fn purge_before(
@@ -154,54 +189,24 @@ impl HousekeepingLoop {
         }
         Ok(())
     }
+}
 
-    async fn forget_traces(&self, stop: &CancellationToken) -> Result<(), StoreError> {
-        let before = self.shared.clock.now() - self.shared.config.retention;
-        while !stop.is_cancelled() {
-            let began = Instant::now();
-            if self.shared.store.forget_traces(before, BATCH_MAX).await? == 0 {
-                break;
-            }
-            pause(began.elapsed(), stop).await;
+/// Removes batch after batch until nothing is left that is to go. Answers how much went.
+async fn in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
+    stop: &CancellationToken,
+    remove: impl Fn() -> F + Send,
+) -> Result<u64, StoreError> {
+    let mut removed = 0;
+    while !stop.is_cancelled() {
+        let began = Instant::now();
+        let count = remove().await?;
+        if count == 0 {
+            break;
         }
-        Ok(())
+        removed += count;
+        pause(began.elapsed(), stop).await;
     }
-
-    async fn forget_calls(&self, stop: &CancellationToken) -> Result<(), StoreError> {
-        let before = self.shared.clock.now() - CALLS_KEPT;
-        while !stop.is_cancelled() {
-            let began = Instant::now();
-            if self.shared.store.forget_calls(before, BATCH_MAX).await? == 0 {
-                break;
-            }
-            pause(began.elapsed(), stop).await;
-        }
-        Ok(())
-    }
-
-    async fn forget_tokens(&self, stop: &CancellationToken) -> Result<(), StoreError> {
-        let before = self.shared.clock.now() - DEAD_TOKENS_KEPT;
-        while !stop.is_cancelled() {
-            let began = Instant::now();
-            if self.shared.store.forget_tokens(before, BATCH_MAX).await? == 0 {
-                break;
-            }
-            pause(began.elapsed(), stop).await;
-        }
-        Ok(())
-    }
-
-    async fn forget_executors(&self, stop: &CancellationToken) -> Result<(), StoreError> {
-        let before = self.shared.clock.now() - FORGET_AFTER;
-        while !stop.is_cancelled() {
-            let began = Instant::now();
-            if self.shared.store.forget_executors(before, BATCH_MAX).await? == 0 {
-                break;
-            }
-            pause(began.elapsed(), stop).await;
-        }
-        Ok(())
-    }
+    Ok(removed)
 }
 
 /// Passes are ten to a retention, but at most one a second and at least one in ten minutes.

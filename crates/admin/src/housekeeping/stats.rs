@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pause;
-use crate::engine::Shared;
+use crate::node::Shared;
 
 /// Rows that one transaction looks at.
 const BATCH: u32 = 2_000;

@@ -13,7 +13,8 @@ use super::family::{Family, Label, label, text_of};
 use super::jobs::JobState;
 use super::{FireOutcome, NamespaceCounts, process, size};
 use crate::counters::Count;
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
+use crate::node::Shared;
 
 /// Jobs that one statement looks up.
 const LOOKUP: usize = 500;
@@ -25,6 +26,7 @@ pub(crate) async fn gather(engine: &Engine) -> Result<String, fmt::Error> {
     let mut families = vec![build_info(shared)];
     families.extend(fires(shared));
     families.extend(engine_steps(shared, now));
+    families.extend(loops(shared, now));
     families.extend(edges(shared));
     families.extend(executors(shared));
     families.extend(cluster(shared, now));
@@ -132,6 +134,23 @@ fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
             "A batch of results, until it is durable",
             metrics.results_written.read(),
         ),
+    ]
+}
+
+/// What came of each loop's ticks.
+fn loops(shared: &Shared, now: Timestamp) -> Vec<Family> {
+    let reports = shared.loops.reports();
+    let of = |name: &str| vec![label("loop", name)];
+    let ages = reports.iter().filter_map(|one| Some((of(&one.name), now.since(one.ticked_at?).as_secs_f64())));
+    let ages: Vec<_> = ages.collect();
+    let took = reports.iter().map(|one| (of(&one.name), to_f64(one.took_ms) / 1_000.0));
+    let failing = reports.iter().map(|one| (of(&one.name), f64::from(u8::from(one.failing_since.is_some()))));
+    let failed = reports.iter().map(|one| (of(&one.name), one.failed_count));
+    vec![
+        Family::gauges("rondel_loop_last_tick_age_seconds", "Since the last tick of a loop ended", ages),
+        Family::gauges("rondel_loop_last_tick_seconds", "How long the last tick of a loop took", took),
+        Family::gauges("rondel_loop_failing", "1 while the ticks of a loop fail", failing),
+        Family::counters("rondel_loop_failures", "Ticks of a loop that failed", failed),
     ]
 }
 

@@ -9,7 +9,7 @@ use openidconnect::{HttpRequest, HttpResponse};
 use rondel_core::outgoing::AllowedAddresses;
 use rondel_outgoing::{Options, Outgoing, RequestError, Url};
 
-use crate::engine::chain;
+use rondel_core::error_chain::chain;
 
 /// How long one call takes at most; a sign-in makes three.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -26,7 +26,7 @@ use super::exchanges::Exchanges;
 use super::flight::Flight;
 use super::http;
 use super::{OidcConfig, OidcError, Refusal};
-use crate::engine::chain;
+use rondel_core::error_chain::chain;
 
 /// How long the provider's document and keys are taken for the present ones.
 const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);

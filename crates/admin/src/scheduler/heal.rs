@@ -8,11 +8,12 @@ use std::time::Duration;
 use rondel_core::Timestamp;
 use rondel_store::StoreError;
 use rondel_store::upkeep::StuckJob;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{Background, TickError};
 use crate::calendars::CalendarError;
-use crate::engine::{Engine, chain};
+use crate::engine::Engine;
+use rondel_core::error_chain::chain;
 
 const PERIOD: Duration = Duration::from_secs(15);
 /// Calendars are read as a whole for it.
@@ -43,40 +44,34 @@ pub(crate) struct HealLoop {
     engine: Engine,
 }
 
+impl Background for HealLoop {
+    const NAME: &'static str = "heal";
+    const WORK: &'static str = "look for what is to be healed";
+
+    fn period(&self) -> Option<Duration> {
+        Some(PERIOD)
+    }
+
+    fn first_wait(&self) -> Duration {
+        self.engine.shared().first_look(PERIOD)
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        let healed = self.look().await?;
+        if healed != Healed::default() {
+            let Healed { stuck, homeless, calendars, behind } = healed;
+            tracing::warn!(stuck, homeless, calendars, behind, "healed what no other loop found");
+        }
+        Ok(healed.stuck + healed.homeless + healed.calendars + healed.behind)
+    }
+}
+
 impl HealLoop {
     pub(crate) const fn new(engine: Engine) -> Self {
         Self { engine }
     }
 
-    pub(crate) async fn run(self, stop: CancellationToken) {
-        let first = self.engine.shared().first_look(PERIOD);
-        let mut period = interval_at(Instant::now() + first, PERIOD);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complained = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                _ = period.tick() => {}
-            }
-            match self.tick().await {
-                Ok(healed) => {
-                    complained = false;
-                    if healed != Healed::default() {
-                        let Healed { stuck, homeless, calendars, behind } = healed;
-                        tracing::warn!(stuck, homeless, calendars, behind, "healed what no other loop found");
-                    }
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %chain(&error), "cannot look for what is to be healed; trying on");
-                    }
-                }
-            }
-        }
-    }
-
-    pub(crate) async fn tick(&self) -> Result<Healed, StoreError> {
+    async fn look(&self) -> Result<Healed, StoreError> {
         let mut healed = Healed::default();
         if !self.engine.readiness().lease_held || !self.engine.store().begin_pass(HEAL, PERIOD).await? {
             return Ok(healed);
@@ -168,6 +163,7 @@ mod tests {
     use rondel_store::ledger::{ClaimJob, DueRange};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::config::EngineConfig;
@@ -196,11 +192,11 @@ mod tests {
         assert_eq!(engine.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
 
         let heal = HealLoop::new(engine.clone());
-        assert_eq!(heal.tick().await.unwrap(), Healed { stuck: 1, ..Healed::default() });
+        assert_eq!(heal.look().await.unwrap(), Healed { stuck: 1, ..Healed::default() });
         let next = engine.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at.unwrap();
         let ahead = next.since(engine.now());
         assert!((3_590..=3_600).contains(&ahead.as_secs()), "{ahead:?}");
-        assert_eq!(heal.tick().await.unwrap(), Healed::default(), "one node looks in a period");
+        assert_eq!(heal.look().await.unwrap(), Healed::default(), "one node looks in a period");
         lifecycle.soft.cancel();
         lifecycle.hard.cancel();
     }

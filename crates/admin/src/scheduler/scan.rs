@@ -12,14 +12,15 @@ use rondel_core::plan::{Plan, PlannedFire, Window, plan};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{Background, TickError};
 use crate::cluster::Held;
 use crate::counters::Count;
 use crate::definitions::{Compiled, Key};
-use crate::engine::{Shared, chain};
 use crate::metrics::FireOutcome;
+use crate::node::Shared;
 use crate::scheduler::share::LeftToOthers;
 
 /// Jobs read by one statement.
@@ -51,44 +52,42 @@ enum Whose<'a> {
     Nobodys(&'a [NodeId]),
 }
 
+impl Background for ScanLoop {
+    const NAME: &'static str = "scan";
+    const WORK: &'static str = "claim fires";
+
+    fn period(&self) -> Option<Duration> {
+        Some(self.shared.config.scan_period)
+    }
+
+    async fn woken(&mut self) {
+        let is_unsettled = self.shared.membership.is_unsettled(self.shared.clock.now());
+        tokio::select! {
+            () = tokio::time::sleep(UNSETTLED_PERIOD), if is_unsettled => {}
+            () = self.shared.scan_poke.notified() => {}
+        }
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        let began = Instant::now();
+        let claimed = self.scan().await;
+        self.shared.metrics.scan.observe(began.elapsed());
+        let claimed = claimed?;
+        self.shared.metrics.scanned(self.shared.clock.now());
+        Ok(claimed)
+    }
+}
+
 impl ScanLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, was_full: false, left: LeftToOthers::default() }
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut period = interval(self.shared.config.scan_period);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut complained = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                _ = period.tick() => {}
-                () = tokio::time::sleep(UNSETTLED_PERIOD), if self.shared.membership.is_unsettled(self.shared.clock.now()) => {}
-                () = self.shared.scan_poke.notified() => {}
-            }
-            let began = Instant::now();
-            let scanned = self.tick().await;
-            self.shared.metrics.scan.observe(began.elapsed());
-            match scanned {
-                Ok(()) => {
-                    self.shared.metrics.scanned(self.shared.clock.now());
-                    complained = false;
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %chain(&error), "cannot claim fires; trying on");
-                    }
-                }
-            }
-        }
-    }
-
-    async fn tick(&mut self) -> Result<(), StoreError> {
-        let Some(held) = self.shared.membership.held() else { return Ok(()) };
+    /// Answers how many jobs' fires were claimed.
+    async fn scan(&mut self) -> Result<u64, StoreError> {
+        let Some(held) = self.shared.membership.held() else { return Ok(0) };
         if !self.shared.has_adopted() || self.is_full() {
-            return Ok(());
+            return Ok(0);
         }
         let now = self.shared.clock.now();
         let homes = self.shared.membership.claimable_homes(now);
@@ -96,15 +95,15 @@ impl ScanLoop {
         let overdue_before = now - config.look_ahead;
         let (near, budget) = (now + config.near, config.backlog_budget);
         let window = DueRange { from: overdue_before, to: near, limit: PAGE };
-        self.claim_range(&held, Whose::Own, window, u32::MAX).await?;
-        self.claim_range(&held, Whose::Nobodys(&homes), window, u32::MAX).await?;
+        let mut won = self.claim_range(&held, Whose::Own, window, u32::MAX).await?;
+        won += self.claim_range(&held, Whose::Nobodys(&homes), window, u32::MAX).await?;
         self.take_waiting(&held, near).await?;
         let just_before = Timestamp::from_millis(overdue_before.as_millis() - 1);
         let backlog = DueRange { from: Timestamp::EPOCH, to: just_before, limit: PAGE.min(budget) };
-        self.claim_range(&held, Whose::Own, backlog, budget).await?;
-        self.claim_range(&held, Whose::Nobodys(&homes), backlog, budget).await?;
+        won += self.claim_range(&held, Whose::Own, backlog, budget).await?;
+        won += self.claim_range(&held, Whose::Nobodys(&homes), backlog, budget).await?;
         self.left.forget_taken(now);
-        Ok(())
+        Ok(u64::try_from(won).unwrap_or(u64::MAX))
     }
 
     /// Whether as many runs are open as this node can look after. Said once each time that it comes to it.
@@ -118,23 +117,23 @@ impl ScanLoop {
         full
     }
 
-    /// Claims page after page until the range is empty, the budget is used up, or nothing moves.
+    /// Claims page after page until the range is empty, the budget is used up, or nothing moves. Answers how many jobs were won.
     async fn claim_range(
         &mut self,
         held: &Held,
         whose: Whose<'_>,
         mut range: DueRange,
         budget: u32,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
         let own = [held.token.node];
-        let mut left = budget;
+        let (mut left, mut all_won) = (budget, 0);
         while left > 0 && self.shared.in_memory.len() <= OPEN_RUN_MAX {
             let homes = match whose {
                 Whose::Own => &own[..],
                 Whose::Nobodys(homes) => homes,
             };
             if homes.is_empty() {
-                return Ok(());
+                return Ok(all_won);
             }
             let due = self.shared.store.due_jobs(homes, range).await?;
             let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
@@ -142,19 +141,20 @@ impl ScanLoop {
             let mine = self.mine(held, whose, due);
             let all_mine = u32::try_from(mine.len()).is_ok_and(|mine| mine == count);
             let won = self.claim(held, mine).await?;
+            all_won += won;
             if count < range.limit || (all_mine && won == 0) {
-                return Ok(());
+                return Ok(all_won);
             }
             // A page with jobs that are left to others would come again.
             if let Some(last) = last.filter(|_| !all_mine) {
                 if last == range.from {
-                    return Ok(());
+                    return Ok(all_won);
                 }
                 range.from = last;
             }
             left = left.saturating_sub(count);
         }
-        Ok(())
+        Ok(all_won)
     }
 
     /// Those of due jobs that this node may take.

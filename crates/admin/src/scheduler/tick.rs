@@ -16,10 +16,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{Background, TickError};
 use crate::dispatch::waits::explained;
 use crate::dispatch::{Event, Ready, finish_unsent};
-use crate::engine::Shared;
 use crate::metrics::Counted;
+use crate::node::Shared;
 use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: time for the reading, and less than the promise to editors.
@@ -60,42 +61,49 @@ pub(crate) struct TickLoop {
     later: Vec<Run>,
 }
 
+impl Background for TickLoop {
+    const NAME: &'static str = "tick";
+    const WORK: &'static str = "read due runs";
+
+    fn period(&self) -> Option<Duration> {
+        None
+    }
+
+    async fn woken(&mut self) {
+        // What could not be read waits in `unread`.
+        if !self.unread.is_empty() {
+            return tokio::time::sleep(RETRY_DELAY).await;
+        }
+        let wake = self.next_wake();
+        tokio::select! {
+            biased;
+            command = self.commands.recv() => match command {
+                Some(command) => self.take_commands(command),
+                // Nobody is left who could send one: the process ends.
+                None => std::future::pending().await,
+            },
+            () = self.shared.clock.sleep_until(wake) => {}
+        }
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        let began = Instant::now();
+        let handed = self.hand_over_due().await;
+        self.shared.metrics.tick.observe(began.elapsed());
+        Ok(handed?)
+    }
+}
+
 impl TickLoop {
     pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) -> Self {
         let ring = Ring::new(shared.clock.now());
         Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new() }
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut complained = false;
-        loop {
-            let wake = self.next_wake();
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                command = self.commands.recv() => match command {
-                    Some(command) => self.take_commands(command),
-                    None => return,
-                },
-                () = self.shared.clock.sleep_until(wake) => {}
-            }
-            let began = Instant::now();
-            let ticked = self.tick().await;
-            self.shared.metrics.tick.observe(began.elapsed());
-            match ticked {
-                Ok(()) => complained = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(error = %crate::engine::chain(&error), "cannot read due runs; holding them back");
-                    }
-                    tokio::time::sleep(RETRY_DELAY).await;
-                }
-            }
-        }
-    }
-
     /// Takes what has come due and hands over what may run.
-    async fn tick(&mut self) -> Result<(), StoreError> {
+    /// Answers how many runs it handed over.
+    async fn hand_over_due(&mut self) -> Result<u64, StoreError> {
+        let mut count = 0;
         let now = self.shared.clock.now();
         self.later.extend(self.ring.take_through((now + LEAD).second()));
         self.unread.extend(self.later.extract_if(.., |run| run.due_at <= now + AHEAD_MAX));
@@ -104,11 +112,12 @@ impl TickLoop {
             let ready = self.check(batch).await?;
             rondel_failpoint::pass("tick.checked");
             self.unread.drain(..CHECK_BATCH.min(self.unread.len()));
+            count += u64::try_from(ready.len()).unwrap_or(u64::MAX);
             if !ready.is_empty() && self.events.send(Event::Ready(ready)).await.is_err() {
-                return Ok(());
+                break;
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     fn next_wake(&self) -> Timestamp {

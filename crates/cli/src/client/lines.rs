@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use reqwest::Response;
 
-use crate::exit::{Exit, Failure, chain};
+use crate::exit::{Exit, Failure};
+use rondel_core::error_chain::chain_in_one_line;
 
 /// The server sends something more often than this, if only an empty line.
 const QUIET_MAX: Duration = Duration::from_secs(60);
@@ -38,7 +39,7 @@ impl Lines {
                 Ok(Ok(Some(bytes))) => self.rest.extend_from_slice(&bytes),
                 Ok(Ok(None)) => return Ok(None),
                 Ok(Err(error)) => {
-                    let cause = chain(&error.without_url());
+                    let cause = chain_in_one_line(&error.without_url());
                     return Err(Failure::new(
                         Exit::Unreachable,
                         format!("the connection to the server broke: {cause}"),

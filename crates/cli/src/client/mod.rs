@@ -19,8 +19,9 @@ pub(crate) use lines::Lines;
 
 use crate::config::DATA_DIR;
 use crate::contexts::{Context, Contexts};
-use crate::exit::{Exit, Failure, chain};
+use crate::exit::{Exit, Failure};
 use crate::token_file;
+use rondel_core::error_chain::chain_in_one_line;
 
 /// Where the help lists these flags.
 const HEADING: &str = "Server";
@@ -383,7 +384,7 @@ impl Client {
         let place = self.place();
         let (is_timeout, is_connect) = (error.is_timeout(), error.is_connect());
         let error = error.without_url();
-        let cause = if is_connect { last_cause(&error) } else { chain(&error) };
+        let cause = if is_connect { last_cause(&error) } else { chain_in_one_line(&error) };
         if cause.contains("InvalidContentType") {
             let sentence = format!("the server {place} does not speak TLS there; use http:// in the place of https://");
             return Failure::new(Exit::Unreachable, sentence);
@@ -410,7 +411,7 @@ fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(cause) = last.source() {
         last = cause;
     }
-    chain(last)
+    chain_in_one_line(last)
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Fleet {
                     checks.push(warning("nodes", format!("{name} is {status} and takes no jobs"), remedy));
                 }
                 "leaving" => checks.push(warning("nodes", format!("{name} is leaving"), "it ends by itself")),
-                _ => {}
+                _ => checks.extend(failing_loops(&name, &node["loops"], now)),
             }
         }
         if checks.is_empty() {
@@ -146,6 +146,19 @@ impl Fleet {
     }
 }
 
+/// The loops of a server that do their work no more.
+fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
+    let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
+    let check = |one: &Value| {
+        let (name, error) = (text_of(&one["name"]), text_of(&one["last_error"]));
+        let since = one["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        let since = since.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+        let found = format!("{node}: the loop {name} fails{since}: {error}");
+        wrong("nodes", found, "look at the log of that server, and at its database")
+    };
+    failing.map(check).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -179,7 +192,10 @@ mod tests {
         let job = |name: &str| json!({"name": name, "enabled": true, "schedule": {"every": "1s"}});
         let fleet = Fleet {
             nodes: vec![
-                json!({"name": "n1", "status": "active"}),
+                json!({"name": "n1", "status": "active", "loops": [
+                    {"name": "scan", "status": "ok"},
+                    {"name": "alert", "status": "failing", "failing_since": "2026-01-01T00:09:00Z", "last_error": "disk full"},
+                ]}),
                 json!({"name": "n2", "status": "dead", "lease_until": "2026-01-01T00:00:00Z"}),
                 json!({"name": "n3", "status": "draining"}),
             ],
@@ -197,6 +213,7 @@ mod tests {
         };
         let found = found(&fleet);
         for (verdict, part) in [
+            (Verdict::Wrong, "n1: the loop alert fails since 1m ago: disk full"),
             (Verdict::Warning, "n2 is dead since"),
             (Verdict::Warning, "n3 is draining and takes no jobs"),
             (Verdict::Warning, "1 online, 1 draining"),
@@ -207,6 +224,6 @@ mod tests {
         ] {
             assert!(found.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {found:#?}");
         }
-        assert_eq!(found.len(), 7, "{found:#?}");
+        assert_eq!(found.len(), 8, "{found:#?}");
     }
 }

@@ -21,7 +21,7 @@ use serde_path_to_error::Segment;
 
 use self::check::Checker;
 pub use self::document::Document;
-use crate::spec::FieldError;
+use crate::field_error::FieldError;
 
 /// How many errors of one document are kept; further ones are only counted.
 pub const ERROR_COUNT_MAX: usize = 200;

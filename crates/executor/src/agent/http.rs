@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use crate::error::ExecutorError;
 use crate::extract::{Cancel, Log};
-use crate::job_error::{JobError, error_line};
+use crate::job_error::JobError;
+use rondel_core::error_chain::chain;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -103,7 +104,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
         if error.is_timeout() {
             return JobError::failed(format_args!("no answer within {}", format_duration(timeout)));
         }
-        JobError::failed(error_line(&error.without_url()))
+        JobError::failed(chain(&error.without_url()))
     };
     let mut response = request.send().await.map_err(failed)?;
     let status = response.status();

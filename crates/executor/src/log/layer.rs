@@ -84,7 +84,7 @@ impl Visit for Text {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        let line = crate::job_error::error_line(value);
+        let line = rondel_core::error_chain::chain(value);
         self.add(field, format_args!("{line}"));
     }
 }

@@ -1,9 +1,9 @@
 //! One session per server, dialled again and again for as long as the executor lives.
 
-mod backoff;
 mod servers;
 mod stream;
 
+use rondel_core::backoff::{doubled, spread};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use rondel_core::time::format_duration;
 use tokio::time::Instant;
 
 use crate::engine::Engine;
-use backoff::Backoff;
 pub(crate) use servers::{ServerUrl, Servers, TokenSource};
 use stream::End;
 
@@ -55,7 +54,7 @@ impl Dialler {
     async fn run(mut self) {
         let engine = Arc::clone(&self.engine);
         let timing = &engine.setup.timing;
-        let mut backoff = Backoff::new(timing.reconnect_min, timing.reconnect_max);
+        let mut failed_count = 0_u32;
         while !engine.servers.gives_up(&self.url) {
             let began = Instant::now();
             match stream::session(&engine, &self.url).await {
@@ -70,13 +69,15 @@ impl Dialler {
                     self.trouble.clear();
                     self.report_unreachable(reason);
                     if began.elapsed() >= GOOD_SESSION {
-                        backoff.reset();
+                        failed_count = 0;
                     }
                 }
             }
+            failed_count = failed_count.saturating_add(1);
+            let wait = doubled(timing.reconnect_min, timing.reconnect_max, failed_count);
             tokio::select! {
                 () = engine.setup.lifecycle.soft.cancelled() => return,
-                () = tokio::time::sleep(backoff.next()) => {}
+                () = tokio::time::sleep(spread(wait, rand::random())) => {}
             }
         }
     }

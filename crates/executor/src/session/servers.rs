@@ -12,9 +12,9 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
 use crate::error::ExecutorError;
-use crate::job_error::error_line;
 use crate::lifecycle::lock;
 use crate::setup::Timing;
+use rondel_core::error_chain::chain;
 
 /// A server's URL in one spelling, so that two spellings are not two servers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,7 +160,7 @@ impl Servers {
         for url in urls {
             match ServerUrl::parse(url) {
                 Ok(url) => drop(named.insert(url)),
-                Err(error) => tracing::warn!("a server names another one: {}", error_line(&error)),
+                Err(error) => tracing::warn!("a server names another one: {}", chain(&error)),
             }
         }
         if !named.is_empty() {

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Status, Streaming};
 use super::{ServerUrl, dial_named};
 use crate::engine::{Engine, Link};
 use crate::host;
-use crate::job_error::error_line;
+use rondel_core::error_chain::chain;
 
 /// Messages between this task and the connection; what waits longer waits in the link, where it is batched.
 const CHANNEL_MAX: usize = 2;
@@ -87,11 +87,11 @@ struct Opened {
 
 async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     let timing = &engine.setup.timing;
-    let endpoint = engine.servers.endpoint(url, timing).map_err(|error| End::Unreachable(error_line(&error)))?;
+    let endpoint = engine.servers.endpoint(url, timing).map_err(|error| End::Unreachable(chain(&error)))?;
     let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
     let channel = connected
         .map_err(|_| End::Unreachable(format!("no connection within {}", format_duration(timing.connect_timeout))))?
-        .map_err(|error| End::Unreachable(with_hint(error_line(&error))))?;
+        .map_err(|error| End::Unreachable(with_hint(chain(&error))))?;
     let (sender, receiver) = mpsc::channel(CHANNEL_MAX);
     let mut request = Request::new(ReceiverStream::new(receiver));
     if let Some(token) = engine.servers.token.header().await.map_err(End::Unreachable)? {

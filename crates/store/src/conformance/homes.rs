@@ -7,7 +7,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{AppId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{FAILED, POLICY, app, claim, due, finish, finish_all, job, join, next_id, read, run};
-use crate::cluster::{HomeMove, Node, NodeReport};
+use crate::cluster::{HomeMove, LoopReport, Node, NodeReport};
 use crate::ledger::{Finish, MovedJobs};
 use crate::{LeaseToken, Store};
 
@@ -20,7 +20,7 @@ pub async fn nodes_say_how_they_stand(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let first = node(store, token.node).await;
-    assert_eq!((first.switch, first.report), (Switch::Active, NodeReport::default()));
+    assert_eq!((first.switch, &first.report), (Switch::Active, &NodeReport::default()));
     assert!(first.takes_jobs(now) && !first.takes_jobs(Timestamp::MAX));
     let report = NodeReport {
         is_leaving: true,
@@ -31,6 +31,15 @@ pub async fn nodes_say_how_they_stand(store: &dyn Store) {
         claims_tried: u64::MAX >> 1,
         claims_lost: 3,
         refused_count: 4,
+        loops: vec![LoopReport {
+            name: "adopt".to_owned(),
+            ticked_at: Some(now),
+            tick_count: 12,
+            failed_count: 2,
+            failing_since: Some(now),
+            error: Some("no route \u{1f642} to \"host\"".to_owned()),
+            ..LoopReport::default()
+        }],
     };
     store.report_node(token, &report).await.unwrap();
     store.report_node(LeaseToken { epoch: 9, ..token }, &NodeReport::default()).await.unwrap();

@@ -85,7 +85,7 @@ impl Cluster for MemStore {
     async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()> {
         let mut state = self.state();
         if let Some(held) = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch) {
-            held.node.report = *report;
+            held.node.report = report.clone();
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ const LOCK_JOINS: Statement =
 const READ_NODES: Statement = Statement {
     name: "read_nodes",
     text: "SELECT id, name, epoch, lease_until_ms, advertise_url, server_version, started_at_ms, state, is_leaving, \
-           claim_strategy, weight, job_count, skew_ms, claims_tried, claims_lost, refused_count FROM node ORDER BY id",
+           claim_strategy, weight, job_count, skew_ms, claims_tried, claims_lost, refused_count, loops FROM node ORDER BY id",
 };
 const LOCK_NODES: Statement = Statement {
     name: "lock_nodes",

@@ -12,7 +12,7 @@ use crate::{LeaseToken, Result};
 const WRITE_REPORT: Statement = Statement {
     name: "write_report",
     text: "UPDATE node SET is_leaving = ?, claim_strategy = ?, weight = ?, job_count = ?, skew_ms = ?, claims_tried = ?, \
-           claims_lost = ?, refused_count = ? WHERE id = ? AND epoch = ?",
+           claims_lost = ?, refused_count = ?, loops = ? WHERE id = ? AND epoch = ?",
 };
 const READ_NODE_NAME: Statement = Statement { name: "read_node_name", text: "SELECT id FROM node WHERE name = ?" };
 const SET_NODE_SWITCH: Statement =
@@ -42,6 +42,7 @@ const DELETE_NODES: Statement = Statement { name: "delete_nodes", text: "DELETE 
 impl SqlStore {
     pub(super) async fn write_report(&self, token: LeaseToken, report: &NodeReport) -> Result<()> {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let loops = serde_json::to_string(&report.loops).unwrap_or_default();
         let query = Query::new(&WRITE_REPORT)
             .int(report.is_leaving.into())
             .text(report.claim_strategy.as_str())
@@ -51,6 +52,7 @@ impl SqlStore {
             .int(count(report.claims_tried))
             .int(count(report.claims_lost))
             .int(count(report.refused_count))
+            .text(&loops)
             .int(token.node.get())
             .int(token.epoch);
         self.execute(query).await?;
@@ -115,7 +117,19 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let skew_ms = columns.int("skew_ms")?;
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
-    Ok(NodeReport { is_leaving, claim_strategy, weight, job_count, skew_ms, claims_tried, claims_lost, refused_count })
+    // A server of another version may say it in other words.
+    let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
+    Ok(NodeReport {
+        is_leaving,
+        claim_strategy,
+        weight,
+        job_count,
+        skew_ms,
+        claims_tried,
+        claims_lost,
+        refused_count,
+        loops,
+    })
 }
 
 fn count(columns: &mut Reader<'_>, name: &'static str) -> Result<u64> {

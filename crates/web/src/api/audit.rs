@@ -21,8 +21,9 @@ use crate::call::Person;
 use crate::cursor::{Listing, invalid};
 use crate::frame::json;
 use crate::parameter::Parameter;
-use crate::problem::{Problem, chain};
+use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
+use rondel_core::error_chain::chain;
 
 /// How many entries an export reads at a time.
 const EXPORT_BATCH: u32 = 500;

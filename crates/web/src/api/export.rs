@@ -16,9 +16,10 @@ use super::jobs::{find, find_app};
 use crate::app::Web;
 use crate::call::Call;
 use crate::parameter::Parameter;
-use crate::problem::{Problem, chain};
+use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::yaml;
+use rondel_core::error_chain::chain;
 
 /// Jobs that are read at once.
 const PAGE: u32 = 200;

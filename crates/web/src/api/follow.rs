@@ -24,8 +24,9 @@ use crate::access::Caller;
 use crate::app::Web;
 use crate::cursor::Listing;
 use crate::load::{self, Live, LiveShare, LongLived};
-use crate::problem::{Problem, chain};
+use crate::problem::Problem;
 use crate::recheck::Recheck;
+use rondel_core::error_chain::chain;
 
 /// How often the store is asked while nothing is heard: lines may be stored by another node, and runs end.
 const POLL_PERIOD: Duration = Duration::from_secs(1);

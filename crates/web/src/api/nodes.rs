@@ -8,7 +8,7 @@ use http::StatusCode;
 use http::request::Parts;
 use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_core::{NodeId, Timestamp, name};
-use rondel_store::cluster::Node;
+use rondel_store::cluster::{LoopReport, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,50 @@ pub(super) struct NodeJson {
     claims_tried: u64,
     claims_lost: u64,
     refused_count: u64,
+    /// What came of its loops' last ticks, as it said with its last beat.
+    loops: Vec<LoopJson>,
+}
+
+/// One of a server's loops. The counts are since its process started.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Loop")]
+struct LoopJson {
+    /// `scan`, `tick`, `adopt`, `beat`, `moves`, `heal`, `housekeeping`, `alert` or `declare`.
+    name: String,
+    /// `failing` while its ticks fail.
+    #[schemars(extend("enum" = ["ok", "failing"]))]
+    status: &'static str,
+    /// When its last tick ended.
+    ticked_at: Option<Timestamp>,
+    /// How long that took.
+    took_ms: u64,
+    /// When it last found something to do.
+    did_at: Option<Timestamp>,
+    tick_count: u64,
+    /// What it did something about: jobs claimed, runs taken over, rows removed, messages sent.
+    done_count: u64,
+    failed_count: u64,
+    /// Since when every tick has failed.
+    failing_since: Option<Timestamp>,
+    /// Why a tick failed last, also where later ones succeeded.
+    last_error: Option<String>,
+}
+
+impl From<LoopReport> for LoopJson {
+    fn from(report: LoopReport) -> Self {
+        Self {
+            name: report.name,
+            status: if report.failing_since.is_some() { "failing" } else { "ok" },
+            ticked_at: report.ticked_at,
+            took_ms: report.took_ms,
+            did_at: report.did_at,
+            tick_count: report.tick_count,
+            done_count: report.done_count,
+            failed_count: report.failed_count,
+            failing_since: report.failing_since,
+            last_error: report.error,
+        }
+    }
 }
 
 /// The body that throws a switch.
@@ -111,9 +155,11 @@ pub(super) async fn set_state(
 }
 
 fn show(call: &Call, node: Node) -> NodeJson {
-    let report = node.report;
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
+    let report = node.report;
+    // The beat is one of them: without a database the row cannot say that it fails.
+    let loops = if is_this { call.engine().loops() } else { report.loops };
     NodeJson {
         id: node.id,
         status,
@@ -133,5 +179,6 @@ fn show(call: &Call, node: Node) -> NodeJson {
         claims_tried: report.claims_tried,
         claims_lost: report.claims_lost,
         refused_count: report.refused_count,
+        loops: loops.into_iter().map(LoopJson::from).collect(),
     }
 }

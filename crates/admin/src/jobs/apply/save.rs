@@ -9,9 +9,10 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{Created, JobRecord, NewJob};
 
 use super::{ApplyPlan, PlannedJob, Work};
-use crate::engine::{Engine, chain};
+use crate::engine::Engine;
 use crate::jobs::checks::Checked;
 use crate::jobs::{JobError, no_calendar};
+use rondel_core::error_chain::chain;
 
 /// New jobs that are saved between two looks at the progress.
 const CHUNK: usize = 512;

@@ -1,0 +1,207 @@
+//! One driver for all loops of a node.
+//!
+//! A loop is a [`Background`]: what it does each time, how often, and what wakes it earlier. The driver waits, times each
+//! tick, notes what came of it on the [`LoopBoard`], says a failure once and its end once, and tries again. The board is
+//! shown by the metrics and goes into the node's row with each beat, so a loop that fails is seen everywhere.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_core::error_chain::chain;
+use rondel_store::cluster::LoopReport;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::node::Shared;
+
+/// How much of an error's text is kept.
+const ERROR_LEN_MAX: usize = 300;
+
+/// Why a tick failed, as people are told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TickError(String);
+
+impl<E: std::error::Error> From<E> for TickError {
+    fn from(error: E) -> Self {
+        Self(chain(&error))
+    }
+}
+
+impl TickError {
+    pub(crate) const fn new(message: String) -> Self {
+        Self(message)
+    }
+}
+
+/// A loop of the node.
+pub(crate) trait Background: Send {
+    /// Its name in metrics, log lines and the node's report.
+    const NAME: &'static str;
+    /// What it cannot do while its ticks fail: "claim fires".
+    const WORK: &'static str;
+    /// The loop itself says that its ticks fail, with more than an error's text.
+    const REPORTS_FAILURE: bool = false;
+
+    /// How long after the beginning of one tick the next one begins at the latest; none for a loop that is only woken.
+    fn period(&self) -> Option<Duration>;
+
+    /// How long after its start the loop ticks for the first time.
+    fn first_wait(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How long after a tick that failed the loop tries again, where it does not wait for its period.
+    fn retry_wait(&self, _failed_count: u32) -> Option<Duration> {
+        None
+    }
+
+    /// Ends when a tick is due before the period is over. It may be dropped and asked again at any time.
+    fn woken(&mut self) -> impl Future<Output = ()> + Send {
+        pending()
+    }
+
+    /// Does the work, and answers how many things it did something about.
+    fn tick(&mut self, stop: &CancellationToken) -> impl Future<Output = Result<u64, TickError>> + Send;
+
+    /// Ends what is under way, once the loop is told to stop.
+    fn stopped(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// Runs a loop until it is told to stop.
+pub(crate) async fn drive<B: Background>(mut background: B, shared: Arc<Shared>, stop: CancellationToken) {
+    let board = &shared.loops;
+    let mut next = Some(Instant::now() + background.first_wait());
+    let mut failed_count = 0_u32;
+    loop {
+        let retry = background.retry_wait(failed_count).filter(|_| failed_count > 0);
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return background.stopped().await,
+            () = until(next) => {}
+            () = sleep_or_pend(retry) => {}
+            () = background.woken() => {}
+        }
+        let began = Instant::now();
+        let done = background.tick(&stop).await;
+        failed_count = if done.is_ok() { 0 } else { failed_count.saturating_add(1) };
+        let news = board.note(B::NAME, &done, shared.clock.now(), began.elapsed());
+        if !B::REPORTS_FAILURE {
+            match (news, done) {
+                (News::Failing, Err(TickError(error))) => {
+                    tracing::warn!(task = B::NAME, error, "cannot {}; trying again", B::WORK);
+                }
+                (News::Recovered { failed_count }, _) => {
+                    tracing::info!(task = B::NAME, failed_count, "can {} again", B::WORK);
+                }
+                _ => {}
+            }
+        }
+        // The first wait is over with the first tick. A tick that took longer than a period is not made up for.
+        next = background.period().map(|period| (began + period).max(Instant::now()));
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+async fn sleep_or_pend(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => sleep(wait).await,
+        None => pending().await,
+    }
+}
+
+/// What a tick changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Nothing,
+    /// The first failure after a success.
+    Failing,
+    /// The first success after failures, of which there were so many.
+    Recovered {
+        failed_count: u64,
+    },
+}
+
+/// What came of each loop's last tick, by the loop's name.
+#[derive(Debug, Default)]
+pub(crate) struct LoopBoard(Mutex<BTreeMap<&'static str, LoopReport>>);
+
+impl LoopBoard {
+    fn note(&self, name: &'static str, done: &Result<u64, TickError>, now: Timestamp, took: Duration) -> News {
+        let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });
+        report.ticked_at = Some(now);
+        report.took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        report.tick_count += 1;
+        match done {
+            Ok(count) => {
+                report.done_count = report.done_count.saturating_add(*count);
+                if *count > 0 {
+                    report.did_at = Some(now);
+                }
+                let failed_count = std::mem::take(&mut report.failed_in_a_row);
+                report.failing_since = None;
+                if failed_count == 0 { News::Nothing } else { News::Recovered { failed_count } }
+            }
+            Err(TickError(error)) => {
+                report.failed_count += 1;
+                report.failed_in_a_row += 1;
+                report.error = Some(error.chars().take(ERROR_LEN_MAX).collect());
+                let is_news = report.failing_since.is_none();
+                report.failing_since.get_or_insert(now);
+                if is_news { News::Failing } else { News::Nothing }
+            }
+        }
+    }
+
+    /// All reports, in the order of their names.
+    pub(crate) fn reports(&self) -> Vec<LoopReport> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn failure(text: &str) -> Result<u64, TickError> {
+        Err(TickError::new(text.to_owned()))
+    }
+
+    #[test]
+    fn a_failure_and_its_end_are_news_once() {
+        let board = LoopBoard::default();
+        let note = |done, second| board.note("adopt", &done, Timestamp::from_secs(second), SECOND);
+        assert_eq!(note(Ok(3), 1), News::Nothing);
+        assert_eq!(note(failure("down"), 2), News::Failing);
+        assert_eq!(note(failure("still down"), 3), News::Nothing);
+        let report = board.reports().remove(0);
+        assert_eq!((report.failed_count, report.failing_since), (2, Some(Timestamp::from_secs(2))));
+        assert_eq!((report.error.as_deref(), report.did_at), (Some("still down"), Some(Timestamp::from_secs(1))));
+        assert_eq!(note(Ok(0), 4), News::Recovered { failed_count: 2 });
+        assert_eq!(note(Ok(2), 5), News::Nothing);
+        let report = board.reports().remove(0);
+        assert_eq!((report.failing_since, report.error.as_deref()), (None, Some("still down")));
+        assert_eq!((report.tick_count, report.done_count, report.failed_in_a_row), (5, 5, 0));
+        assert_eq!((report.ticked_at, report.did_at), (Some(Timestamp::from_secs(5)), Some(Timestamp::from_secs(5))));
+    }
+
+    #[test]
+    fn an_error_of_any_length_is_cut() {
+        let board = LoopBoard::default();
+        board.note("heal", &failure(&"ü".repeat(10_000)), Timestamp::EPOCH, SECOND);
+        assert_eq!(board.reports()[0].error.as_ref().map(|error| error.chars().count()), Some(ERROR_LEN_MAX));
+    }
+}
