@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Away from the tasks that fire jobs: an account may look at thousands of instants.
-    async fn compute<T: Send + 'static>(&self, account: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(crate) async fn compute<T: Send + 'static>(&self, account: impl FnOnce() -> T + Send + 'static) -> T {
         match tokio::task::spawn_blocking(account).await {
             Ok(account) => account,
             Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -128,16 +128,39 @@ fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
 #[must_use]
 pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     let mut waiting: BTreeMap<String, JobSpec> = specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();
-    let mut ordered = Vec::with_capacity(waiting.len());
-    loop {
-        let is_free = |spec: &JobSpec| !parents(spec).any(|parent| waiting.contains_key(parent));
-        let free: Vec<String> = waiting.values().filter(|spec| is_free(spec)).map(|spec| spec.name.clone()).collect();
-        if free.is_empty() {
-            ordered.extend(waiting.into_values());
-            return ordered;
+    let order = names_in_order(&waiting);
+    let mut ordered: Vec<JobSpec> = order.iter().filter_map(|name| waiting.remove(name)).collect();
+    ordered.extend(waiting.into_values());
+    ordered
+}
+
+/// The names of jobs after those of their parents; those of a circle, and of jobs that follow from one, are left out. Each
+/// edge is visited twice, however long the chains are.
+fn names_in_order(specs: &BTreeMap<String, JobSpec>) -> Vec<String> {
+    let mut open: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, spec) in specs {
+        let own: BTreeSet<&str> =
+            parents(spec).map(String::as_str).filter(|parent| specs.contains_key(*parent)).collect();
+        open.insert(name, own.len());
+        for parent in own {
+            children.entry(parent).or_default().push(name);
         }
-        ordered.extend(free.iter().filter_map(|name| waiting.remove(name)));
     }
+    let mut ordered = Vec::with_capacity(specs.len());
+    let mut free: BTreeSet<&str> = open.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+    while !free.is_empty() {
+        let level = std::mem::take(&mut free);
+        for child in level.iter().flat_map(|name| children.get(name).into_iter().flatten()) {
+            let Some(count) = open.get_mut(child) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                free.insert(child);
+            }
+        }
+        ordered.extend(level.into_iter().map(str::to_owned));
+    }
+    ordered
 }
 
 fn parents(spec: &JobSpec) -> impl Iterator<Item = &String> {

@@ -80,11 +80,29 @@ impl Graph {
             }
         }
         parents.iter().for_each(|&(parent, on)| self.add(Edge { child: job, parent, on }));
-        let mut chain = self.longest(job, |graph, job| graph.parents_of(job).collect(), &mut BTreeMap::new());
-        chain.reverse();
-        let down = self.longest(job, |graph, job| graph.children_of(job).collect(), &mut BTreeMap::new());
-        chain.extend(down.into_iter().skip(1));
+        let chain = Chains::of(self, &self.in_order().sorted).through(job);
         if chain.len() > DEPTH_MAX { Err(BadGraph::TooDeep(chain)) } else { Ok(()) }
+    }
+
+    /// Refuses a circle, and a chain that is too long through one of these jobs. Each edge is visited a fixed number of times,
+    /// however many chains lead through it. Of several jobs that are at fault the path names the one that completes the circle
+    /// or the chain, if the jobs are saved in the order in which they are given here.
+    ///
+    /// # Errors
+    /// [`BadGraph`], with the path.
+    pub fn check(&self, jobs: &[JobId]) -> Result<(), BadGraph> {
+        let InOrder { sorted, unsorted, .. } = self.in_order();
+        if !unsorted.is_empty() {
+            return Err(BadGraph::Cycle(self.circle(&unsorted, jobs)));
+        }
+        let chains = Chains::of(self, &sorted);
+        let complete = jobs.iter().find(|job| chains.above_len(**job) > DEPTH_MAX);
+        let part = || jobs.iter().rev().find(|job| chains.len_through(**job) > DEPTH_MAX);
+        match (complete, complete.is_none().then(part).flatten()) {
+            (Some(job), _) => Err(BadGraph::TooDeep(chains.above(*job))),
+            (None, Some(job)) => Err(BadGraph::TooDeep(chains.through(*job))),
+            (None, None) => Ok(()),
+        }
     }
 
     /// A job and all that follow from it, directly or over others.
@@ -132,22 +150,114 @@ impl Graph {
         None
     }
 
-    /// The longest chain that begins with a job, in a graph without circles.
-    fn longest(
-        &self,
-        job: JobId,
-        next: fn(&Self, JobId) -> Vec<JobId>,
-        known: &mut BTreeMap<JobId, Vec<JobId>>,
-    ) -> Vec<JobId> {
-        if let Some(chain) = known.get(&job) {
-            return chain.clone();
+    /// Every job after all of its parents; jobs of a circle, and those that follow from one, are left over.
+    fn in_order(&self) -> InOrder {
+        let mut open: BTreeMap<JobId, usize> =
+            self.parents.iter().filter(|(_, own)| !own.is_empty()).map(|(job, own)| (*job, own.len())).collect();
+        let mut sorted: Vec<JobId> = self.children.keys().filter(|job| !open.contains_key(job)).copied().collect();
+        let (mut next, mut step_count) = (0, 0);
+        while let Some(job) = sorted.get(next).copied() {
+            next += 1;
+            for child in self.children_of(job) {
+                step_count += 1;
+                let Some(count) = open.get_mut(&child) else { continue };
+                *count -= 1;
+                if *count == 0 {
+                    open.remove(&child);
+                    sorted.push(child);
+                }
+            }
         }
-        let others = next(self, job).into_iter();
-        let longest = others.map(|other| self.longest(other, next, known)).max_by_key(Vec::len);
-        let chain: Vec<JobId> = std::iter::once(job).chain(longest.unwrap_or_default()).collect();
-        known.insert(job, chain.clone());
+        InOrder { sorted, unsorted: open.into_keys().collect(), step_count }
+    }
+
+    /// A circle among these jobs, each of which has a parent among them. The path begins and ends with the parent of the job
+    /// that comes last in `order`.
+    fn circle(&self, among: &BTreeSet<JobId>, order: &[JobId]) -> Vec<JobId> {
+        let mut visited = BTreeSet::new();
+        let mut upwards: Vec<JobId> = Vec::new();
+        let mut job = among.first().copied();
+        while let Some(current) = job.filter(|job| visited.insert(*job)) {
+            upwards.push(current);
+            job = self.parents_of(current).find(|parent| among.contains(parent));
+        }
+        let start = upwards.iter().position(|known| Some(*known) == job).unwrap_or_default();
+        let mut circle = upwards.split_off(start);
+        circle.reverse();
+        let rank: BTreeMap<JobId, usize> = order.iter().enumerate().map(|(rank, job)| (*job, rank + 1)).collect();
+        let last = (0..circle.len()).max_by_key(|at| circle.get(*at).and_then(|job| rank.get(job)));
+        circle.rotate_left(last.unwrap_or_default());
+        circle.last().copied().into_iter().chain(circle).collect()
+    }
+}
+
+/// The jobs of a graph, sorted so that each comes after its parents.
+struct InOrder {
+    sorted: Vec<JobId>,
+    unsorted: BTreeSet<JobId>,
+    /// How many edges were visited.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests hold the number of steps"))]
+    step_count: usize,
+}
+
+/// The longest chains through each job: how many jobs there are, the job itself included, and which one is next.
+struct Chains {
+    above: BTreeMap<JobId, (usize, Option<JobId>)>,
+    below: BTreeMap<JobId, (usize, Option<JobId>)>,
+    /// How many edges were visited.
+    step_count: usize,
+}
+
+impl Chains {
+    fn of(graph: &Graph, sorted: &[JobId]) -> Self {
+        let mut chains = Self { above: BTreeMap::new(), below: BTreeMap::new(), step_count: 0 };
+        let longest = |ends: &BTreeMap<JobId, (usize, Option<JobId>)>, next: &mut dyn Iterator<Item = JobId>| {
+            let lengths = next.map(|other| (ends.get(&other).map_or(1, |(len, _)| *len), other));
+            let (mut best, mut count) = ((0, None), 0);
+            for (len, other) in lengths {
+                count += 1;
+                best = if len >= best.0 { (len, Some(other)) } else { best };
+            }
+            ((best.0 + 1, best.1), count)
+        };
+        for job in sorted {
+            let (end, count) = longest(&chains.above, &mut graph.parents_of(*job));
+            chains.above.insert(*job, end);
+            chains.step_count += count;
+        }
+        for job in sorted.iter().rev() {
+            let (end, count) = longest(&chains.below, &mut graph.children_of(*job));
+            chains.below.insert(*job, end);
+            chains.step_count += count;
+        }
+        chains
+    }
+
+    fn above_len(&self, job: JobId) -> usize {
+        self.above.get(&job).map_or(1, |(len, _)| *len)
+    }
+
+    fn len_through(&self, job: JobId) -> usize {
+        self.above_len(job) + self.below.get(&job).map_or(1, |(len, _)| *len) - 1
+    }
+
+    /// The longest chain that ends with a job.
+    fn above(&self, job: JobId) -> Vec<JobId> {
+        let mut chain = walk(&self.above, job);
+        chain.reverse();
         chain
     }
+
+    /// The longest chain that a job is part of.
+    fn through(&self, job: JobId) -> Vec<JobId> {
+        let mut chain = self.above(job);
+        chain.extend(walk(&self.below, job).into_iter().skip(1));
+        chain
+    }
+}
+
+fn walk(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> Vec<JobId> {
+    std::iter::successors(Some(job), |job| ends.get(job).and_then(|(_, next)| *next)).collect()
 }
 
 /// Where a job stands in a fire.

@@ -64,6 +64,53 @@ fn a_chain_that_is_too_long_is_told_whole() {
     assert_eq!(path.len(), 24);
 }
 
+#[test]
+fn a_whole_graph_is_checked_at_once() {
+    let depth = i64::try_from(DEPTH_MAX).unwrap();
+    let line = |from: i64, to: i64| graph(&(from..to).map(|job| (job, job + 1)).collect::<Vec<_>>());
+    assert_eq!(diamond().check(&ids(&[1, 2, 3, 4])), Ok(()));
+    assert_eq!(line(1, depth).check(&ids(&[depth])), Ok(()));
+    // The job that completes the chain is named, not all that follow from it.
+    let jobs: Vec<i64> = (1..=depth + 5).collect();
+    let expected = ids(&(1..=depth + 1).collect::<Vec<_>>());
+    assert_eq!(line(1, depth + 5).check(&ids(&jobs)), Err(BadGraph::TooDeep(expected)));
+    // One job in the middle of what is there.
+    let all = ids(&(1..=depth + 1).collect::<Vec<_>>());
+    assert_eq!(line(1, depth + 1).check(&ids(&[5])), Err(BadGraph::TooDeep(all)));
+    assert_eq!(line(1, depth + 1).check(&ids(&[100])), Ok(()), "chains of other jobs are not this list's fault");
+}
+
+#[test]
+fn a_circle_in_a_whole_graph_is_found_with_its_path() {
+    let circle = |edges: &[(i64, i64)], order: &[i64]| match graph(edges).check(&ids(order)) {
+        Err(BadGraph::Cycle(path)) => path,
+        other => unreachable!("{other:?}"),
+    };
+    assert_eq!(circle(&[(1, 2), (2, 3), (3, 1), (3, 4), (0, 1)], &[3, 1, 2]), ids(&[1, 2, 3, 1]));
+    assert_eq!(circle(&[(1, 2), (2, 3), (3, 1)], &[1, 2, 3]), ids(&[2, 3, 1, 2]));
+    assert_eq!(circle(&[(5, 5)], &[5]), ids(&[5, 5]));
+    // Jobs that only follow from a circle are no part of it.
+    assert_eq!(circle(&[(7, 8), (8, 7), (8, 1), (1, 2)], &[1, 2, 7, 8]), ids(&[7, 8, 7]));
+}
+
+/// Layers of which each job follows from many of the layer above: the chains are as many as there are ways down, the edges
+/// are not.
+#[test]
+fn each_edge_is_visited_a_fixed_number_of_times() {
+    let (layers, width, parents) = (20, 60, 20);
+    let job = |layer: i64, place: i64| layer * 1_000 + place % width;
+    let edges: Vec<(i64, i64)> = (1..layers)
+        .flat_map(|layer| (0..width).map(move |place| (layer, place)))
+        .flat_map(|(layer, place)| (0..parents).map(move |n| (job(layer - 1, place + n), job(layer, place))))
+        .collect();
+    let graph = graph(&edges);
+    let in_order = graph.in_order();
+    let chains = Chains::of(&graph, &in_order.sorted);
+    assert_eq!((in_order.step_count, chains.step_count), (edges.len(), 2 * edges.len()));
+    assert_eq!(chains.through(id(job(7, 7))).len(), 20);
+    assert_eq!(graph.check(&[id(0)]), Ok(()));
+}
+
 fn fire<'g>(graph: &'g Graph, stands: &[(i64, RunStatus)]) -> Fire<'g> {
     let stand = |status: RunStatus| Stand { ended: Some(status), verdict: Some((status, None)) };
     let stands = stands.iter().map(|(job, status)| match status.is_terminal() {

@@ -23,6 +23,31 @@ pub(crate) fn check(
     ids: &HashMap<String, JobId>,
     edges: Vec<Edge>,
 ) -> Result<Vec<Edge>, Refused> {
+    let parents = resolve(job, spec, ids)?;
+    Graph::new(edges).replace(job, &parents).map_err(Refused::Bad)?;
+    Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
+}
+
+/// The same for new jobs, each of which may follow from those before it: the edges of all of them, or nothing where one is
+/// refused. The graph is checked once, not once for each job.
+pub(crate) fn check_all<'a>(
+    jobs: impl IntoIterator<Item = (JobId, &'a JobSpec)>,
+    mut ids: HashMap<String, JobId>,
+    edges: Vec<Edge>,
+) -> Option<Vec<Edge>> {
+    let (mut graph, mut added, mut new) = (Graph::new(edges), Vec::new(), Vec::new());
+    for (job, spec) in jobs {
+        let parents = resolve(job, spec, &ids).ok()?;
+        added.extend(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }));
+        ids.insert(spec.name.clone(), job);
+        new.push(job);
+    }
+    added.iter().for_each(|edge| graph.add(*edge));
+    graph.check(&new).ok()?;
+    Some(added)
+}
+
+fn resolve(job: JobId, spec: &JobSpec, ids: &HashMap<String, JobId>) -> Result<Vec<(JobId, AfterWhat)>, Refused> {
     let mut parents: Vec<(JobId, AfterWhat)> = Vec::new();
     let mut missing = Vec::new();
     for parent in spec.parents() {
@@ -35,11 +60,7 @@ pub(crate) fn check(
             }
         }
     }
-    if !missing.is_empty() {
-        return Err(Refused::Missing(missing));
-    }
-    Graph::new(edges).replace(job, &parents).map_err(Refused::Bad)?;
-    Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
+    if missing.is_empty() { Ok(parents) } else { Err(Refused::Missing(missing)) }
 }
 
 impl Refused {

@@ -16,6 +16,8 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 
 pub use save::{SavedJob, Saving};
 
+use graph::Neighbours;
+
 use super::JobError;
 use super::checks::{Checked, FoundCalendar};
 use super::params::JobWarning;
@@ -111,6 +113,14 @@ struct Present {
     compiled: HashMap<Key, std::sync::Arc<crate::definitions::Compiled>>,
 }
 
+/// What a list is compared with.
+struct Facts {
+    present: Present,
+    neighbours: Option<Neighbours>,
+    /// The calendars that the list names; `None` for one that does not exist.
+    calendars: HashMap<String, Option<FoundCalendar>>,
+}
+
 impl ApplyPlan {
     /// The jobs, in the order of the list, and after them those that are removed.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = &PlannedJob> {
@@ -124,15 +134,30 @@ impl Engine {
     /// # Errors
     /// [`ApplyError::Invalid`] with everything that is wrong with the list; the store's.
     pub async fn plan_jobs(&self, wanted: Application) -> Result<ApplyPlan, ApplyError> {
+        let present = self.present(&wanted).await?;
+        let neighbours = self.neighbours(&wanted, &present).await?;
+        let mut calendars = HashMap::new();
+        for used in wanted.specs.iter().filter_map(|spec| spec.calendar.as_ref()) {
+            if !calendars.contains_key(&used.name) {
+                calendars.insert(used.name.clone(), self.calendar(wanted.namespace, &used.name).await?);
+            }
+        }
+        let facts = Facts { present, neighbours, calendars };
+        let engine = self.clone();
+        self.compute(move || engine.plan(wanted, facts)).await
+    }
+
+    /// The plan from what was read: nothing waits here, and a long list takes long.
+    fn plan(&self, wanted: Application, facts: Facts) -> Result<ApplyPlan, ApplyError> {
+        let Facts { present, neighbours, calendars } = facts;
         let namespace = wanted.namespace;
         let mut errors = doubles(&wanted.specs);
-        let present = self.present(&wanted).await?;
-        errors.extend(self.check_graph(&wanted, &present).await?);
-        let order = parents_first(wanted.specs.clone()).into_iter().map(|spec| spec.name).collect();
-        let mut calendars = HashMap::new();
+        let ordered = parents_first(wanted.specs.clone());
+        errors.extend(neighbours.map(|found| found.check(&wanted.specs, &ordered)).unwrap_or_default());
+        let order = ordered.into_iter().map(|spec| spec.name).collect();
         let mut jobs = Vec::with_capacity(wanted.specs.len() + present.removed.len());
         for (index, spec) in wanted.specs.into_iter().enumerate() {
-            let calendar = self.calendar_of(namespace, &spec, &mut calendars).await?;
+            let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
             match self.plan_job((namespace, index), spec, calendar, &present) {
                 Ok(planned) => jobs.push(planned),
                 Err(JobError::Store(error)) => return Err(error.into()),
@@ -148,8 +173,6 @@ impl Engine {
         let mut steps = STEPS_MAX;
         for (job, work) in &mut jobs {
             job.fires = present.fires(work, &mut steps);
-            // Other work waits for this thread.
-            tokio::task::yield_now().await;
         }
         Ok(ApplyPlan { namespace, jobs, order })
     }
@@ -185,21 +208,6 @@ impl Engine {
             let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
             found.extend(page.into_iter().filter(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job)));
         }
-    }
-
-    async fn calendar_of(
-        &self,
-        namespace: NamespaceId,
-        spec: &JobSpec,
-        known: &mut HashMap<String, Option<FoundCalendar>>,
-    ) -> Result<Option<FoundCalendar>, StoreError> {
-        let Some(used) = &spec.calendar else { return Ok(None) };
-        if let Some(found) = known.get(&used.name) {
-            return Ok(found.clone());
-        }
-        let found = self.calendar(namespace, &used.name).await?;
-        known.insert(used.name.clone(), found.clone());
-        Ok(found)
     }
 
     fn plan_job(

@@ -1,10 +1,10 @@
 //! Many jobs at once: what an applied file, an importer or a measurement creates.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use rondel_core::graph::Edge;
 use rondel_core::time::millis;
-use rondel_core::{CalendarId, JobId, NamespaceId};
+use rondel_core::{CalendarId, NamespaceId};
 
 use super::calendars::pins;
 use super::catalog_parents::INSERT_PARENTS;
@@ -12,7 +12,7 @@ use super::catalog_versions::json;
 use super::query::{CHUNK_MAX, Query, Statement};
 use super::{SqlStore, Tx, is_duplicate, transact};
 use crate::catalog::{Created, Declared, JobRecord, NewJob, PinnedCalendar};
-use crate::parents::check;
+use crate::parents::check_all;
 use crate::settle::clean_name;
 use crate::{Catalog as _, Result};
 
@@ -111,17 +111,9 @@ impl Tx<'_> {
         names.clear();
         let parents = jobs.iter().flat_map(|job| job.spec.parents());
         names.extend(parents.map(|parent| parent.name).collect::<BTreeSet<_>>());
-        let mut ids: HashMap<String, JobId> = self.ids_of(namespace, &names).await?;
-        let mut all = self.edges(namespace).await?;
-        let known = all.len();
-        for job in jobs {
-            match check(job.id, &job.spec, &ids, all.clone()) {
-                Ok(edges) => all.extend(edges),
-                Err(_) => return Ok(None),
-            }
-            ids.insert(job.spec.name.clone(), job.id);
-        }
-        Ok(Some(all.split_off(known)))
+        let ids = self.ids_of(namespace, &names).await?;
+        let all = self.edges(namespace).await?;
+        Ok(check_all(jobs.iter().map(|job| (job.id, &job.spec)), ids, all))
     }
 
     async fn insert_jobs(&mut self, jobs: &[NewJob]) -> Result<()> {

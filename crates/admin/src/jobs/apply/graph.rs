@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use rondel_core::declared::parents_first;
 use rondel_core::graph::{BadGraph, DEPTH_MAX, Edge, Graph};
 use rondel_core::{FieldError, JobId, JobSpec};
 use rondel_store::StoreError;
@@ -11,51 +10,45 @@ use super::{Application, Present};
 use crate::engine::Engine;
 
 /// The jobs by name as they will be, and the edges between those that the list does not touch.
-struct Standing<'a> {
-    ids: HashMap<&'a str, JobId>,
+pub(super) struct Neighbours {
+    ids: HashMap<String, JobId>,
     edges: Vec<Edge>,
-    gone: BTreeSet<JobId>,
+    /// Jobs outside of the list that follow from one that is to be removed.
+    orphans: Vec<FieldError>,
 }
 
 impl Engine {
-    pub(super) async fn check_graph(
+    /// What the parents of a list are checked against; `None` where the list names and removes nothing.
+    pub(super) async fn neighbours(
         &self,
         wanted: &Application,
         present: &Present,
-    ) -> Result<Vec<FieldError>, StoreError> {
+    ) -> Result<Option<Neighbours>, StoreError> {
         let named: BTreeSet<&str> = wanted.specs.iter().map(|spec| spec.name.as_str()).collect();
         let parents: BTreeSet<&str> =
             wanted.specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
         if parents.is_empty() && present.removed.is_empty() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let elsewhere: Vec<&str> = parents.difference(&named).copied().collect();
-        let elsewhere: Vec<&str> =
-            elsewhere.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
+        let elsewhere = parents.difference(&named).copied();
+        let elsewhere: Vec<&str> = elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
         let others = self.store().jobs_named(wanted.namespace, &elsewhere).await?;
         let all = self.store().edges(wanted.namespace).await?;
         let gone: BTreeSet<JobId> = present.removed.iter().map(|job| job.id).collect();
         let own: BTreeSet<JobId> = present.named.values().map(|job| job.id).collect();
-        let mut ids: HashMap<&str, JobId> = named
-            .iter()
-            .map(|name| (*name, present.named.get(*name).map_or_else(|| JobId::new(self.new_id()), |job| job.id)))
-            .collect();
-        let staying = others.iter().filter(|job| !gone.contains(&job.id));
-        ids.extend(staying.map(|job| (job.spec.name.as_str(), job.id)));
-        let edges = all.into_iter().filter(|edge| !own.contains(&edge.child) && !gone.contains(&edge.child)).collect();
-        let standing = Standing { ids, edges, gone };
-        let mut errors = standing.missing(&wanted.specs);
-        if errors.is_empty() {
-            errors.extend(standing.bad(&wanted.specs));
-        }
-        errors.extend(self.orphans(&standing).await?);
-        Ok(errors)
+        let id_of = |name: &str| present.named.get(name).map_or_else(|| JobId::new(self.new_id()), |job| job.id);
+        let mut ids: HashMap<String, JobId> = named.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
+        let staying = others.into_iter().filter(|job| !gone.contains(&job.id));
+        ids.extend(staying.map(|job| (job.spec.name, job.id)));
+        let edges: Vec<Edge> =
+            all.into_iter().filter(|edge| !own.contains(&edge.child) && !gone.contains(&edge.child)).collect();
+        let orphans = self.orphans(&edges, &gone).await?;
+        Ok(Some(Neighbours { ids, edges, orphans }))
     }
 
-    /// Jobs outside of the list that follow from one that is to go.
-    async fn orphans(&self, standing: &Standing<'_>) -> Result<Vec<FieldError>, StoreError> {
-        let lost: Vec<Edge> =
-            standing.edges.iter().filter(|edge| standing.gone.contains(&edge.parent)).copied().collect();
+    /// Jobs outside of the list that follow from one that is to be removed.
+    async fn orphans(&self, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
+        let lost: Vec<Edge> = edges.iter().filter(|edge| gone.contains(&edge.parent)).copied().collect();
         let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
         let names: HashMap<JobId, String> =
             self.store().job_names(&ids.into_iter().collect::<Vec<_>>()).await?.into_iter().collect();
@@ -69,7 +62,17 @@ impl Engine {
     }
 }
 
-impl Standing<'_> {
+impl Neighbours {
+    /// What is wrong with the parents of a list. For a long list this is work for a thread of its own.
+    pub(super) fn check(self, specs: &[JobSpec], order: &[JobSpec]) -> Vec<FieldError> {
+        let mut errors = self.missing(specs);
+        if errors.is_empty() {
+            errors.extend(self.bad(specs, order));
+        }
+        errors.extend(self.orphans);
+        errors
+    }
+
     fn missing(&self, specs: &[JobSpec]) -> Vec<FieldError> {
         let mut errors = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
@@ -81,22 +84,28 @@ impl Standing<'_> {
         errors
     }
 
-    /// The first job of the list that would follow from itself, or make too long a chain.
-    fn bad(&self, specs: &[JobSpec]) -> Option<FieldError> {
+    /// The job of the list that would follow from itself, or make too long a chain. `order` has parents first.
+    fn bad(&self, specs: &[JobSpec], order: &[JobSpec]) -> Option<FieldError> {
         let mut graph = Graph::new(self.edges.iter().copied());
-        for spec in parents_first(specs.to_vec()) {
-            let id = self.ids.get(spec.name.as_str())?;
-            let parents: Vec<_> =
-                spec.parents().iter().filter_map(|parent| Some((*self.ids.get(parent.name)?, parent.on))).collect();
-            let Err(bad) = graph.replace(*id, &parents) else { continue };
-            let index = specs.iter().position(|one| one.name == spec.name).unwrap_or_default();
-            return Some(FieldError::new(format!("/{index}/schedule"), self.sentence(&bad)));
+        let mut jobs = Vec::with_capacity(order.len());
+        for spec in order {
+            let child = *self.ids.get(&spec.name)?;
+            for parent in spec.parents() {
+                graph.add(Edge { child, parent: *self.ids.get(parent.name)?, on: parent.on });
+            }
+            jobs.push(child);
         }
-        None
+        let bad = graph.check(&jobs).err()?;
+        let at = match &bad {
+            BadGraph::Cycle(path) => path.get(1).copied(),
+            BadGraph::TooDeep(path) => path.iter().rev().find(|job| jobs.contains(job)).copied(),
+        };
+        let index = specs.iter().position(|spec| self.ids.get(&spec.name).copied() == at).unwrap_or_default();
+        Some(FieldError::new(format!("/{index}/schedule"), self.sentence(&bad)))
     }
 
     fn sentence(&self, bad: &BadGraph) -> String {
-        let names: HashMap<JobId, &str> = self.ids.iter().map(|(name, id)| (*id, *name)).collect();
+        let names: HashMap<JobId, &str> = self.ids.iter().map(|(name, id)| (*id, name.as_str())).collect();
         let shown = |path: &[JobId]| {
             path.iter().map(|id| names.get(id).copied().unwrap_or("…")).collect::<Vec<_>>().join(" -> ")
         };
