@@ -37,6 +37,7 @@ mod manual;
 mod namespace;
 mod node;
 mod node_name;
+mod open_files;
 mod output;
 mod paint;
 mod place;

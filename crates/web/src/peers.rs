@@ -9,10 +9,14 @@ use std::time::Duration;
 
 use rondel_admin::{Engine, Limit};
 use rondel_core::forwarded::TrustedProxies;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{CallerKey, HttpLimits, Share, Tally, network_of};
+
+/// How long there is no further line about connections that cannot be taken.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// All connections of a port.
 #[derive(Debug)]
@@ -22,6 +26,10 @@ pub(crate) struct Peers {
     engine: Option<Engine>,
     open: Mutex<Open>,
     authenticated: Tally<CallerKey>,
+    /// Hears of every connection that has ended.
+    ended: Notify,
+    /// When a connection that could not be taken was last logged.
+    logged_at: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +71,7 @@ impl Drop for OpenConnection {
         let mut open = inner.peers.open();
         open.count = open.count.saturating_sub(1);
         open.forget(inner.network, inner.number);
+        inner.peers.ended.notify_waiters();
     }
 }
 
@@ -95,7 +104,15 @@ impl Open {
 
 impl Peers {
     pub(crate) fn new(limits: HttpLimits, trusted: TrustedProxies, engine: Option<Engine>) -> Arc<Self> {
-        Arc::new(Self { limits, trusted, engine, open: Mutex::default(), authenticated: Tally::default() })
+        Arc::new(Self {
+            limits,
+            trusted,
+            engine,
+            open: Mutex::default(),
+            authenticated: Tally::default(),
+            ended: Notify::new(),
+            logged_at: Mutex::default(),
+        })
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -145,13 +162,32 @@ impl Peers {
         Some(OpenConnection(connection))
     }
 
-    /// Makes room after the system had no file handle left for a connection.
-    pub(crate) fn make_room(&self) {
+    /// Makes room after the system had no file handle left for a connection: waits until one has ended, or for so long.
+    pub(crate) async fn make_room(&self, delay: Duration) {
+        let mut ended = std::pin::pin!(self.ended.notified());
+        // Before another connection is told to end: it may do so at once.
+        ended.as_mut().enable();
+        self.evict_fullest();
+        // Without one that ends it is tried again all the same.
+        tokio::time::timeout(delay, ended).await.unwrap_or_default();
+    }
+
+    fn evict_fullest(&self) {
         let mut open = self.open();
         if let Some(fullest) = open.fullest(&self.trusted) {
             self.report(Limit::Connections, fullest);
             open.evict(fullest);
         }
+    }
+
+    /// Whether a connection that could not be taken is logged: one in each [`LOG_PERIOD`].
+    pub(crate) fn may_log(&self) -> bool {
+        let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = logged_at.is_none_or(|at| at.elapsed() >= LOG_PERIOD);
+        if may {
+            *logged_at = Some(Instant::now());
+        }
+        may
     }
 }
 
@@ -353,6 +389,24 @@ mod tests {
         assert!(is_evicted(&many[0]) && !is_evicted(&one) && !is_evicted(&new));
         let proxies = peers_of_proxy();
         assert_eq!(proxies, 5, "a trusted proxy has no bound of its own");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_is_made_without_a_pause() {
+        let (peers, delay) = (peers(10, 10), Duration::from_millis(100));
+        let idle = peers.admit(HERE.into()).unwrap();
+        let began = Instant::now();
+        let end = async {
+            idle.0.evicted().await;
+            drop(idle);
+        };
+        tokio::join!(peers.make_room(delay), end);
+        assert_eq!(began.elapsed(), Duration::ZERO, "a connection has ended: there is room");
+        peers.make_room(delay).await;
+        assert!(began.elapsed() >= delay, "there is none to end");
+        assert!(peers.may_log() && !peers.may_log());
+        tokio::time::advance(LOG_PERIOD).await;
+        assert!(peers.may_log());
     }
 
     fn peers_of_proxy() -> usize {

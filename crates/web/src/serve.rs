@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use crate::drain::Rest;
 use crate::guarded::{Guarded, guard};
 use crate::limits::HttpLimits;
 use crate::origin::Reached;
@@ -43,7 +44,7 @@ const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an idle connection may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long no connection is taken after one could not be, for want of file handles.
+/// How long no connection is taken after one could not be, for want of file handles, unless another one ends before.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -113,9 +114,10 @@ async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> 
         Ok((stream, peer)) => Some((stream, peer, peers.admit(peer.ip())?)),
         Err(error) => {
             if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                tracing::warn!(target: "http", %error, "cannot take a connection");
-                peers.make_room();
-                tokio::time::sleep(ACCEPT_DELAY).await;
+                if peers.may_log() {
+                    tracing::warn!(target: "http", %error, "cannot take a connection; logged once a minute");
+                }
+                peers.make_room(ACCEPT_DELAY).await;
             }
             None
         }
@@ -174,6 +176,8 @@ impl Client {
 
     async fn answer(self, app: Router, request: Request<Incoming>) -> Response<Guarded> {
         let open = OpenRequest::new(self.connection.clone());
+        let (request, rest, waits) = Rest::of(request);
+        let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
         let is_session = request.uri().path().starts_with("/rondel.v1.");
         let (peer, reached) = (self.address(request.headers()), self.reached(request.headers()));
@@ -186,10 +190,13 @@ impl Client {
         if let Some(names) = self.names {
             extensions.insert(names);
         }
-        let response = match app.oneshot(request).await {
+        let mut response = match app.oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
+        if is_http1 {
+            rest.settle(waits, &mut response).await;
+        }
         guard(response, open, is_session)
     }
 }

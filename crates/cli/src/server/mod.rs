@@ -9,7 +9,7 @@ use crate::config::{self, ConfigFileArgs, HttpSettings, OidcSettings, ServerConf
 use crate::exit::{Exit, Failure};
 use crate::failpoints::Failpoints;
 use crate::startup_files::StartupFiles;
-use crate::{output, runtime, telemetry};
+use crate::{open_files, output, runtime, telemetry};
 pub(crate) use node::Node;
 
 /// Settings are read from flags, then the environment, then the config file.
@@ -60,6 +60,7 @@ impl ServerArgs {
 }
 
 async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
+    open_files::raise();
     let mut startup_files = StartupFiles::default();
     let node = Node::start(&config, &mut startup_files).await?;
     let entry = match node.entry_line().await {

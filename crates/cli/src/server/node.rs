@@ -12,16 +12,19 @@ use rondel_admin::sign_in::{self, Whose};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
 use rondel_web::{Port, Rate, Tls, WebConfig};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{HttpConfig, ServerConfig};
 use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
-use crate::{node_name, output, secret_key, token_file};
+use crate::{node_name, open_files, output, secret_key, token_file};
 
 /// How long connections may take to end once everything else has.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many connections wait to be taken: all executors of a cluster come back at once when a server is gone.
+const BACKLOG: u32 = 1_024;
 
 /// A running server.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ impl Node {
     /// Starts it: the port first, the database next, then what is written; whatever fails leaves nothing behind.
     pub(crate) async fn start(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Self, Failure> {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
-        let listener = listen(config.listen).await?;
+        let listener = listen(config.listen)?;
         let address = listener.local_addr()?;
         let store = open(config, startup_files).await?;
         let token = token_file::read_or_make(&config.admin_token_file, startup_files)?;
@@ -94,11 +97,12 @@ impl Node {
 
     fn serve(&self, listener: TcpListener, tls: Option<Arc<Tls>>) {
         let is_https = self.advertise.as_ref().is_some_and(|url| url.to_ascii_lowercase().starts_with("https://"));
+        let limits = open_files::fitting(self.http.limits.clone(), open_files::open_max());
         let config = WebConfig {
             tls: tls.is_some() || is_https,
             advertised: self.advertise.clone(),
             hsts: is_https,
-            limits: self.http.limits.clone(),
+            limits: limits.clone(),
             shutdown: self.lifecycle.soft.clone(),
             rate: self.rate,
             oidc: self.oidc.clone(),
@@ -110,12 +114,8 @@ impl Node {
         if let Some(tls) = &tls {
             self.lifecycle.spawn("certificates", Until::Soft, Arc::clone(tls).watch(self.lifecycle.soft.clone()));
         }
-        let port = Port {
-            tls,
-            limits: self.http.limits.clone(),
-            trusted_proxies: self.http.trusted_proxies.clone(),
-            engine: Some(self.engine.clone()),
-        };
+        let port =
+            Port { tls, limits, trusted_proxies: self.http.trusted_proxies.clone(), engine: Some(self.engine.clone()) };
         self.lifecycle.spawn("web", Until::Hard, rondel_web::serve_on(listener, port, app, closed));
     }
 
@@ -211,8 +211,15 @@ impl Node {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
+fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bind = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // A server that was started again takes its port at once, although connections to the last one linger.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    bind().map_err(|error: std::io::Error| {
         let hint = match error.kind() {
             ErrorKind::AddrInUse => "; is another rondel running? choose another port with --listen",
             ErrorKind::AddrNotAvailable => "; this machine has no such address, choose one of its own with --listen",

@@ -209,6 +209,32 @@ async fn a_body_that_never_arrives_leaves_no_row() {
     listening.stop().await;
 }
 
+/// A request that is refused before its body was read leaves the connection usable, or says that it ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_body_does_not_end_the_connection_unsaid() {
+    let listening = Listening::start(HttpLimits::default(), &[]).await;
+    let post = |headers: &str, len: usize| {
+        format!(
+            "POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\ncontent-type: application/json\r\n\
+             {headers}content-length: {len}\r\n\r\n"
+        )
+    };
+    // The body comes after the answer was decided.
+    let mut stream = listening.connect(&post("", 60_000)).await;
+    tokio::task::yield_now().await;
+    stream.write_all(&[b' '; 60_000]).await.unwrap();
+    let last = "GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(last.as_bytes()).await.unwrap();
+    let answers = read_to_end(&mut stream).await;
+    assert!(answers.starts_with("HTTP/1.1 401") && answers.contains("HTTP/1.1 200"), "{answers}");
+    for (headers, len) in [("", 1_000_000), ("expect: 100-continue\r\n", 100)] {
+        let answer = listening.call(&post(headers, len)).await;
+        let head = answer.to_ascii_lowercase();
+        assert!(head.starts_with("http/1.1 401") && head.contains("connection: close\r\n"), "{answer}");
+    }
+    listening.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_of_one_address_make_room() {
     let limits = HttpLimits { connections: 40, connections_per_address: 8, ..HttpLimits::default() };

@@ -1,0 +1,73 @@
+//! How many files this process may have open, and how many connections that leaves room for.
+
+use rondel_web::HttpLimits;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Files that are kept for the database, its connections, logs and what is read in between.
+const RESERVE: usize = 128;
+
+/// Raises the soft limit to the hard limit: systemd and most shells start with 1,024, for the sake of programs that use
+/// `select`. How many files may be open now.
+pub(crate) fn raise() -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+            Ok(()) => tracing::debug!(?current, ?maximum, "raised the limit of open files"),
+            Err(error) => tracing::warn!(%error, ?current, ?maximum, "cannot raise the limit of open files"),
+        }
+    }
+    open_max()
+}
+
+/// How many files may be open.
+pub(crate) fn open_max() -> usize {
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
+}
+
+/// The bounds of connections that so many open files leave room for. Where files are fewer than `http.connections`, one address
+/// has at most a quarter of what there is.
+pub(crate) fn fitting(limits: HttpLimits, open_max: usize) -> HttpLimits {
+    let room = open_max.saturating_sub(RESERVE).max(open_max / 2).max(4);
+    if limits.connections <= room {
+        return limits;
+    }
+    tracing::warn!(
+        open_files_max = open_max,
+        connections = room,
+        "the limit of open files leaves room for fewer connections than http.connections = {}; raise it (LimitNOFILE, ulimit -n)",
+        limits.connections
+    );
+    HttpLimits {
+        connections: room,
+        connections_per_address: limits.connections_per_address.min(room / 4),
+        connections_per_caller: limits.connections_per_caller.min(room / 4),
+        ..limits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_everything_else() {
+        let fit = |open_max| {
+            let limits = fitting(HttpLimits::default(), open_max);
+            (limits.connections, limits.connections_per_address, limits.connections_per_caller)
+        };
+        assert_eq!(fit(usize::MAX), (10_000, 512, 128));
+        assert_eq!(fit(10_128), (10_000, 512, 128));
+        assert_eq!(fit(1_024), (896, 224, 128));
+        assert_eq!(fit(256), (128, 32, 32));
+        assert_eq!(fit(64), (32, 8, 8));
+    }
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_goes() {
+        let before = getrlimit(Resource::Nofile);
+        let raised = raise();
+        let after = getrlimit(Resource::Nofile);
+        assert_eq!((after.current, after.maximum), (before.maximum, before.maximum));
+        assert_eq!(raised, open_max());
+    }
+}

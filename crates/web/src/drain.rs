@@ -1,0 +1,93 @@
+//! The rest of a body that nobody read, since its request was refused before. On HTTP/1 the next request comes behind it: a
+//! short rest is read and dropped, after a long one the connection says that it ends.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderValue, Request, Response};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+/// The longest rest that is read.
+const REST_LEN_MAX: u64 = 64 * 1024;
+/// How long it may take to arrive.
+const REST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A body that comes back where it was not read to its end.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    body: Option<Incoming>,
+    rest: Rest,
+}
+
+/// Where a body comes back to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rest(Arc<Mutex<Option<Incoming>>>);
+
+impl Rest {
+    /// Takes the body of a request, to get back what is not read of it.
+    pub(crate) fn of(request: Request<Incoming>) -> (Request<Returned>, Self, bool) {
+        let rest = Self::default();
+        // A client that waits for leave to send its body never sends it after a refusal.
+        let waits = request.headers().contains_key(EXPECT);
+        (request.map(|body| Returned { body: Some(body), rest: rest.clone() }), rest, waits)
+    }
+
+    /// Reads the rest, or lets the answer say that the connection ends.
+    pub(crate) async fn settle<B>(self, waits: bool, response: &mut Response<B>) {
+        let Some(body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        if waits || !is_drained(body).await {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+async fn is_drained(mut body: Incoming) -> bool {
+    let drain = async {
+        let mut left = REST_LEN_MAX;
+        while body.size_hint().lower() <= left {
+            match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+                None => return true,
+                Some(Err(_)) => return false,
+                Some(Ok(frame)) => {
+                    let len = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
+                    let Some(rest) = left.checked_sub(len) else { return false };
+                    left = rest;
+                }
+            }
+        }
+        false
+    };
+    tokio::time::timeout(REST_TIMEOUT, drain).await.unwrap_or(false)
+}
+
+impl Body for Returned {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        let rest = self.body.take().filter(|body| !body.is_end_stream());
+        *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = rest;
+    }
+}
