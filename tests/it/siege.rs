@@ -147,8 +147,8 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
     let mut attack = Attack::new(&besieged.address, ATTACKER);
     attack.half_sent_bodies(10, 125);
     attack.idle_connections(2_000);
-    attack.slow_readers(100, None);
-    attack.slow_readers(100, Some(&besieged.viewer));
+    attack.slow_readers(100, "/sign-in", None);
+    attack.slow_readers(100, "/api/v1/openapi.json", Some(&besieged.viewer));
     attack.stream_floods(4);
     attack.gateway_floods(4);
     // The attack stands before anything is measured.
@@ -171,6 +171,38 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
     let said = besieged.server.process().stderr();
     let lines = said.matches("a limit of the port was reached").count();
     assert!((1..=40).contains(&lines), "{lines} lines");
+}
+
+/// One viewer asks for the largest answers that there are, on as many connections as it may have, and hardly reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_readers_of_large_answers_hold_up_nobody_else() {
+    let mut besieged = Besieged::start().await;
+    let token = std::fs::read_to_string(besieged.server.token_file()).expect("a token");
+    let mut stream = ExecutorStream::open(&besieged.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
+    let params = json!({"text": "x".repeat(60_000)});
+    let job = |number| json!({"name": format!("large-{number}"), "app": "siege", "handler": "none", "params": params});
+    let api = besieged.server.api();
+    for from in (0..200).step_by(20) {
+        let list: serde_json::Value = (from..from + 20).map(job).collect();
+        api.post("/api/v1/jobs/apply", list).await.expect(200);
+    }
+    let mut attack = Attack::new(&besieged.address, ATTACKER);
+    attack.slow_readers(80, "/api/v1/jobs?limit=200", Some(&besieged.viewer));
+    attack.slow_readers(40, "/api/v1/jobs/export", Some(&besieged.viewer));
+    attack.stands().await;
+    let waits = good_callers(&besieged, &mut stream).await;
+    attack.end().await;
+    let peak = besieged.peak_kib();
+    println!("{waits:?}; peak {peak} KiB");
+    waits.check();
+    assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
+    let metrics = besieged.server.api().get("/metrics").await.expect(200);
+    let metrics = metrics.as_str().expect("text");
+    for limit in ["answer_size", "exports_per_caller"] {
+        let line =
+            metrics.lines().find(|line| line.starts_with(&format!("rondel_http_limited_total{{limit=\"{limit}\"}}")));
+        assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{limit}: {line:?}");
+    }
 }
 
 /// A schema that has four times as many ways with each level, and parameters that are tried against all of them.

@@ -22,7 +22,7 @@ use crate::limits::CallerKey;
 use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
-use crate::{api, cookies, load, rate, trace};
+use crate::{api, cookies, load, rate, shares, trace};
 
 pub use rondel_core::access::Permission;
 
@@ -249,6 +249,13 @@ async fn within_rate(gate: &Gate, caller: &Caller, request: Request, next: Next)
         return forbidden(caller).into_response();
     }
     let is_change = is_change(gate, &request);
+    let turn = match is_change {
+        true => None,
+        false => match shares::turn(web, caller.key()).await {
+            Ok(turn) => Some(turn),
+            Err(problem) => return problem.into_response(),
+        },
+    };
     let (mut request, work) = match load::arrived(web, request, (Some(caller.key()), gate.body_len_max())).await {
         Ok(arrived) => arrived,
         Err(problem) => return problem.into_response(),
@@ -270,8 +277,8 @@ async fn within_rate(gate: &Gate, caller: &Caller, request: Request, next: Next)
         }
         response
     };
-    drop(work);
-    response
+    drop((work, turn));
+    shares::count_answer(web, caller.key(), is_change, response)
 }
 
 fn forbidden(caller: &Caller) -> Problem {

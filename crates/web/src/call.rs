@@ -119,12 +119,13 @@ impl<Q> Call<Q> {
     }
 
     /// The same for an app by its name, which may not exist yet: then it belongs to the namespace. The refusal is one for
-    /// all, so that nobody learns which apps there are.
-    pub(crate) async fn check_app_name(&self, app: &str) -> Result<(), Problem> {
+    /// all, so that nobody learns which apps there are. The app, if it exists.
+    pub(crate) async fn check_app_name(&self, app: &str) -> Result<Option<AppId>, Problem> {
         let known =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
-        if self.caller.rights.allow(self.needs, self.namespace.id, known.map(|app| app.id)) {
-            return Ok(());
+        let known = known.map(|app| app.id);
+        if self.caller.rights.allow(self.needs, self.namespace.id, known) {
+            return Ok(known);
         }
         self.note.object(app);
         Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app))))

@@ -6,7 +6,7 @@
 //!   looked at; `frame` is around every request: its id, its log line, its limits;
 //! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
 //! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests,
-//!   `guarded` what an answer holds until it was read, `drain` reads bodies of refused requests;
+//!   `guarded` what an answer holds until it was read, `drain` reads bodies of refused requests, `shares` what one caller has of heavy work;
 //! - `note` is what the audit log hears of a request, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
 //! - `trace` is the span of a request;
@@ -48,6 +48,7 @@ mod recheck;
 mod redirect;
 mod routes;
 mod serve;
+mod shares;
 mod tls;
 mod trace;
 pub mod yaml;

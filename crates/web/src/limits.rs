@@ -30,6 +30,18 @@ pub struct HttpLimits {
     pub bodies_per_address: usize,
     /// Bytes of request bodies in memory; one caller has at most half of them.
     pub body_size: usize,
+    /// Bytes of answers that clients have not read; one caller has at most half of them.
+    pub answer_size: usize,
+    /// Requests of one caller that read from the database at the same time; its others wait.
+    pub reads_per_caller: usize,
+    /// Exports at the same time.
+    pub exports: usize,
+    /// The same of one caller.
+    pub exports_per_caller: usize,
+    /// Lists of jobs that are read, compared and applied at the same time.
+    pub applies: usize,
+    /// The same of one caller.
+    pub applies_per_caller: usize,
     /// Event streams, and followed logs.
     pub live_streams: usize,
     /// The same of one caller.
@@ -57,6 +69,12 @@ impl Default for HttpLimits {
             requests_per_caller: 128,
             bodies_per_address: 128,
             body_size: 64 * 1024 * 1024,
+            answer_size: 64 * 1024 * 1024,
+            reads_per_caller: 3,
+            exports: 8,
+            exports_per_caller: 2,
+            applies: 4,
+            applies_per_caller: 2,
             live_streams: 256,
             live_streams_per_caller: 32,
             header_timeout: Duration::from_secs(15),

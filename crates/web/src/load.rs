@@ -23,6 +23,7 @@ use crate::guarded::Held;
 use crate::limits::{CallerKey, HttpLimits, Share, Tally, network_of};
 use crate::peers::{Connection, Waiting};
 use crate::problem::{Code, Problem};
+use crate::shares::Shares;
 
 /// The largest body of a request that anybody may make: the forms for signing in and for preferences.
 const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
@@ -42,6 +43,7 @@ pub(crate) struct Load {
     gateway: Tally<IpAddr>,
     pub(crate) body_bytes: Tally<Option<CallerKey>>,
     live: Tally<(Live, Option<CallerKey>)>,
+    pub(crate) shares: Shares,
 }
 
 /// What lasts longer than an answer.
@@ -94,6 +96,7 @@ impl Load {
             gateway: Tally::default(),
             body_bytes: Tally::default(),
             live: Tally::default(),
+            shares: Shares::default(),
         }
     }
 }
@@ -131,7 +134,8 @@ pub(crate) async fn bound(State(web): State<Web>, mut request: Request, next: Ne
             .into_response()
     });
     if response.extensions().get::<LongLived>().is_none() {
-        response.extensions_mut().insert(Held::new(slot));
+        let before = response.extensions_mut().remove::<Held>();
+        response.extensions_mut().insert(Held::new((slot, before)));
     }
     response
 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::access::Caller;
 use crate::app::Web;
+use crate::problem::{Code, Problem};
 use rondel_core::error_chain::chain;
 
 /// How often it is asked.
@@ -33,6 +34,22 @@ pub(crate) enum Lapse {
     Unchecked,
 }
 
+impl Lapse {
+    /// Why something ends that was under way.
+    pub(crate) fn problem(self, what: &str) -> Problem {
+        match self {
+            Self::Over => {
+                let detail = format!("the token or sign-in has ended, or lost its rights, {what}");
+                Problem::new(Code::Unauthenticated, detail)
+            }
+            Self::Unchecked => {
+                let detail = format!("the database did not say whether the token or sign-in is still valid, {what}");
+                Problem::new(Code::Unavailable, detail)
+            }
+        }
+    }
+}
+
 impl Recheck {
     pub(crate) fn new(caller: Caller) -> Self {
         Self { caller, checked_at: Instant::now() }
@@ -44,14 +61,18 @@ impl Recheck {
 
     /// Why the caller may not look at this place any more; asked once in each [`CHECK_PERIOD`].
     pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<Lapse> {
+        self.lapse_unless(web, |rights| rights.allow(Permission::View, namespace, app)).await
+    }
+
+    /// The same for a stream that needs other rights.
+    pub(crate) async fn lapse_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<Lapse> {
         if self.checked_at.elapsed() < CHECK_PERIOD {
             return None;
         }
         match self.renew(web).await {
             Ok(true) => {
                 self.checked_at = Instant::now();
-                let may = self.caller.rights.allow(Permission::View, namespace, app);
-                (!may).then_some(Lapse::Over)
+                (!may(&self.caller.rights)).then_some(Lapse::Over)
             }
             Ok(false) => Some(Lapse::Over),
             Err(error) => {

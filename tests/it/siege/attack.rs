@@ -97,12 +97,9 @@ impl Attack {
     }
 
     /// Asks again and again on one connection, and reads nothing.
-    pub(super) fn slow_readers(&mut self, count: usize, token: Option<&str>) {
+    pub(super) fn slow_readers(&mut self, count: usize, path: &str, token: Option<&str>) {
         let from = self.from;
-        let (path, bearer) = match token {
-            Some(token) => ("/api/v1/openapi.json", format!("authorization: Bearer {token}\r\n")),
-            None => ("/sign-in", String::new()),
-        };
+        let bearer = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let request: Arc<str> = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{bearer}\r\n").repeat(16).into();
         for _ in 0..count {
             let request = Arc::clone(&request);

@@ -27,6 +27,18 @@ pub enum Limit {
     BodiesPerAddress,
     /// Bytes of bodies in memory.
     BodySize,
+    /// Bytes of answers that clients have not read.
+    AnswerSize,
+    /// Requests of one caller that read at the same time.
+    ReadsPerCaller,
+    /// Exports of the whole server.
+    Exports,
+    /// Exports of one caller.
+    ExportsPerCaller,
+    /// Lists of jobs that the whole server applies.
+    Applies,
+    /// Lists of jobs that are applied for one caller.
+    AppliesPerCaller,
     /// Event and log streams of the whole server.
     LiveStreams,
     /// Event or log streams of one caller.
@@ -42,7 +54,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 19] = [
         Self::Connections,
         Self::ConnectionsPerAddress,
         Self::Requests,
@@ -50,6 +62,12 @@ impl Limit {
         Self::RequestsPerCaller,
         Self::BodiesPerAddress,
         Self::BodySize,
+        Self::AnswerSize,
+        Self::ReadsPerCaller,
+        Self::Exports,
+        Self::ExportsPerCaller,
+        Self::Applies,
+        Self::AppliesPerCaller,
         Self::LiveStreams,
         Self::LiveStreamsPerCaller,
         Self::ApiRate,
@@ -68,6 +86,12 @@ impl Limit {
             Self::RequestsPerCaller => "requests_per_caller",
             Self::BodiesPerAddress => "bodies_per_address",
             Self::BodySize => "body_size",
+            Self::AnswerSize => "answer_size",
+            Self::ReadsPerCaller => "reads_per_caller",
+            Self::Exports => "exports",
+            Self::ExportsPerCaller => "exports_per_caller",
+            Self::Applies => "applies",
+            Self::AppliesPerCaller => "applies_per_caller",
             Self::LiveStreams => "live_streams",
             Self::LiveStreamsPerCaller => "live_streams_per_caller",
             Self::ApiRate => "api_rate",

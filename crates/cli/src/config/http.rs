@@ -17,6 +17,8 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
 /// One list of jobs in one body, and room for another caller's.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
+/// Some of the largest answers for one caller, and as many for others.
+const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 /// One layer of settings, or several laid over each other.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
@@ -72,6 +74,30 @@ pub(crate) struct HttpSettings {
     #[arg(long = "http-body-size", global = true, value_name = "SIZE", env = "RONDEL_HTTP_BODY_SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) body_size: Option<Size>,
+    /// How much memory answers take that clients have not read; one caller has at most half of it
+    #[arg(long = "http-answer-size", global = true, value_name = "SIZE", env = "RONDEL_HTTP_ANSWER_SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) answer_size: Option<Size>,
+    /// How many requests of one caller read from the database at the same time; its others wait
+    #[arg(long = "http-reads-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_READS_PER_CALLER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reads_per_caller: Option<u32>,
+    /// How many exports there are at the same time
+    #[arg(long = "http-exports", global = true, value_name = "N", env = "RONDEL_HTTP_EXPORTS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exports: Option<u32>,
+    /// How many exports one caller makes at the same time
+    #[arg(long = "http-exports-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_EXPORTS_PER_CALLER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exports_per_caller: Option<u32>,
+    /// How many lists of jobs are read, compared and applied at the same time
+    #[arg(long = "http-applies", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) applies: Option<u32>,
+    /// How many lists of jobs are applied for one caller at the same time
+    #[arg(long = "http-applies-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES_PER_CALLER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) applies_per_caller: Option<u32>,
     /// How many event streams there are at the same time, and how many followed logs
     #[arg(long = "http-live-streams", global = true, value_name = "N", env = "RONDEL_HTTP_LIVE_STREAMS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,6 +152,12 @@ impl HttpSettings {
             requests_per_caller: number(limits.requests_per_caller),
             bodies_per_address: number(limits.bodies_per_address),
             body_size: u64::try_from(limits.body_size).ok().map(Size),
+            answer_size: u64::try_from(limits.answer_size).ok().map(Size),
+            reads_per_caller: number(limits.reads_per_caller),
+            exports: number(limits.exports),
+            exports_per_caller: number(limits.exports_per_caller),
+            applies: number(limits.applies),
+            applies_per_caller: number(limits.applies_per_caller),
             live_streams: number(limits.live_streams),
             live_streams_per_caller: number(limits.live_streams_per_caller),
             header_timeout: Some(Length(limits.header_timeout)),
@@ -149,6 +181,12 @@ impl HttpSettings {
             requests_per_caller: self.requests_per_caller.or(lower.requests_per_caller),
             bodies_per_address: self.bodies_per_address.or(lower.bodies_per_address),
             body_size: self.body_size.or(lower.body_size),
+            answer_size: self.answer_size.or(lower.answer_size),
+            reads_per_caller: self.reads_per_caller.or(lower.reads_per_caller),
+            exports: self.exports.or(lower.exports),
+            exports_per_caller: self.exports_per_caller.or(lower.exports_per_caller),
+            applies: self.applies.or(lower.applies),
+            applies_per_caller: self.applies_per_caller.or(lower.applies_per_caller),
             live_streams: self.live_streams.or(lower.live_streams),
             live_streams_per_caller: self.live_streams_per_caller.or(lower.live_streams_per_caller),
             header_timeout: self.header_timeout.or(lower.header_timeout),
@@ -175,7 +213,13 @@ impl HttpSettings {
             requests_per_address: count("requests_per_address", settings.requests_per_address)?,
             requests_per_caller: count("requests_per_caller", settings.requests_per_caller)?,
             bodies_per_address: count("bodies_per_address", settings.bodies_per_address)?,
-            body_size: body_size(settings.body_size)?,
+            body_size: size("body_size", settings.body_size, BODY_SIZE_MIN)?,
+            answer_size: size("answer_size", settings.answer_size, ANSWER_SIZE_MIN)?,
+            reads_per_caller: count("reads_per_caller", settings.reads_per_caller)?,
+            exports: count("exports", settings.exports)?,
+            exports_per_caller: count("exports_per_caller", settings.exports_per_caller)?,
+            applies: count("applies", settings.applies)?,
+            applies_per_caller: count("applies_per_caller", settings.applies_per_caller)?,
             live_streams: count("live_streams", settings.live_streams)?,
             live_streams_per_caller: count("live_streams_per_caller", settings.live_streams_per_caller)?,
             header_timeout: timeout("header_timeout", settings.header_timeout, TIMEOUT_MIN)?,
@@ -217,13 +261,13 @@ fn reserved(value: Option<u32>, requests: usize) -> Result<usize, Failure> {
     Ok(number)
 }
 
-fn body_size(value: Option<Size>) -> Result<usize, Failure> {
+fn size(key: &str, value: Option<Size>, least: u64) -> Result<usize, Failure> {
     match value {
-        Some(size) if size.0 >= BODY_SIZE_MIN => Ok(size.as_usize()),
+        Some(size) if size.0 >= least => Ok(size.as_usize()),
         size => {
             let given = size.unwrap_or(Size(0));
-            let sentence = format!("{given} is too little, the least is {}", Size(BODY_SIZE_MIN));
-            Err(wrong(SECTION, "body_size", sentence))
+            let sentence = format!("{given} is too little, the least is {}", Size(least));
+            Err(wrong(SECTION, key, sentence))
         }
     }
 }
@@ -253,6 +297,8 @@ mod tests {
             ("requests = 256", "http.requests_reserved"),
             ("requests_per_caller = -1", "requests_per_caller"),
             ("body_size = \"1MiB\"", "the least is 40MiB"),
+            ("answer_size = \"1MiB\"", "http.answer_size: 1MiB is too little, the least is 32MiB"),
+            ("exports_per_caller = 0", "http.exports_per_caller"),
             ("header_timeout = \"10ms\"", "http.header_timeout"),
             ("write_timeout = \"5s\"", "the shortest is 20s"),
             ("read_timeout = \"5s\"", "read_timeout"),

@@ -76,7 +76,14 @@ struct Answer {
 #[serde(untagged)]
 enum Line {
     End { summary: Summary },
+    Ended { ended: Ending },
     Job(Box<Item>),
+}
+
+/// Why the rest of a list was not saved.
+#[derive(Debug, Deserialize)]
+struct Ending {
+    message: String,
 }
 
 impl FileArgs {
@@ -220,6 +227,10 @@ impl ApplyArgs {
         while let Some(text) = answer.next().await? {
             match understood(&text)? {
                 Line::End { summary: sent } => summary = Some(sent),
+                Line::Ended { ended } => {
+                    drop(progress);
+                    return Err(Failure::new(Exit::Failed, harmless(&ended.message).to_string()));
+                }
                 Line::Job(item) => {
                     progress.step();
                     items.push((*item, text));

@@ -10,15 +10,17 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, Saving};
-use rondel_core::JobSpec;
+use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, SavedJob, Saving};
+use rondel_core::access::{Permission, Rights};
 use rondel_core::shape::{self, Document};
+use rondel_core::{AppId, JobSpec, NamespaceId};
 use serde_json::{Map, Value};
 
 use super::applied::{Answer, Item, Summary, word};
 use super::job_body;
 use super::jobs::find_app;
 use super::list_errors::{ListErrors, split};
+use crate::access::Admitted;
 use crate::app::Web;
 use crate::body::{is_json, parse, whole};
 use crate::call::{Call, quoted};
@@ -27,6 +29,8 @@ use crate::openapi::{BodyForm, Input, Listed, Taken, schema_of};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::recheck::Recheck;
+use crate::shares::{self, HeldPlace, Place, Trial};
 use crate::yaml::{Node, documents};
 
 /// The one path that takes a longer body than the others.
@@ -62,6 +66,7 @@ pub(crate) struct Documents {
     specs: Vec<JobSpec>,
     /// The same as they stand in the text; empty for JSON.
     nodes: Vec<Node>,
+    place: Option<HeldPlace>,
 }
 
 impl Input for Documents {
@@ -76,17 +81,20 @@ impl Input for Documents {
 impl FromRequest<Web> for Documents {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Web) -> Result<Self, Problem> {
+    async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
         let (is_json, is_yaml) = (is_json(request.headers()), is_yaml(request.headers()));
         if !is_json && !is_yaml {
             let message = "send \"Content-Type: application/json\" or \"application/yaml\"";
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
+        // As text a list is bounded by its bytes; as definitions it takes a multiple of that.
+        let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
+        let place = caller.map(|caller| shares::place(web, Place::Apply, caller)).transpose()?;
         let bytes = whole(request, LEN_MAX).await?;
         // As large as it may be, it takes longer than other requests should wait for this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
-            Ok(found) => found,
+            Ok(found) => found.map(|found| Self { place, ..found }),
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }
@@ -134,7 +142,7 @@ impl Documents {
         let nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
         let values = nodes.clone().into_iter().map(|node| Document::from(node.value()));
-        Self { specs: Vec::new(), nodes }.with_specs(values)
+        Self { specs: Vec::new(), nodes, place: None }.with_specs(values)
     }
 
     /// With the definitions that these documents are, or everything that is wrong with them.
@@ -188,7 +196,7 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: D
         Some(app) => Some(find_app(&call, app).await?),
         None => None,
     };
-    check_apps(&call, &specs).await?;
+    let apps = check_apps(&call, &specs).await?;
     let wanted = Application { namespace: call.namespace.id, specs, prune };
     let plan = match call.engine().plan_jobs(wanted).await {
         Ok(plan) => plan,
@@ -206,16 +214,29 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: D
     }
     if call.query.is_dry_run {
         call.note.dry_run();
-        return json(StatusCode::OK, &of_plan(&plan));
+        let mut response = json(StatusCode::OK, &of_plan(&plan))?;
+        response.extensions_mut().insert(Trial);
+        return Ok(response);
     }
     note_plan(&call, &plan);
-    let saving = plan.save(call.engine().clone(), call.caller.name());
+    let plan_len = plan.jobs().len();
+    let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
+    let applying = Applying {
+        saving: plan.save(call.engine().clone(), call.caller.name()),
+        web: call.web.clone(),
+        caller: Recheck::new(call.caller.clone()),
+        namespace: call.namespace.id,
+        apps,
+        total: plan_len,
+        count: 0,
+        _place: body.place.take(),
+    };
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
-        let mut response = Response::new(Body::from_stream(lines(saving)));
+        let mut response = Response::new(Body::from_stream(lines(applying)));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
         return Ok(response);
     }
-    json(StatusCode::OK, &of_saving(saving).await)
+    json(StatusCode::OK, &of_saving(applying).await?)
 }
 
 /// For the audit log: what is about to be done, field by field. Whole definitions are in the versions of the jobs.
@@ -233,14 +254,15 @@ fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
 }
 
 /// Whether the apps of all definitions are within the caller's reach, and the jobs that they follow from, unless these
-/// are in the list.
-async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<(), Problem> {
+/// are in the list. The apps that exist.
+async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Option<AppId>>, Problem> {
     let apps: BTreeSet<&str> = specs.iter().map(|spec| spec.app.as_str()).collect();
+    let mut found = Vec::with_capacity(apps.len());
     for app in apps {
-        call.check_app_name(app).await?;
+        found.push(call.check_app_name(app).await?);
     }
     if call.seen_apps().is_none() {
-        return Ok(());
+        return Ok(found);
     }
     let listed: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     for (index, spec) in specs.iter().enumerate() {
@@ -251,35 +273,73 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<(), Pr
             }
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 fn of_plan(plan: &ApplyPlan) -> Answer {
     Answer::new(true, plan.jobs().map(Item::planned).collect())
 }
 
-async fn of_saving(mut saving: Saving) -> Answer {
+/// A list that is being applied for a caller.
+struct Applying {
+    saving: Saving,
+    web: Web,
+    caller: Recheck,
+    namespace: NamespaceId,
+    /// The apps of all of its jobs; `None` for those that do not exist yet, and for the namespace itself.
+    apps: BTreeSet<Option<AppId>>,
+    total: usize,
+    /// How many jobs are done.
+    count: usize,
+    _place: Option<HeldPlace>,
+}
+
+impl Applying {
+    /// Saves some more, if the caller may still do so; nothing at the end.
+    async fn next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
+        let (namespace, apps) = (self.namespace, &self.apps);
+        let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Permission::Edit, namespace, *app));
+        if self.count < self.total
+            && let Some(lapse) = self.caller.lapse_unless(&self.web, may).await
+        {
+            let what = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
+            return Err(lapse.problem(&what));
+        }
+        let saved = self.saving.next().await;
+        self.count += saved.as_ref().map_or(0, Vec::len);
+        Ok(saved)
+    }
+}
+
+async fn of_saving(mut applying: Applying) -> Result<Answer, Problem> {
     let mut items = Vec::new();
-    while let Some(saved) = saving.next().await {
+    while let Some(saved) = applying.next().await? {
         items.extend(saved.iter().map(Item::saved));
     }
     items.sort_by_key(|item| item.index.unwrap_or(usize::MAX));
-    Answer::new(false, items)
+    Ok(Answer::new(false, items))
 }
 
-/// The jobs as they are saved, one in each line, and the summary at the end. Whoever goes away stops it between two.
-fn lines(saving: Saving) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    unfold(Some((saving, Summary::default())), async |state| {
-        let (mut saving, mut summary) = state?;
-        let Some(saved) = saving.next().await else {
-            return Some((Ok(line(&serde_json::json!({ "summary": summary }))), None));
+/// The jobs as they are saved, one in each line, and the summary at the end, or why there is none. A client that
+/// disconnects stops it between two jobs.
+fn lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    unfold(Some((applying, Summary::default())), async |state| {
+        let (mut applying, mut summary) = state?;
+        let saved = match applying.next().await {
+            Ok(Some(saved)) => saved,
+            Ok(None) => return Some((Ok(line(&serde_json::json!({ "summary": summary }))), None)),
+            Err(problem) => {
+                let (code, message) = (problem.code().as_str(), problem.detail());
+                let ended = serde_json::json!({ "ended": { "code": code, "message": message } });
+                return Some((Ok(line(&ended)), None));
+            }
         };
         let mut bytes = Vec::new();
         for item in saved.iter().map(Item::saved) {
             summary.add(&item);
             bytes.extend_from_slice(&line(&item));
         }
-        Some((Ok(bytes.into()), Some((saving, summary))))
+        Some((Ok(bytes.into()), Some((applying, summary))))
     })
 }
 

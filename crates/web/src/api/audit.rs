@@ -7,7 +7,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue};
+use rondel_core::access::{Permission, Rights};
 use rondel_core::{AuditId, Timestamp};
 use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
 use schemars::JsonSchema;
@@ -15,18 +16,23 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use super::filling::Filling;
+use super::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::app::Web;
 use crate::call::Person;
 use crate::cursor::{Listing, invalid};
-use crate::frame::json;
 use crate::parameter::Parameter;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::recheck::Recheck;
+use crate::shares::{self, HeldPlace, Place};
 use rondel_core::error_chain::chain;
 
 /// How many entries an export reads at a time.
 const EXPORT_BATCH: u32 = 500;
+/// About how many bytes, and how many entries at first: nothing is known of their length then.
+const EXPORT_BATCH_LEN: usize = 256 * 1024;
+const FIRST_BATCH: u32 = 16;
 /// The longest filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 
@@ -124,36 +130,90 @@ pub(super) async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Resul
     let query = AuditQuery { after, ..wanted.clone() };
     let wants_lines = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"application/x-ndjson"));
     if wants_lines {
-        return Ok(export(person.web.clone(), query));
+        return export(&person, query);
     }
-    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-    let mut found = person.engine().store().audit(&AuditQuery { limit: query.limit + 1, ..query }).await?;
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
-    json(StatusCode::OK, &Page { items: found.iter().map(EntryJson::from).collect(), next_cursor })
+    let (mut page, mut query) = (Filling::new(query.limit), query);
+    while let Some(count) = page.wanted() {
+        // One more says whether there are more.
+        query.limit = count + 1;
+        let mut found = person.engine().store().audit(&query).await?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let has_more = found.len() > count;
+        found.truncate(count);
+        for entry in &found {
+            if !page.add(&EntryJson::from(entry))? {
+                return page.answer(query.after.map(|last| listing.cursor(last)));
+            }
+            query.after = Some(entry.id);
+        }
+        if !has_more {
+            return page.answer(None);
+        }
+    }
+    page.answer(query.after.map(|last| listing.cursor(last)))
 }
 
-/// All that is asked for, one entry in each line, the newest first. A store that fails ends it with a line that says so.
-fn export(web: Web, query: AuditQuery) -> Response {
-    let query = AuditQuery { limit: EXPORT_BATCH, ..query };
-    let lines = unfold((web, Some(query)), async |(web, query)| {
-        let query = query.filter(|_| !web.config.shutdown.is_cancelled())?;
-        let (text, next) = match web.engine.store().audit(&query).await {
+/// An export of the log: who asked for it, and what comes next.
+struct Export {
+    web: Web,
+    caller: Recheck,
+    _place: HeldPlace,
+    /// None at the end.
+    query: Option<AuditQuery>,
+}
+
+impl Export {
+    async fn next(&mut self) -> Option<Bytes> {
+        let query = self.query.take().filter(|_| !self.web.config.shutdown.is_cancelled())?;
+        match self.read(&query).await {
             Ok(found) => {
-                let next = found.last().map(|last| AuditQuery { after: Some(last.id), ..query });
                 let line =
                     |entry: &AuditEntry| serde_json::to_string(&EntryJson::from(entry)).unwrap_or_default() + "\n";
-                (found.iter().map(line).collect::<String>(), next)
+                let text: String = found.iter().map(line).collect();
+                let limit = next_count(found.len(), text.len());
+                self.query = found.last().map(|last| AuditQuery { after: Some(last.id), limit, ..query });
+                Some(text.into())
             }
-            Err(error) => {
-                tracing::warn!(target: "http", error = chain(&error), "the export of the audit log broke off");
-                ("{\"complete\":false}\n".to_owned(), None)
+            Err(problem) => {
+                let (code, message) = (problem.code().as_str(), problem.detail());
+                let end = serde_json::json!({"complete": false, "code": code, "message": message});
+                Some(format!("{end}\n").into())
             }
-        };
-        Some((Ok::<_, Infallible>(Bytes::from(text)), (web, next)))
+        }
+    }
+
+    async fn read(&mut self, query: &AuditQuery) -> Result<Vec<AuditEntry>, Problem> {
+        let may = |rights: &Rights| rights.allow_somewhere(Permission::Cluster);
+        if let Some(lapse) = self.caller.lapse_unless(&self.web, may).await {
+            return Err(lapse.problem("so the export ends here"));
+        }
+        let _turn = shares::turn(&self.web, self.caller.caller().key()).await?;
+        self.web.engine.store().audit(query).await.map_err(|error| {
+            tracing::warn!(target: "http", error = chain(&error), "the export of the audit log broke off");
+            Problem::new(Code::Unavailable, "the database did not answer, so the export ends here")
+        })
+    }
+}
+
+/// How many entries are read after so many of so many bytes: as many as fit into a batch if they are as long.
+fn next_count(count: usize, len: usize) -> u32 {
+    let count = EXPORT_BATCH_LEN.saturating_mul(count) / len.max(1);
+    u32::try_from(count).unwrap_or(EXPORT_BATCH).clamp(1, EXPORT_BATCH)
+}
+
+/// All that is asked for, one entry in each line, the newest first. One that ends early has a last line that says why.
+fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
+    let export = Export {
+        web: person.web.clone(),
+        _place: shares::place(&person.web, Place::Export, person.caller.key())?,
+        caller: Recheck::new(person.caller.clone()),
+        query: Some(AuditQuery { limit: FIRST_BATCH, ..query }),
+    };
+    let lines = unfold(export, async |mut export| {
+        let bytes = export.next().await?;
+        Some((Ok::<_, Infallible>(bytes), export))
     });
     let mut response = Response::new(Body::from_stream(lines));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-    response
+    Ok(response)
 }

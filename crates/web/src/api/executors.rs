@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use axum::response::Response;
-use http::StatusCode;
 use rondel_admin::{OnlineExecutor, OnlineName};
 use rondel_core::{AppId, ExecutorId, Timestamp};
 use rondel_store::cluster::ExecutorRecord;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Page, PageQuery};
+use super::PageQuery;
+use super::filling::Filling;
 use crate::call::Call;
 use crate::cursor::Listing;
-use crate::frame::json;
 use crate::problem::Problem;
 
 /// How long those that are gone are shown.
@@ -49,8 +48,16 @@ pub(crate) type Position = (String, String, ExecutorId);
 pub(super) async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("executors", call.namespace.id);
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
-    let (items, next) = page(&call, after, call.query.limit).await?;
-    json(StatusCode::OK, &Page { items, next_cursor: next.map(|last| listing.cursor(last)) })
+    let (items, next) = page(&call, after.clone(), call.query.limit).await?;
+    let (mut page, mut last) = (Filling::new(call.query.limit), after);
+    for item in items {
+        let position = (item.app.clone(), item.name.clone(), item.id);
+        if !page.add(&item)? {
+            return page.answer(last.map(|last| listing.cursor(last)));
+        }
+        last = Some(position);
+    }
+    page.answer(next.map(|last| listing.cursor(last)))
 }
 
 /// Those that are online, and those that were until not long ago, by app and name; and where the next page begins.

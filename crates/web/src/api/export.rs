@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
+use rondel_core::access::{Permission, Reach, Rights};
 use rondel_core::{AppId, NamespaceId};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
@@ -16,13 +17,18 @@ use super::jobs::{find, find_app};
 use crate::app::Web;
 use crate::call::Call;
 use crate::parameter::Parameter;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::recheck::Recheck;
+use crate::shares::{self, HeldPlace, Place};
 use crate::yaml;
 use rondel_core::error_chain::chain;
 
-/// Jobs that are read at once.
+/// Jobs that are read at once, if they are short.
 const PAGE: u32 = 200;
+/// About how many bytes are read at once, and how many jobs at first: nothing is known of their length then.
+const PAGE_LEN: usize = 256 * 1024;
+const FIRST_PAGE: u32 = 8;
 
 /// What is to be written.
 #[derive(Debug)]
@@ -59,11 +65,12 @@ impl FromQuery for ExportQuery {
 
 struct Exporter {
     web: Web,
+    caller: Recheck,
+    _place: HeldPlace,
     namespace: NamespaceId,
     app: Option<AppId>,
-    /// The apps that the caller may see.
-    within: Option<Vec<AppId>>,
     form: Form,
+    page: u32,
     after_name: Option<String>,
     has_begun: bool,
     is_over: bool,
@@ -81,10 +88,12 @@ pub(super) async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
+        _place: shares::place(&call.web, Place::Export, call.caller.key())?,
+        caller: Recheck::new(call.caller.clone()),
         namespace: call.namespace.id,
         app,
-        within: call.seen_apps(),
         form,
+        page: FIRST_PAGE,
         after_name: None,
         has_begun: false,
         is_over: false,
@@ -105,6 +114,15 @@ fn answer(form: Form, body: Body) -> Response {
 }
 
 impl Form {
+    /// The last thing in an export that is not whole: a comment in YAML, in JSON something that no list contains.
+    fn broken_off(self, problem: &Problem) -> Bytes {
+        let reason = serde_json::json!({"code": problem.code().as_str(), "message": problem.detail()});
+        match self {
+            Self::Json => format!("\n{{\"ended\": {reason}}}\n").into(),
+            Self::Yaml => format!("# not whole: {reason}\n").into(),
+        }
+    }
+
     fn whole(self, records: &[JobRecord]) -> String {
         match self {
             Self::Json => as_json(records, true, true),
@@ -113,34 +131,58 @@ impl Form {
     }
 }
 
+/// A stream that ends early says why, and breaks off after that: what was received is not to be taken for the whole.
 fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
-    unfold((exporter, Some(first)), async |(mut exporter, first)| {
-        if let Some(first) = first {
-            return Some((Ok(first), (exporter, None)));
+    unfold((exporter, Some(Ok(first))), async |(mut exporter, ready)| {
+        if let Some(ready) = ready {
+            return Some((ready, (exporter, None)));
         }
         if exporter.is_over {
             return None;
         }
-        let page = exporter.page().await.map_err(|error| {
-            tracing::warn!(target: "http", error = chain(&error), "export of jobs broken off");
-            exporter.is_over = true;
-            io::Error::other("the database did not answer")
-        });
-        Some((page, (exporter, None)))
+        match exporter.next_page().await {
+            Ok(page) => Some((Ok(page), (exporter, None))),
+            Err(problem) => {
+                exporter.is_over = true;
+                let reason = exporter.form.broken_off(&problem);
+                Some((Ok(reason), (exporter, Some(Err(io::Error::other("the export broke off"))))))
+            }
+        }
     })
 }
 
 impl Exporter {
+    /// The next page, if the caller may still look.
+    async fn next_page(&mut self) -> Result<Bytes, Problem> {
+        let (namespace, app) = (self.namespace, self.app);
+        let may = |rights: &Rights| match app {
+            Some(_) => rights.allow(Permission::View, namespace, app),
+            None => !rights.reach(Permission::View, namespace).is_nothing(),
+        };
+        if let Some(lapse) = self.caller.lapse_unless(&self.web, may).await {
+            return Err(lapse.problem("so the export ends here"));
+        }
+        let _turn = shares::turn(&self.web, self.caller.caller().key()).await?;
+        self.page().await.map_err(|error| {
+            tracing::warn!(target: "http", error = chain(&error), "export of jobs broken off");
+            Problem::new(Code::Unavailable, "the database did not answer, so the export ends here")
+        })
+    }
+
     async fn page(&mut self) -> Result<Bytes, StoreError> {
+        let within = match self.caller.caller().rights.reach(Permission::View, self.namespace) {
+            Reach::All => None,
+            Reach::Apps(apps) => Some(apps.into_iter().collect()),
+        };
         let query = JobQuery {
             app: self.app,
-            within: self.within.clone(),
+            within,
             after_name: self.after_name.take(),
-            limit: PAGE,
+            limit: self.page,
             ..JobQuery::default()
         };
         let records = self.web.engine.store().jobs(self.namespace, &query).await?;
-        self.is_over = records.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        self.is_over = records.len() < usize::try_from(self.page).unwrap_or(usize::MAX);
         self.after_name = records.last().map(|record| record.spec.name.clone());
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = match self.form {
@@ -149,8 +191,15 @@ impl Exporter {
             Form::Yaml if records.is_empty() && !is_first => String::new(),
             Form::Yaml => as_yaml(&records),
         };
+        self.page = next_count(records.len(), text.len());
         Ok(text.into())
     }
+}
+
+/// How many jobs are read after so many of so many bytes: as many as fit into a page if they are as long.
+fn next_count(count: usize, len: usize) -> u32 {
+    let count = PAGE_LEN.saturating_mul(count) / len.max(1);
+    u32::try_from(count).unwrap_or(PAGE).clamp(1, PAGE)
 }
 
 fn as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {

@@ -9,13 +9,13 @@ use rondel_core::access::Permission;
 use rondel_core::disclosure::for_viewer;
 use rondel_core::fires::{self, Entry, Range, Verdict};
 use rondel_core::reason::Detail;
-use rondel_core::{JobSpec, Reason, RunId, Timestamp};
+use rondel_core::{JobId, JobSpec, Reason, RunId, Timestamp};
 use rondel_store::catalog::VersionRecord;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Page;
+use super::filling::Filling;
 use super::jobs::{JobName, find};
 use super::schedules::Sentence;
 use crate::call::Call;
@@ -31,6 +31,8 @@ const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
 /// Each may have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
+/// How many versions of one instant are read to find those before it.
+const SAME_INSTANT_MAX: usize = 1_000;
 
 /// What can become of a fire.
 const VERDICTS: [&str; 15] = [
@@ -188,9 +190,15 @@ pub(super) async fn list(call: Call<FiresQuery>, JobName(name): JobName) -> Resu
     };
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let account = call.engine().fires(&record, Range { from, to, limit }).await?;
-    let next = account.next.filter(|next| *next <= to);
-    let next_cursor = next.map(|next| listing.cursor((next.as_millis(), to.as_millis())));
-    json(StatusCode::OK, &Page { items: account.entries.into_iter().map(EntryJson::from).collect(), next_cursor })
+    let cursor = |next: Timestamp| listing.cursor((next.as_millis(), to.as_millis()));
+    let mut page = Filling::new(query.limit);
+    for entry in account.entries {
+        let first = entry.first;
+        if !page.add(&EntryJson::from(entry))? {
+            return page.answer(Some(cursor(first)));
+        }
+    }
+    page.answer(account.next.filter(|next| *next <= to).map(cursor))
 }
 
 /// The day before now and the day after; two days from `from` or up to `to`, where only one is given.
@@ -258,24 +266,69 @@ pub(super) async fn versions(call: Call<VersionsQuery>, JobName(name): JobName) 
     // The last version that was shown, and when it was saved.
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
     let (before, to) = after.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
-    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    // One more than is shown says whether there are more; another one was shown already.
-    let found = call.engine().store().versions(record.id, Timestamp::EPOCH, to, call.query.limit + 2).await?;
-    let mut found: Vec<VersionRecord> = found.into_iter().filter(|version| version.version < before).collect();
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().filter(|_| has_more);
-    let next_cursor = last.map(|last| listing.cursor((last.version, last.created_at.as_millis())));
-    // What a job was while it belonged to another app is for those who see that app; an old version may hold a secret that was
-    // taken out since, and is for those who edit the app.
+    let (mut page, mut last) = (Filling::new(call.query.limit), (before, to));
+    let mut is_first = call.query.cursor.is_none();
+    while let Some(count) = page.wanted() {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let mut found = older(&call, record.id, last, count + 1).await?;
+        let has_more = found.len() > count;
+        found.truncate(count);
+        let shown = shown(&call, found).await?;
+        for (place, version) in shown {
+            if let Some(version) = version
+                && !page.add(&version)?
+            {
+                return page.answer((!is_first).then(|| listing.cursor((last.0, last.1.as_millis()))));
+            }
+            (last, is_first) = (place, false);
+        }
+        if !has_more {
+            return page.answer(None);
+        }
+    }
+    page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
+}
+
+/// So many of the versions before one, the newest first. Those of the same instant come along: they are told apart by number,
+/// and more are read where too many of them do.
+async fn older<Q>(
+    call: &Call<Q>,
+    job: JobId,
+    (before, to): (i64, Timestamp),
+    count: usize,
+) -> Result<Vec<VersionRecord>, Problem> {
+    let mut wanted = count + 1;
+    loop {
+        let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let mut found = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
+        let is_all = found.len() < wanted;
+        found.retain(|version| version.version < before);
+        if is_all || found.len() >= count || wanted >= SAME_INSTANT_MAX {
+            found.truncate(count);
+            return Ok(found);
+        }
+        wanted *= 2;
+    }
+}
+
+/// Versions as the caller may see them, with their places in the list; nothing for one that the caller may not see. What a job
+/// was while it belonged to another app is for those who see that app; an old version may hold a secret that was taken out
+/// since, and is for those who edit the app.
+async fn shown<Q>(
+    call: &Call<Q>,
+    found: Vec<VersionRecord>,
+) -> Result<Vec<((i64, Timestamp), Option<VersionJson>)>, Problem> {
     let apps: BTreeSet<String> = found.iter().map(|version| version.spec.app.clone()).collect();
     let (hidden, guarded) = (call.hidden_apps(apps.clone()).await?, call.apps_without(Permission::Edit, apps).await?);
-    found.retain(|version| !hidden.contains(&version.spec.app));
     let show = |version: VersionRecord| {
+        let place = (version.version, version.created_at);
+        if hidden.contains(&version.spec.app) {
+            return (place, None);
+        }
         let definition = serde_json::to_value(&version.spec).unwrap_or_default();
         let definition = if guarded.contains(&version.spec.app) { for_viewer(definition) } else { definition };
-        VersionJson { version: version.version, author: version.author, created_at: version.created_at, definition }
+        let VersionRecord { version, author, created_at, .. } = version;
+        (place, Some(VersionJson { version, author, created_at, definition }))
     };
-    let items = found.into_iter().map(show).collect();
-    json(StatusCode::OK, &Page { items, next_cursor })
+    Ok(found.into_iter().map(show).collect())
 }

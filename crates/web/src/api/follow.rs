@@ -35,6 +35,8 @@ const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// After how long without a line something is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
 const LINE_COUNT: usize = 500;
+/// About how much text is read at once: each stream holds so much while its client does not read.
+const PIECE_LEN: usize = 64 * 1024;
 
 /// How the stream is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +160,8 @@ impl Reader {
         }
         let now = self.web.engine.now();
         let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
-        let part = Part { from: self.follow.position, wanted: &self.follow.wanted, limit: LINE_COUNT };
+        let part =
+            Part { from: self.follow.position, wanted: &self.follow.wanted, limit: LINE_COUNT, bytes_max: PIECE_LEN };
         Ok((lines::read(store, &self.follow.run, part, now).await?, is_settled))
     }
 

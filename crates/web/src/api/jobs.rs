@@ -14,7 +14,8 @@ use rondel_store::ledger::RunQuery;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, job_body};
+use super::filling::Filling;
+use super::{LIMIT_DEFAULT, LIMIT_MAX, job_body};
 use crate::app::Web;
 use crate::body::{JsonBody, PatchBody};
 use crate::call::{Call, quoted};
@@ -180,23 +181,34 @@ pub(super) async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         None => None,
         Some(app) => Some(find_app(&call, app).await?),
     };
-    let wanted = JobQuery {
+    let mut wanted = JobQuery {
         app,
         within: call.seen_apps(),
         name_contains: query.contains.clone(),
         after_name,
-        limit: query.limit + 1,
+        ..JobQuery::default()
     };
-    let mut records = call.engine().store().jobs(call.namespace.id, &wanted).await?;
-    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-    let has_more = records.len() > limit;
-    records.truncate(limit);
-    let last = records.last().filter(|_| has_more);
-    let next_cursor = last.map(|record| listing.cursor(&record.spec.name));
-    let fires = call.engine().next_fires(&records).await?;
-    let items = records.iter().zip(fires);
-    let items = items.map(|(record, next)| JobJson::new(record, &call.namespace.name, next)).collect();
-    json(StatusCode::OK, &Page { items, next_cursor })
+    let mut page = Filling::new(query.limit);
+    let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
+    while let Some(count) = page.wanted() {
+        // One more says whether there are more.
+        wanted.limit = count + 1;
+        let mut records = call.engine().store().jobs(call.namespace.id, &wanted).await?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let has_more = records.len() > count;
+        records.truncate(count);
+        let fires = call.engine().next_fires(&records).await?;
+        for (record, next) in records.iter().zip(fires) {
+            if !page.add(&JobJson::new(record, &call.namespace.name, next))? {
+                return page.answer(cursor(&wanted.after_name));
+            }
+            wanted.after_name = Some(record.spec.name.clone());
+        }
+        if !has_more {
+            return page.answer(None);
+        }
+    }
+    page.answer(cursor(&wanted.after_name))
 }
 
 pub(super) async fn get(call: Call, JobName(name): JobName) -> Result<Response, Problem> {

@@ -16,7 +16,7 @@ const GAP_PATIENCE: Duration = Duration::from_secs(5);
 /// Chunks that are read from the store at a time, if they are short.
 const CHUNK_COUNT_MAX: u32 = 32;
 /// The most text that one page has, in bytes, and about how much is decoded at a time to find it. A page has at least one line.
-const TEXT_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Chunks that one call looks through for lines that are wanted: the whole of a log of the usual greatest size.
 const SEARCHED_MAX: usize = 256;
 /// The longest text that is searched for, in bytes.
@@ -124,11 +124,13 @@ pub(crate) struct Part<'a> {
     pub(crate) wanted: &'a Wanted,
     /// The most lines.
     pub(crate) limit: usize,
+    /// The most text, in bytes.
+    pub(crate) bytes_max: usize,
 }
 
 /// Reads at most so many lines, and at most [`TEXT_BYTES_MAX`]. Where few are wanted, a call may end before it has found one, and is not drained then.
 pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
-    let Part { from, wanted, limit } = part;
+    let Part { from, wanted, limit, bytes_max } = part;
     let mut searched = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut found = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
@@ -139,13 +141,13 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
             found.is_drained = true;
             return Ok(found);
         }
-        chunk_count = next_count(&chunks);
+        chunk_count = next_count(&chunks, bytes_max);
         for chunk in chunks {
             if is_early(&chunk, found.position.chunk) && !is_settled && is_fresh(&chunk, now) {
                 found.is_drained = true;
                 return Ok(found);
             }
-            if !found.take(chunk, wanted, limit) {
+            if !found.take(chunk, wanted, (limit, bytes_max)) {
                 return Ok(found);
             }
             searched += 1;
@@ -157,9 +159,9 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
 }
 
 /// How many chunks are read after these: as many as fit into the bytes of a page if they are as long.
-fn next_count(chunks: &[LogChunk]) -> u32 {
+fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     let bytes: usize = chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.text.len()).sum();
-    let count = TEXT_BYTES_MAX.saturating_mul(chunks.len()) / bytes.max(1);
+    let count = bytes_max.saturating_mul(chunks.len()) / bytes.max(1);
     u32::try_from(count).unwrap_or(CHUNK_COUNT_MAX).clamp(1, CHUNK_COUNT_MAX)
 }
 
@@ -174,7 +176,7 @@ fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 
 impl Lines {
     /// Takes the lines of a chunk; false where the limit came before its end.
-    fn take(&mut self, chunk: LogChunk, wanted: &Wanted, limit: usize) -> bool {
+    fn take(&mut self, chunk: LogChunk, wanted: &Wanted, (limit, bytes_max): (usize, usize)) -> bool {
         let skip = if is_early(&chunk, self.position.chunk) { 0 } else { self.position.skip };
         self.position.skip = skip;
         for line in chunk.lines.into_iter().skip(skip) {
@@ -183,7 +185,7 @@ impl Lines {
             }
             let is_wanted = wanted.has(&line);
             let text_bytes = self.text_bytes.saturating_add(line.text.len());
-            if is_wanted && text_bytes > TEXT_BYTES_MAX && !self.lines.is_empty() {
+            if is_wanted && text_bytes > bytes_max && !self.lines.is_empty() {
                 return false;
             }
             self.position.skip += 1;

@@ -85,7 +85,13 @@ pub(super) async fn get(call: Call<ReadLog>, path: RunPath, headers: HeaderMap) 
 async fn page(call: &Call<ReadLog>, run: &Run, listing: &Listing, from: Position) -> Result<Response, Problem> {
     let now = call.engine().now();
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let found = lines::read(call.engine().store(), run, Part { from, wanted: &call.query.wanted, limit }, now).await?;
+    let found = lines::read(
+        call.engine().store(),
+        run,
+        Part { from, wanted: &call.query.wanted, limit, bytes_max: lines::TEXT_BYTES_MAX },
+        now,
+    )
+    .await?;
     let complete = found.is_drained && lines::is_settled(run, from.attempt, now);
     let next_cursor = (!complete).then(|| listing.cursor(found.position));
     json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete })

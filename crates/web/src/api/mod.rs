@@ -9,6 +9,7 @@ pub(crate) mod cancels;
 mod events;
 pub(crate) mod executors;
 mod export;
+mod filling;
 mod fires;
 mod follow;
 pub(crate) mod job_body;

@@ -14,8 +14,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::filling::Filling;
 use super::jobs::{self, JobName};
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, run_json};
+use super::{LIMIT_DEFAULT, LIMIT_MAX, run_json};
 use crate::app::Web;
 use crate::body::OptionalJsonBody;
 use crate::call::{Call, quoted};
@@ -111,21 +112,30 @@ pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         None => None,
         Some(name) => Some(jobs::find(&call, name).await?.id),
     };
-    let wanted = RunQuery {
-        job,
-        within: call.seen_apps(),
-        statuses: query.statuses.clone(),
-        after,
-        limit: query.limit + 1,
-        ..RunQuery::default()
-    };
-    let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
-    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-    let has_more = runs.len() > limit;
-    runs.truncate(limit);
-    let next_cursor = runs.last().filter(|_| has_more).map(|run| listing.cursor(run.id));
-    let items = run_json::items(&call, runs.into_iter().map(Run::for_reader).collect()).await?;
-    json(StatusCode::OK, &Page { items, next_cursor })
+    let mut wanted =
+        RunQuery { job, within: call.seen_apps(), statuses: query.statuses.clone(), after, ..RunQuery::default() };
+    let mut page = Filling::new(query.limit);
+    while let Some(count) = page.wanted() {
+        // One more says whether there are more.
+        wanted.limit = count + 1;
+        let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let has_more = runs.len() > count;
+        runs.truncate(count);
+        let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+        for (id, item) in
+            ids.into_iter().zip(run_json::items(&call, runs.into_iter().map(Run::for_reader).collect()).await?)
+        {
+            if !page.add(&item)? {
+                return page.answer(wanted.after.map(|last| listing.cursor(last)));
+            }
+            wanted.after = Some(id);
+        }
+        if !has_more {
+            return page.answer(None);
+        }
+    }
+    page.answer(wanted.after.map(|last| listing.cursor(last)))
 }
 
 pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> {

@@ -39,7 +39,7 @@ pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) ->
     let schema = page.engine().params_schema(namespace, &form.app, &form.handler);
     let Some(schema) = schema else { return Ok(Vec::new()) };
     match page.call.check_app_name(&form.app).await {
-        Ok(()) => {}
+        Ok(_) => {}
         Err(problem) if problem.code() == Code::Forbidden => return Ok(Vec::new()),
         Err(problem) => return Err(problem),
     }

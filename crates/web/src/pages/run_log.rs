@@ -120,7 +120,7 @@ async fn part<Q>(page: &Page<Q>, run: &Run, from: Position, search: &Search) -> 
     let now = page.engine().now();
     // Asked before the lines are read: what comes in between is in the next part.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let wanted = Part { from, wanted: &search.wanted, limit: LINE_COUNT };
+    let wanted = Part { from, wanted: &search.wanted, limit: LINE_COUNT, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, wanted, now).await?;
     let is_over = is_settled && found.is_drained;
     let searched = if search.text.is_empty() { String::new() } else { format!("&{}", pair("contains", &search.text)) };

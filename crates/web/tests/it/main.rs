@@ -18,6 +18,7 @@ mod executors;
 mod fires;
 mod fires_pages;
 mod harness;
+mod heavy;
 mod incidents;
 mod jobs;
 mod keyed;

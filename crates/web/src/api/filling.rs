@@ -1,0 +1,91 @@
+//! A page of a list, bounded by its items and by its bytes. Rows are read a few at a time, since nothing is known of their
+//! length before.
+
+use axum::response::Response;
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::Page;
+use crate::frame::json;
+use crate::problem::{Code, Problem};
+
+/// How many bytes of items a page has at most. One item is always in it, however long.
+const PAGE_LEN_MAX: usize = 2 * 1024 * 1024;
+/// How many rows are read at first.
+const FIRST_COUNT: u32 = 16;
+
+/// A page that is being filled.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    limit: u32,
+    items: Vec<Box<RawValue>>,
+    len: usize,
+}
+
+impl Filling {
+    /// Of at most so many items.
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { limit, items: Vec::new(), len: 0 }
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.items.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many rows to read next: those that probably fit, if they are as long as the others. None where the page is full.
+    pub(crate) fn wanted(&self) -> Option<u32> {
+        let left = self.limit.saturating_sub(self.count());
+        if left == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
+            return None;
+        }
+        if self.items.is_empty() {
+            return Some(left.min(FIRST_COUNT));
+        }
+        let mean = (self.len / self.items.len()).max(1);
+        let fitting = u32::try_from((PAGE_LEN_MAX - self.len) / mean).unwrap_or(u32::MAX);
+        Some(fitting.saturating_add(1).min(left))
+    }
+
+    /// Adds an item; false where it has no room, so that the page ends before it.
+    pub(crate) fn add(&mut self, item: &impl Serialize) -> Result<bool, Problem> {
+        let item = to_raw_value(item).map_err(|error| {
+            Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+                .with_cause(format!("an item cannot be written as JSON: {error}"))
+        })?;
+        let len = self.len + item.get().len();
+        if self.count() >= self.limit || (len > PAGE_LEN_MAX && !self.items.is_empty()) {
+            return Ok(false);
+        }
+        self.len = len;
+        self.items.push(item);
+        Ok(true)
+    }
+
+    /// The page.
+    pub(crate) fn answer(self, next_cursor: Option<String>) -> Result<Response, Problem> {
+        json(StatusCode::OK, &Page { items: self.items, next_cursor })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_with_its_items_or_its_bytes() {
+        let mut short = Filling::new(20);
+        assert_eq!(short.wanted(), Some(16));
+        assert!((0..16).all(|number| short.add(&number).unwrap()));
+        assert_eq!(short.wanted(), Some(4));
+        assert!((0..4).all(|number| short.add(&number).unwrap()));
+        assert_eq!((short.wanted(), short.add(&1).unwrap()), (None, false));
+        let mut long = Filling::new(200);
+        let text = "x".repeat(PAGE_LEN_MAX / 4);
+        assert!((0..3).all(|_| long.add(&text).unwrap()));
+        assert_eq!((long.wanted(), long.add(&text).unwrap()), (Some(1), false));
+        let mut huge = Filling::new(200);
+        assert!(huge.add(&"x".repeat(2 * PAGE_LEN_MAX)).unwrap(), "a page is never empty");
+        assert_eq!(huge.wanted(), None);
+    }
+}

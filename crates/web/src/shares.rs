@@ -1,0 +1,159 @@
+//! What one caller may have of the work of the server at the same time: reads of the database, exports, lists that are
+//! applied, and the memory of answers that are not read yet.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use axum::body::HttpBody as _;
+use axum::response::{IntoResponse as _, Response};
+use http::HeaderValue;
+use http::header::RETRY_AFTER;
+use rondel_admin::Limit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::app::Web;
+use crate::guarded::Held;
+use crate::limits::{CallerKey, Share, Tally};
+use crate::load::overloaded;
+use crate::problem::{Code, Problem};
+
+/// How long a request waits for its turn to read.
+const TURN_TIMEOUT: Duration = Duration::from_secs(15);
+/// Shorter answers are not counted: the number of requests of a caller bounds them.
+const ANSWER_LEN_MIN: usize = 16 * 1024;
+/// Queues of callers that are kept before those that nobody uses are removed.
+const QUEUE_COUNT_MAX: usize = 1_000;
+
+/// What callers hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+    places: Tally<(Place, Option<CallerKey>)>,
+    answers: Tally<Option<CallerKey>>,
+}
+
+/// Work that takes long and much memory, of which there is little at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Export,
+    Apply,
+}
+
+/// On an answer to a change that was only tried: nothing has happened that the answer has to tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trial;
+
+/// A place for such work, and one of its caller.
+#[derive(Debug)]
+pub(crate) struct HeldPlace {
+    _own: Share<(Place, Option<CallerKey>)>,
+    _all: Share<(Place, Option<CallerKey>)>,
+}
+
+impl Shares {
+    /// The turns of a caller. A semaphore hands them out in the order of the requests.
+    fn turns(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = turns.get(&caller).and_then(Weak::upgrade) {
+            return known;
+        }
+        if turns.len() >= QUEUE_COUNT_MAX {
+            turns.retain(|_, known| known.strong_count() > 0);
+        }
+        let new = Arc::new(Semaphore::new(count));
+        turns.insert(caller, Arc::downgrade(&new));
+        new
+    }
+}
+
+/// Waits until a caller may read: it reads with few requests at the same time, so that the connections to the database are
+/// never all its own.
+pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
+    let max = web.config.limits.reads_per_caller;
+    let turns = web.load.shares.turns(caller, max);
+    match tokio::time::timeout(TURN_TIMEOUT, turns.acquire_owned()).await {
+        Ok(Ok(permit)) => Ok(permit),
+        Ok(Err(_)) | Err(_) => {
+            web.engine.limit_reached(Limit::ReadsPerCaller, &caller);
+            let detail = format!("a caller reads with {max} requests at the same time, and too many of yours wait");
+            Err(too_many(&detail, 2))
+        }
+    }
+}
+
+/// A place for heavy work of a caller, to be held until it has ended.
+pub(crate) fn place(web: &Web, what: Place, caller: CallerKey) -> Result<HeldPlace, Problem> {
+    let limits = &web.config.limits;
+    let (words, own_max, all_max, own_limit, all_limit) = match what {
+        Place::Export => {
+            let (own, all) = (Limit::ExportsPerCaller, Limit::Exports);
+            ("exports", limits.exports_per_caller, limits.exports, own, all)
+        }
+        Place::Apply => {
+            let (own, all) = (Limit::AppliesPerCaller, Limit::Applies);
+            ("applied lists", limits.applies_per_caller, limits.applies, own, all)
+        }
+    };
+    let places = &web.load.shares.places;
+    let own = places.take((what, Some(caller)), 1, own_max).ok_or_else(|| {
+        web.engine.limit_reached(own_limit, &caller);
+        too_many(&format!("a caller may have {own_max} {words} on one server at the same time; wait for one to end"), 5)
+    })?;
+    let all = places.take((what, None), 1, all_max).ok_or_else(|| {
+        web.engine.limit_reached(all_limit, &caller);
+        overloaded(&format!("this server has {all_max} {words} under way, and no more; try again"), 5)
+    })?;
+    Ok(HeldPlace { _own: own, _all: all })
+}
+
+/// Counts the bytes of an answer until its client has read it. An answer to a question, or to a dry run, is refused
+/// where too many bytes are under way; one to a change is not, since the change was made.
+pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut response: Response) -> Response {
+    let len = response.body().size_hint().exact().and_then(|len| usize::try_from(len).ok()).unwrap_or_default();
+    if len < ANSWER_LEN_MIN {
+        return response;
+    }
+    let is_change = is_change && response.extensions().get::<Trial>().is_none();
+    let size = if is_change { usize::MAX } else { web.config.limits.answer_size };
+    let answers = &web.load.shares.answers;
+    let Some(own) = answers.take(Some(caller), len, size / 2) else {
+        web.engine.limit_reached(Limit::AnswerSize, &caller);
+        let detail =
+            "answers to you are under way that you have not read, and they take too much memory; read them first";
+        return too_many(detail, 2).into_response();
+    };
+    let Some(all) = answers.take(None, len, size) else {
+        web.engine.limit_reached(Limit::AnswerSize, &caller);
+        return overloaded("too many bytes of answers are on their way; try again", 2).into_response();
+    };
+    let before = response.extensions_mut().remove::<Held>();
+    response.extensions_mut().insert(Held::new((own, all, before)));
+    response
+}
+
+fn too_many(detail: &str, seconds: u64) -> Problem {
+    Problem::new(Code::RateLimited, detail).with_header(RETRY_AFTER, HeaderValue::from(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::TokenId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn turns_of_a_caller_are_few_and_not_those_of_others() {
+        let shares = Shares::default();
+        let [first, second] = [1, 2].map(|id| CallerKey::Token(TokenId::new(id)));
+        let held = shares.turns(first, 1).acquire_owned().await.unwrap();
+        assert!(shares.turns(first, 1).try_acquire_owned().is_err());
+        assert!(shares.turns(second, 1).try_acquire_owned().is_ok());
+        drop(held);
+        assert!(shares.turns(first, 1).try_acquire_owned().is_ok());
+        for id in 0..i64::try_from(2 * QUEUE_COUNT_MAX).unwrap() {
+            drop(shares.turns(CallerKey::Token(TokenId::new(id)), 1));
+        }
+        assert!(shares.turns.lock().unwrap().len() <= QUEUE_COUNT_MAX, "queues that nobody uses are forgotten");
+    }
+}
