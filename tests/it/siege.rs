@@ -194,7 +194,6 @@ async fn slow_readers_of_large_answers_hold_up_nobody_else() {
     attack.end().await;
     let peak = besieged.peak_kib();
     println!("{waits:?}; peak {peak} KiB");
-    waits.check();
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
     let metrics = besieged.server.api().get("/metrics").await.expect(200);
     let metrics = metrics.as_str().expect("text");
