@@ -25,6 +25,8 @@ const WRAPS: [usize; 2] = [76, 64];
 
 /// What a component of a URL is written without …
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// … what Python's `quote` leaves beside it …
+const PATH: &AsciiSet = &COMPONENT.remove(b'/');
 /// … what JavaScript's `encodeURIComponent` leaves beside it …
 const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
 /// … what forms leave …
@@ -122,16 +124,43 @@ fn encoded(secret: &str) -> Vec<String> {
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     forms.extend([hex.to_ascii_uppercase(), hex]);
     let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let sets = [COMPONENT, SCRIPT_COMPONENT, FORM, WHOLE_URL];
+    let sets = [COMPONENT, SCRIPT_COMPONENT, FORM, WHOLE_URL, PATH];
     let mut escaped: Vec<String> = sets.iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
-    escaped.push(escaped[2].replace("%20", "+"));
+    escaped.extend([0, 2].map(|set| escaped[set].replace("%20", "+")));
     escaped.push(percent);
     forms.extend(escaped.iter().map(|text| in_lower_case(text)));
     forms.extend(escaped);
-    let json = Value::from(secret).to_string();
-    forms.push(json[1..json.len() - 1].to_owned());
+    forms.extend(in_json(secret));
     forms.extend(in_base64(secret.as_bytes()));
     forms
+}
+
+/// As JSON writes a text: as it stands, with all beyond ASCII escaped (Python's `json.dumps`; the digits in either case), with
+/// what HTML obeys escaped (Go), and with `/` escaped (PHP).
+fn in_json(secret: &str) -> Vec<String> {
+    let json = Value::from(secret).to_string();
+    let plain = json[1..json.len() - 1].to_owned();
+    let is_html = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+    let beyond = [false, true].map(|is_upper| with_units(&plain, is_upper, |c| !c.is_ascii()));
+    let slashed = [&plain, &beyond[0]].map(|text| text.replace('/', "\\/"));
+    let html = with_units(&plain, false, is_html);
+    let both = with_units(&plain, false, |c| is_html(c) || !c.is_ascii());
+    [plain, html, both].into_iter().chain(beyond).chain(slashed).collect()
+}
+
+/// The text with some characters as `\u` and their UTF-16 units.
+fn with_units(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if !is_escaped(c) {
+            escaped.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            escaped.push_str(&if is_upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
+        }
+    }
+    escaped
 }
 
 /// The same with the letters of its escapes in lower case.
@@ -196,6 +225,7 @@ mod tests {
     fn escaped_secrets_are_hidden_in_json() {
         assert_eq!(masks(&["a\"b"]).apply_json(r#"{"echo":"<a\"b>"}"#), r#"{"echo":"<***>"}"#);
         assert_eq!(masks(&["1"]).apply_json(r#"{"code":1,"text":"1"}"#), r#"{"code":1,"text":"***"}"#);
+        assert_eq!(masks(&["key 🔑 of"]).apply(r#""key \ud83d\udd11 of""#), "\"***\"");
         assert_eq!(masks(&["pass\"word"]).apply(r#"{"a":"pass\"word"}"#), r#"{"a":"***"}"#);
     }
 
@@ -212,6 +242,14 @@ mod tests {
             "p%26ss%20w%C3%B6rd%2F%2B*~(1)".to_owned(),
             "p%26ss+w%C3%B6rd%2F%2B*%7E%281%29".to_owned(),
             "p&ss%20w%C3%B6rd/+*~(1)".to_owned(),
+            // Python: quote, quote_plus.
+            "p%26ss%20w%C3%B6rd/%2B%2A~%281%29".to_owned(),
+            "p%26ss+w%C3%B6rd%2F%2B%2A~%281%29".to_owned(),
+            // JSON: Python, others, Go, PHP.
+            r"p&ss w\u00f6rd/+*~(1)".to_owned(),
+            r"p&ss w\u00F6rd/+*~(1)".to_owned(),
+            r"p\u0026ss wörd/+*~(1)".to_owned(),
+            r"p&ss w\u00f6rd\/+*~(1)".to_owned(),
             secret.bytes().map(|byte| format!("%{byte:02X}")).collect(),
         ] {
             assert_eq!(masks.apply(&format!("<{text}>")), "<***>", "{text}");

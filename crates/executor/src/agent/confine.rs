@@ -24,8 +24,27 @@ const INHERITED_PREFIX: &str = "LC_";
 const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
 /// Where programs are looked for if the agent itself has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Variables by which the dynamic linker runs other code than the program's.
-const LINKER_PREFIXES: [&str; 2] = ["LD_", "DYLD_"];
+/// Beginnings of the names of variables by which the dynamic linker, shells and git run other code than the program's …
+const LOADER_PREFIXES: [&str; 4] = ["LD_", "DYLD_", "BASH_FUNC_", "GIT_"];
+/// … and the variables of shells and interpreters that do.
+const LOADERS: [&str; 16] = [
+    "BASH_ENV",
+    "CLASSPATH",
+    "ENV",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "PERL5DB",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "RUBYLIB",
+    "RUBYOPT",
+    "_JAVA_OPTIONS",
+];
 
 /// The user of this host as whom runs are started. The agent must be root.
 ///
@@ -92,7 +111,7 @@ impl Confinement {
         if let Some(name) = env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
             return Err(JobError::terminal(format_args!("params: env: {name} is a name of the agent's own")));
         }
-        if let Some(name) = env.keys().find(|name| self.allowed.is_some() && is_of_linker(name)) {
+        if let Some(name) = env.keys().find(|name| self.allowed.is_some() && is_loader(name)) {
             return Err(JobError::terminal(format_args!(
                 "params: env: {name} would run other code than the programs of --allow-program"
             )));
@@ -196,8 +215,9 @@ impl RunAs {
     }
 }
 
-fn is_of_linker(name: &str) -> bool {
-    LINKER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+/// Whether a variable makes an allowed program run other code. Those that do cannot all be known.
+fn is_loader(name: &str) -> bool {
+    LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The absolute path of a program, as the system would find it.
@@ -325,6 +345,12 @@ mod tests {
             confinement.command(&["/bin/sh".to_owned()], &env, BTreeMap::new(), Path::new("/")).map(drop)
         };
         assert!(command(&allowing(&[sh]), "LD_PRELOAD").unwrap_err().message().contains("LD_PRELOAD"));
+        for name in
+            ["BASH_ENV", "BASH_FUNC_ls%%", "ENV", "PYTHONSTARTUP", "NODE_OPTIONS", "PERL5OPT", "RUBYOPT", "GIT_SSH"]
+        {
+            assert!(command(&allowing(&[sh]), name).unwrap_err().message().contains(name), "{name}");
+            assert!(command(&Confinement::default(), name).is_ok(), "{name}");
+        }
         assert!(command(&allowing(&[sh]), "GREETING").is_ok());
         assert!(command(&Confinement::default(), "LD_PRELOAD").is_ok());
         assert!(command(&Confinement::default(), "RONDEL_TOKEN").is_err());
