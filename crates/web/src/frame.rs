@@ -35,6 +35,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
     let page = pages::problem::wanted(&request);
+    let namespace = pages::own_namespace::of(&request);
     request.extensions_mut().insert(RequestId(request_id.clone()));
     // Probes come all the time, and nothing follows from them.
     let (span, trace) = match is_probe(&path) {
@@ -48,6 +49,9 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
         (Some(problem), Some(page)) => page.render(&mut response, problem, &request_id),
         (Some(problem), None) => render(&mut response, problem, &request_id, &path),
         (None, _) => {}
+    }
+    if let Some(namespace) = namespace {
+        response = namespace.keep(response).await;
     }
     harden(response.headers_mut(), &request_id);
     if web.config.hsts {

@@ -1,7 +1,8 @@
 //! The pages for people: askama templates from `web/templates`, moved by htmx, without a line of code or style of their own.
 //!
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
-//!   `assets` the files that pages load; `problem` what goes wrong, as a page;
+//!   `assets` the files that pages load; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
+//!   on its links and forms;
 //! - `sign_in`, `oidc`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar` and `executors` are the pages;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
 
@@ -22,6 +23,7 @@ mod job_params;
 mod jobs;
 mod moment;
 mod oidc;
+pub(crate) mod own_namespace;
 mod params_form;
 mod prefs;
 pub(crate) mod problem;
