@@ -17,7 +17,7 @@ async fn create(api: &Api, name: &str, handler: &str, change: Value) {
 /// The token of a caller with this role for the app alone.
 async fn token_of(server: &Server, role: &str) -> String {
     let grants = json!([{"role": role, "namespace": "default", "app": "files"}]);
-    let body = json!({"kind": "api", "name": role, "grants": grants});
+    let body = json!({"kind": "api", "name": format!("a-{role}"), "grants": grants});
     let made = server.api().post("/api/v1/tokens", body).await.expect(201);
     made["token"].as_str().expect("a secret").to_owned()
 }

@@ -49,6 +49,7 @@ impl Token {
             hash: self.hash(),
             prefix: token_beginning(&self.0).to_owned(),
             minted_by: None,
+            line: TokenId::new(id),
             declares: false,
             created_at: now,
             expires_at: None,

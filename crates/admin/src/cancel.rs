@@ -1,7 +1,7 @@
 //! Requests to cancel: of a run, of a fire, of all that is open of a job.
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::{Run, RunId, Timestamp};
+use rondel_core::{AppId, Run, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::CancelAsked;
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     /// Asks for all open runs of a job to be cancelled, or for those of one planned instant; `by` as above. Runs of fires
-    /// to come are not meant: pause the job for that.
+    /// to come are not meant: pause the job for that. With an app, only runs of that app: a job that moved leaves runs behind.
     ///
     /// # Errors
     /// The store's; some may have been asked for by then.
@@ -47,10 +47,11 @@ impl Engine {
         record: &JobRecord,
         fire_at: Option<Timestamp>,
         by: &str,
+        app: Option<AppId>,
     ) -> Result<CancelledRuns, StoreError> {
         let mut cancelled = CancelledRuns::default();
         for _ in 0..BATCH_COUNT_MAX {
-            let open = self.store().open_runs(record.id, fire_at, BATCH).await?;
+            let open = self.store().open_runs(record.id, fire_at, app, BATCH).await?;
             let ids: Vec<RunId> = open.iter().map(|run| run.id).collect();
             self.store().ask_cancels(&ids, CancelRequest::requested(by), self.now()).await?;
             let whole = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);

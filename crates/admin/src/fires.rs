@@ -1,7 +1,7 @@
 //! What became of a job's fires: the facts for the account are read here, the account is computed in `core`.
 
 use rondel_core::fires::{self, About, Account, Definition, Facts, Range, Why};
-use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_core::{AppId, Run, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, VersionRecord};
 use rondel_store::ledger::RunQuery;
@@ -64,11 +64,17 @@ fn answer_now(read: &Read, is_open: bool) -> Answer {
 }
 
 impl Engine {
-    /// What became of the fires of a job in a range, and where the next account goes on.
+    /// What became of the fires of a job in a range, and where the next account goes on; `within` are the apps whose runs and
+    /// definitions may be told of, `None` for all.
     ///
     /// # Errors
     /// The store's.
-    pub async fn fires(&self, record: &JobRecord, range: Range) -> Result<Account, StoreError> {
+    pub async fn fires(
+        &self,
+        record: &JobRecord,
+        range: Range,
+        within: Option<&[AppId]>,
+    ) -> Result<Account, StoreError> {
         let mut to = range.to;
         let mut versions = self.versions(record, range.from, to).await?;
         // Of too many definitions only the newest are read: the account ends earlier instead.
@@ -84,7 +90,7 @@ impl Engine {
         {
             to = to.min(last.fire_at.max(range.from));
         }
-        let read = self.read(record, versions, rows);
+        let read = self.read(record, versions, rows, within).await?;
         let part = Range { from: range.from, to, limit };
         let mut account = self.compute(move || fires::account(&read.facts(), part)).await;
         if to < range.to && account.next.is_none() {
@@ -97,13 +103,13 @@ impl Engine {
     ///
     /// # Errors
     /// The store's.
-    pub async fn why(&self, record: &JobRecord, at: Timestamp) -> Result<Why, StoreError> {
+    pub async fn why(&self, record: &JobRecord, at: Timestamp, within: Option<&[AppId]>) -> Result<Why, StoreError> {
         let mut versions = self.versions(record, at - AROUND, at + AROUND).await?;
         if is_cut(&versions, at) {
             versions.extend(self.store().versions(record.id, at, at, 2).await?);
         }
         let rows = self.store().planned_rows(record.id, at, at, 2).await?;
-        let read = self.read(record, versions, rows);
+        let read = self.read(record, versions, rows, within).await?;
         Ok(self.compute(move || fires::why(&read.facts(), at)).await)
     }
 
@@ -112,22 +118,24 @@ impl Engine {
     ///
     /// # Errors
     /// The store's.
-    pub async fn why_now(&self, record: &JobRecord) -> Result<Why, StoreError> {
+    pub async fn why_now(&self, record: &JobRecord, within: Option<&[AppId]>) -> Result<Why, StoreError> {
         let now = self.now();
-        let open = self.newest_run(record, &OPEN, now).await?;
+        let open = self.newest_run(record, &OPEN, within).await?;
         let last = match open {
             Some(_) => None,
-            None => self.newest_run(record, &[], now).await?,
+            None => self.newest_run(record, &[], within).await?,
         };
         let about_run = open.is_some();
         let versions = self.versions(record, now - AROUND, now + AROUND).await?;
-        let read = self.read(record, versions, open.into_iter().chain(last).collect());
+        let read = self.read(record, versions, open.into_iter().chain(last).collect(), within).await?;
         let (answer, read) = self.compute(move || (answer_now(&read, about_run), read)).await;
         match answer {
             Answer::Told(why) => Ok(why),
             // The account of an instant needs the rows of that.
             Answer::At(at, about) => {
-                let rows = self.store().planned_rows(record.id, at, at, 2).await?;
+                let mut rows = self.store().planned_rows(record.id, at, at, 2).await?;
+                rows.retain(|run| is_within(run, within));
+                self.conceal(record.namespace, within, &mut rows).await?;
                 let read = Read { rows, ..read };
                 Ok(self.compute(move || fires::why(&read.facts(), at).about(about, &read.facts())).await)
             }
@@ -139,10 +147,11 @@ impl Engine {
         &self,
         record: &JobRecord,
         statuses: &[RunStatus],
-        now: Timestamp,
+        within: Option<&[AppId]>,
     ) -> Result<Option<Run>, StoreError> {
         let statuses = statuses.to_vec();
-        let query = RunQuery { job: Some(record.id), statuses, limit: NEWEST_COUNT, ..RunQuery::default() };
+        let (now, within) = (self.now(), within.map(<[AppId]>::to_vec));
+        let query = RunQuery { job: Some(record.id), statuses, within, limit: NEWEST_COUNT, ..RunQuery::default() };
         let runs = self.store().list_runs(record.namespace, &query).await?;
         let is_whole = |run: &Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
         Ok(runs.into_iter().find(|run| run.fire_at <= now && is_whole(run)))
@@ -157,7 +166,22 @@ impl Engine {
         self.store().versions(record.id, from, to, VERSION_COUNT_MAX).await
     }
 
-    fn read(&self, record: &JobRecord, mut versions: Vec<VersionRecord>, rows: Vec<Run>) -> Read {
+    /// What an account within these apps is computed from: a job that moved was another team's before, and its runs and
+    /// definitions of then stay theirs.
+    async fn read(
+        &self,
+        record: &JobRecord,
+        mut versions: Vec<VersionRecord>,
+        mut rows: Vec<Run>,
+        within: Option<&[AppId]>,
+    ) -> Result<Read, StoreError> {
+        if let Some(within) = within {
+            let apps = self.store().apps(record.namespace).await?;
+            let is_seen = |name: &str| apps.iter().any(|app| app.name == name && within.contains(&app.id));
+            versions.retain(|version| is_seen(&version.spec.app));
+            rows.retain(|run| is_within(run, Some(within)));
+            self.conceal(record.namespace, Some(within), &mut rows).await?;
+        }
         versions.sort_by_key(|version| version.version);
         versions.dedup_by_key(|version| version.version);
         let compile = |version: VersionRecord| {
@@ -165,13 +189,13 @@ impl Engine {
             Some(Definition { from: version.created_at, job })
         };
         let now = self.now();
-        Read {
+        Ok(Read {
             record: record.clone(),
             definitions: versions.into_iter().filter_map(compile).collect(),
             rows,
             now,
             kept_from: now - self.retention(),
-        }
+        })
     }
 
     /// Away from the tasks that fire jobs: an account may look at thousands of instants.
@@ -181,6 +205,10 @@ impl Engine {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
+}
+
+fn is_within(run: &Run, within: Option<&[AppId]>) -> bool {
+    within.is_none_or(|apps| apps.contains(&run.app))
 }
 
 /// Whether these definitions, the newest first, do not reach back to `from`.

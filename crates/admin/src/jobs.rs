@@ -221,15 +221,21 @@ impl Engine {
         self.change_job(record, spec, Some(record.version), author).await
     }
 
-    /// Deletes a job; its runs stay.
+    /// Deletes a job; its runs stay. With `leaves_followers` it goes although other jobs follow from it.
     ///
     /// # Errors
     /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
-    pub async fn delete_job(&self, record: &JobRecord, expected_version: Option<i64>) -> Result<bool, JobError> {
+    pub async fn delete_job(
+        &self,
+        record: &JobRecord,
+        expected_version: Option<i64>,
+        leaves_followers: bool,
+    ) -> Result<bool, JobError> {
         let (now, spare) = (self.now(), RunId::new(self.new_id()));
         let before = self.compiled(record).await.ok();
         let reached = self.shared().reached();
-        let deletion = JobDeletion { id: record.id, expected_version, before: before.as_ref(), spare, now, reached };
+        let (id, before) = (record.id, before.as_ref());
+        let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers };
         match self.store().delete_job(deletion).await? {
             Deleted::Done => {
                 self.shared().definitions.jobs.forget(record.id);

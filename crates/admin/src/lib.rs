@@ -40,6 +40,7 @@ pub mod passwords;
 mod progress;
 mod registry;
 mod scheduler;
+mod sight;
 pub mod sign_in;
 pub mod trace;
 

@@ -1,6 +1,7 @@
 //! Which tokens made one another: what a token makes ends with it, so it must be known who made what.
 
 use rondel_core::TokenId;
+use rondel_core::access::{Grant, Role};
 use rondel_store::access::TokenRecord;
 use rondel_store::{Store, StoreError};
 
@@ -19,6 +20,14 @@ pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRec
         line.push(token);
     }
     Ok(line)
+}
+
+/// The line that a token made by this one goes on with; none where it begins a line of its own. Who may do everything makes
+/// accounts too, each a caller of its own: the tokens that such a token makes are counted each by itself.
+#[must_use]
+pub fn line_below(maker: &TokenRecord) -> Option<TokenId> {
+    let may_all = maker.owner.is_none() && maker.grants.contains(&Grant::everywhere(Role::Admin));
+    (!may_all).then_some(maker.line)
 }
 
 /// Which token the replacement of a token descends from.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use rondel_core::{AppId, Run, RunId};
+use rondel_core::{ExecutorId, Run, RunId};
 
 /// Runs in the young half; the whole holds up to twice as many, and the oldest go first.
 const YOUNG_MAX: usize = 10_000;
@@ -31,8 +31,8 @@ impl Progress {
 #[derive(Debug, Default)]
 pub(crate) struct ProgressBoard(Mutex<Halves>);
 
-/// A run, and the app of whoever told of it: what another app's executors say of it is kept apart, and never shown.
-type Told = (AppId, RunId);
+/// A run, and the executor that reported on it: what executors report that do not have the run is kept apart, and never shown.
+type Told = (ExecutorId, RunId);
 
 #[derive(Debug, Default)]
 struct Halves {
@@ -41,31 +41,32 @@ struct Halves {
 }
 
 impl ProgressBoard {
-    /// The newest word of an attempt, by an executor of this app.
-    pub(crate) fn tell(&self, app: AppId, run: RunId, attempt: i32, progress: Progress) {
+    /// The newest report of an executor on an attempt.
+    pub(crate) fn tell(&self, executor: ExecutorId, run: RunId, attempt: i32, progress: Progress) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if halves.young.len() >= YOUNG_MAX {
             halves.old = std::mem::take(&mut halves.young);
         }
-        halves.old.remove(&(app, run));
-        halves.young.insert((app, run), (attempt, progress));
+        halves.old.remove(&(executor, run));
+        halves.young.insert((executor, run), (attempt, progress));
     }
 
-    /// The run is over, says an executor of this app.
-    pub(crate) fn forget(&self, app: AppId, run: RunId) {
+    /// The executor reported the end of the run.
+    pub(crate) fn forget(&self, executor: ExecutorId, run: RunId) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.remove(&(app, run)).is_none() && !halves.old.is_empty() {
-            halves.old.remove(&(app, run));
+        if halves.young.remove(&(executor, run)).is_none() && !halves.old.is_empty() {
+            halves.old.remove(&(executor, run));
         }
     }
 
-    /// How far the run's present attempt is; `None` where it is over, or never said.
+    /// How far the run's present attempt is, by the executor that has it; `None` where it is over, or nothing was reported.
     pub(crate) fn of(&self, run: &Run) -> Option<Progress> {
         if run.status.is_terminal() {
             return None;
         }
+        let key = (run.executor_id?, run.id);
         let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = halves.young.get(&(run.app, run.id)).or_else(|| halves.old.get(&(run.app, run.id)));
+        let told = halves.young.get(&key).or_else(|| halves.old.get(&key));
         told.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
     }
 }
@@ -77,8 +78,10 @@ mod tests {
     use super::*;
     use crate::dispatch::tests_support::run_due_at;
 
+    const HOLDER: ExecutorId = ExecutorId::new(7);
+
     fn run(id: i64) -> Run {
-        Run { id: RunId::new(id), ..run_due_at(rondel_core::Timestamp::EPOCH) }
+        Run { id: RunId::new(id), executor_id: Some(HOLDER), ..run_due_at(rondel_core::Timestamp::EPOCH) }
     }
 
     #[test]
@@ -105,22 +108,21 @@ mod tests {
         let board = ProgressBoard::default();
         let progress = Progress { done: 1, total: 4 };
         let mut first = run(1);
-        let app = first.app;
-        let stranger = AppId::new(app.get() + 1);
-        board.tell(app, first.id, 1, progress);
+        let stranger = ExecutorId::new(8);
+        board.tell(HOLDER, first.id, 1, progress);
         board.tell(stranger, first.id, 1, Progress { done: 4, total: 4 });
         board.forget(stranger, first.id);
         assert_eq!(board.of(&first), Some(progress));
         first.attempt = 2;
         assert_eq!(board.of(&first), None);
-        board.tell(app, first.id, 2, progress);
+        board.tell(HOLDER, first.id, 2, progress);
         first.status = RunStatus::Succeeded;
         assert_eq!(board.of(&first), None);
         let many = i64::try_from(2 * YOUNG_MAX).unwrap();
-        (2..many + 2).for_each(|id| board.tell(app, RunId::new(id), 1, progress));
+        (2..many + 2).for_each(|id| board.tell(HOLDER, RunId::new(id), 1, progress));
         assert_eq!(board.of(&Run { attempt: 2, ..run(1) }), None);
         assert_eq!(board.of(&run(many + 1)), Some(progress));
-        board.forget(app, RunId::new(many + 1));
+        board.forget(HOLDER, RunId::new(many + 1));
         assert_eq!(board.of(&run(many + 1)), None);
     }
 }

@@ -67,9 +67,9 @@ impl ApiArgs {
         let body = self.body()?.map(|text| (if has_type { "" } else { "application/json" }, text));
         let ask = Ask { method: self.method, path: &segments, query: &query, body, headers: &headers };
         match client.ask(ask).await? {
-            Ok(body) => output::data(body.text()),
+            Ok(body) => output::answer(body.text()),
             Err(refusal) => {
-                output::data(&refusal.text)?;
+                output::answer(&refusal.text)?;
                 Err(client.failure(&refusal))
             }
         }

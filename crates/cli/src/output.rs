@@ -1,11 +1,11 @@
 //! The only place that writes to the terminal: data to stdout, talk to stderr.
 
 use std::borrow::Cow;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal as _, Write};
 
 use crate::exit::{Exit, Failure};
 use crate::format::Format;
-use crate::terminal::is_harmful;
+use crate::terminal::{harmless, is_harmful};
 
 /// Writes data: a whole line, or several.
 ///
@@ -45,6 +45,25 @@ pub(crate) fn json(text: &str) -> Result<(), Failure> {
     data(&escaped_json(text))
 }
 
+/// Writes an answer of the server of whatever kind: JSON as [`json`] does; other text as it stands into files and pipes, and made
+/// harmless for a terminal.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn answer(text: &str) -> Result<(), Failure> {
+    if text.trim_start().starts_with(['{', '[']) {
+        return json(text);
+    }
+    if !std::io::stdout().is_terminal() {
+        return data(text);
+    }
+    data(&harmless_lines(text))
+}
+
+fn harmless_lines(text: &str) -> String {
+    text.lines().map(|line| harmless(line) + "\n").collect()
+}
+
 /// The same JSON without what a terminal would obey or that would reorder visible text: JSON leaves C1 controls and
 /// invisible signs as they stand. Outside of its texts it has none of these.
 fn escaped_json(json: &str) -> Cow<'_, str> {
@@ -72,6 +91,11 @@ pub(crate) fn talk(sentence: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_for_a_terminal_keeps_its_lines_alone() {
+        assert_eq!(harmless_lines("a\u{9b}\n\u{1b}[2J\u{202e}b\n"), "a\\u{9b}\n\\x1b[2J\\u{202e}b\n");
+    }
 
     #[test]
     fn json_says_the_same_without_controls() {

@@ -1,9 +1,11 @@
 //! The key that stored secrets are encrypted with: from a file that the settings name, else made once in the data folder of
 //! a server that has its database for itself.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rondel_core::secret_file::exposure;
 use rondel_store::SecretKeys;
 
 use crate::config::ServerConfig;
@@ -11,6 +13,8 @@ use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 
 const FILE: &str = "secret.key";
+/// The most bytes of a file with keys that are read.
+const LEN_MAX: u64 = 64 * 1024;
 
 /// The key of this server; none for a cluster that was given none.
 pub(crate) fn read_or_make(
@@ -18,11 +22,10 @@ pub(crate) fn read_or_make(
     startup_files: &mut StartupFiles,
 ) -> Result<Option<SecretKeys>, Failure> {
     if let Some(path) = &config.secret_key_file {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| {
+        let text = read(path)?.ok_or_else(|| {
             let hint =
                 "; secret_key_file names the file with the key of stored secrets: openssl rand -hex 32 makes one";
-            Failure::of(format!("cannot read {}", path.display()), &error).with_hint(hint)
+            Failure::from_text(format!("there is no file {}", path.display())).with_hint(hint)
         })?;
         return parse(path, &text).map(Some);
     }
@@ -31,17 +34,60 @@ pub(crate) fn read_or_make(
     }
     startup_files.folder(&config.data_dir)?;
     let path = config.data_dir.join(FILE);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => parse(&path, &text).map(Some),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let made = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
-            startup_files.secret_file(&path, &format!("{made}\n"))?;
-            parse(&path, &made).map(Some)
-        }
-        Err(error) => Err(Failure::of(format!("cannot read {}", path.display()), &error)),
+    if let Some(text) = read(&path)? {
+        return parse(&path, &text).map(Some);
+    }
+    let made = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
+    startup_files.secret_file(&path, &format!("{made}\n"))?;
+    parse(&path, &made).map(Some)
+}
+
+/// The text of a file with keys; `None` where there is no such file. One that others can read is refused, as files with tokens
+/// are: with the key they can read all stored secrets.
+fn read(path: &Path) -> Result<Option<String>, Failure> {
+    let place = path.display();
+    let mut text = String::new();
+    let read = std::fs::File::open(path).and_then(|file| {
+        let meta = file.metadata()?;
+        file.take(LEN_MAX).read_to_string(&mut text).map(|_| meta)
+    });
+    let meta = match read {
+        Ok(meta) => meta,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) => return Err(Failure::of(format!("cannot read {place}"), &error)),
+    };
+    match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
+        Some(fault) => Err(Failure::refused(format!("the key file {place} {fault}"))),
+        None => Ok(Some(text)),
     }
 }
 
 fn parse(path: &Path, text: &str) -> Result<SecretKeys, Failure> {
     text.parse().map_err(|sentence| Failure::from_text(format!("{}: {sentence}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_others_can_read_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(FILE);
+        assert!(read(&path).unwrap().is_none());
+        std::fs::write(&path, SecretKeys::generate().unwrap()).unwrap();
+        let read_as = |mode: u32| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read(&path)
+        };
+        for mode in [0o644, 0o604, 0o666, 0o660] {
+            let message = read_as(mode).unwrap_err().message().to_owned();
+            assert!(message.contains("chmod 600") && message.contains(&format!("{mode:04o}")), "{message}");
+        }
+        for mode in [0o600, 0o400] {
+            assert!(read_as(mode).unwrap().is_some());
+        }
+    }
 }

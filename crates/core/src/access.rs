@@ -57,6 +57,21 @@ pub fn is_token(text: &str) -> bool {
     secret.len() >= 16 && secret.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
+/// Names of the tokens that servers make for themselves: what they change is signed with these.
+pub const SERVER_TOKEN_NAMES: [&str; 3] = ["admin", "system", "server"];
+
+/// Whether a name is kept for tokens that servers make for themselves, however it is written.
+///
+/// ```
+/// use rondel_core::access::is_reserved_token_name;
+///
+/// assert!(is_reserved_token_name("Admin") && !is_reserved_token_name("admin-ci"));
+/// ```
+#[must_use]
+pub fn is_reserved_token_name(name: &str) -> bool {
+    SERVER_TOKEN_NAMES.iter().any(|reserved| name.trim().eq_ignore_ascii_case(reserved))
+}
+
 /// What a request asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {

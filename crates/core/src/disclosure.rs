@@ -2,6 +2,7 @@
 //! parameters are called is its author's business, so no list of secret names is ever complete. Old versions of a job and runs hide what looks
 //! like a secret from callers who may not edit the job.
 
+mod bounded;
 mod secrets;
 
 use serde_json::{Map, Value};
@@ -128,23 +129,27 @@ const SHOWN: &[&str] = &[
 /// ```
 #[must_use]
 pub fn for_audit(document: Value) -> Value {
+    bounded::cut(shown(document), bounded::LEN_MAX)
+}
+
+fn shown(document: Value) -> Value {
     match document {
         Value::Object(map) => {
-            let shown = map.into_iter().map(|(key, value)| {
+            let fields = map.into_iter().map(|(key, value)| {
                 let value = audited(&key, value);
                 (key, value)
             });
-            Value::Object(shown.collect())
+            Value::Object(fields.collect())
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(for_audit).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(shown).collect()),
         plain => plain,
     }
 }
 
-/// The same for documents by the names of what they are about.
+/// The same for documents by the names of what they are about; `more` of them were left out before.
 #[must_use]
-pub fn for_audit_by_name(documents: Map<String, Value>) -> Value {
-    Value::Object(documents.into_iter().map(|(name, document)| (name, for_audit(document))).collect())
+pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
+    bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, shown(document))).collect(), more)
 }
 
 /// Whether the audit log shows the values of a field as they are.
@@ -166,7 +171,7 @@ fn audited(key: &str, value: Value) -> Value {
     match (last, value) {
         (URL, Value::String(url)) => Value::String(host_of(&url)),
         (LABELS, value) => value,
-        (_, value) => for_audit(value),
+        (_, value) => shown(value),
     }
 }
 
@@ -259,7 +264,7 @@ mod tests {
             "/timeout": "1m", "/params/x/0": "***", "/params": {"y": "***"}, "/calendar/0/name": "cn",
             "/select/labels/zone": "eu", "/schedule": {"cron": "* * * * *"},
         }}});
-        assert_eq!(for_audit_by_name(Map::from_iter([("a".to_owned(), changes)])), kept);
+        assert_eq!(for_audit_by_name(Map::from_iter([("a".to_owned(), changes)]), 0), kept);
     }
 
     #[test]

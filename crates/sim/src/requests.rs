@@ -63,7 +63,7 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
             }
         }
         Wish::Cancel => {
-            let Ok(runs) = engine.store().open_runs(record.id, None, 3).await else { return };
+            let Ok(runs) = engine.store().open_runs(record.id, None, None, 3).await else { return };
             let ids: Vec<_> = runs.iter().map(|run| run.id).collect();
             world.record("cancels", record.id.get(), || format!("{name} {ids:?}"));
             engine.store().ask_cancels(&ids, CancelRequest::requested("user"), engine.now()).await.ok();

@@ -183,6 +183,8 @@ pub struct JobDeletion<'a> {
     pub now: Timestamp,
     /// The latest that the database's clock is known to have been: later than the present after a step back.
     pub reached: Timestamp,
+    /// Whether it goes although other jobs follow from it: these follow from it no more.
+    pub leaves_followers: bool,
 }
 
 /// What creating a job did.

@@ -99,6 +99,7 @@ macro_rules! delegate_store {
                 fn token_by_id(id: TokenId) -> Option<TokenRecord>;
                 fn tokens(query: &TokenQuery) -> Vec<TokenRecord>;
                 fn living_tokens(owner: AccountId, now: Timestamp) -> u64;
+                fn living_tokens_of_line(line: TokenId, now: Timestamp) -> u64;
                 fn forget_tokens(before: Timestamp, limit: u32) -> u64;
                 fn touch_token(id: TokenId, now: Timestamp) -> ();
                 fn revoke_token(id: TokenId, now: Timestamp) -> bool;
@@ -132,7 +133,7 @@ macro_rules! delegate_store {
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobId>;
                 fn count_jobs_at(home: NodeId) -> u64;
                 fn free_jobs(token: LeaseToken, dead: NodeId, limit: u32) -> u64;
-                fn open_runs(job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Vec<Run>;
+                fn open_runs(job: JobId, fire_at: Option<Timestamp>, app: Option<AppId>, limit: u32) -> Vec<Run>;
                 fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
                 fn attempts(run: RunId) -> Vec<Attempt>;

@@ -10,6 +10,7 @@ use rondel_core::graph::{Fire, Graph, Stand, Turn};
 use rondel_core::reason::Detail;
 use rondel_core::reason::words::because;
 use rondel_core::run::RunOf;
+use rondel_core::sight::child_ended;
 use rondel_core::words::Lang;
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use serde_json::{Map, Value, json};
@@ -227,7 +228,7 @@ impl FireFacts<'_> {
                         let stored = self.members.get(&child).map(|member| member.name.as_str());
                         let name = stored.or_else(|| children.get(&child).map(|child| child.spec.name.as_str()));
                         fold.status = RunStatus::Failed;
-                        fold.message = Some(format!("{} {}", name.unwrap_or("a child"), said(status)));
+                        fold.message = Some(child_ended(name, status));
                     }
                     let verdict = Some((fold.status, None));
                     fire.set(*job, Stand { ended: Some(RunStatus::Succeeded), verdict });
@@ -251,18 +252,6 @@ fn skipped(run: Run, reason: Reason, detail: Detail, now: Timestamp) -> Run {
     let message = Some(because(reason, &detail, Lang::En));
     let detail = (detail != Detail::default()).then(|| Box::new(detail));
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
-}
-
-const fn said(status: RunStatus) -> &'static str {
-    match status {
-        RunStatus::Succeeded => "succeeded",
-        RunStatus::Failed => "failed",
-        RunStatus::TimedOut => "timed out",
-        RunStatus::Cancelled => "was cancelled",
-        RunStatus::Unknown => "has an unknown outcome",
-        RunStatus::Skipped => "was skipped",
-        RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => "is not over",
-    }
 }
 
 /// What a run gets to know of one of the runs that it follows from.

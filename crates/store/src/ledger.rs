@@ -384,7 +384,14 @@ pub trait Ledger {
 
     /// Open runs of a job that nobody asked to cancel, in the order of their ids, at most `limit`: those of one planned
     /// instant, or all that the nodes of the cluster look after.
-    async fn open_runs(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>>;
+    /// With an app, only runs of that app: a job that moved leaves runs behind.
+    async fn open_runs(
+        &self,
+        job: JobId,
+        fire_at: Option<Timestamp>,
+        app: Option<AppId>,
+        limit: u32,
+    ) -> Result<Vec<Run>>;
 
     /// The nodes that count for these limits, in this order: for one that nobody counts for yet, the node of `token` from
     /// now on. Who adopts a dead node's runs ([`adopt`](Self::adopt)) counts in its place.

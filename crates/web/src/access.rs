@@ -36,6 +36,8 @@ pub(crate) struct Caller {
     /// The account behind it; none behind a token of the server's.
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
+    /// The token that the line of its token began with: without an account it is counted by that.
+    line: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
     /// The token that made the link by which the account signed in.
     minted_by: Option<TokenId>,
@@ -55,6 +57,7 @@ impl From<Principal> for Caller {
             rights,
             account: owner.map(|owner| owner.id),
             token: Some(token.id),
+            line: Some(token.line),
             session: None,
             minted_by: None,
         }
@@ -75,6 +78,7 @@ impl From<SignedIn> for Caller {
             namespace: token.as_ref().and_then(|token| token.namespace),
             rights,
             account: account.map(|account| account.id),
+            line: token.as_ref().map(|token| token.line),
             token: token.map(|token| token.id),
             session: Some(session.id),
             minted_by: session.minted_by,
@@ -93,6 +97,7 @@ impl Caller {
             rights,
             account: None,
             token: Some(TokenId::new(1)),
+            line: Some(TokenId::new(1)),
             session: None,
             minted_by: None,
         }
@@ -124,10 +129,10 @@ impl Caller {
 
     /// What its requests are counted by.
     pub(crate) fn key(&self) -> CallerKey {
-        match (self.account, self.token, self.session) {
-            (_, Some(token), _) if self.means == Means::Executor => CallerKey::Executor(token),
+        match (self.account, self.line, self.session) {
+            _ if self.means == Means::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
             (Some(account), ..) => CallerKey::Account(account),
-            (None, Some(token), _) => CallerKey::Token(token),
+            (None, Some(line), _) => CallerKey::Token(line),
             (None, None, session) => CallerKey::Session(session.unwrap_or(SessionId::new(0))),
         }
     }
@@ -357,4 +362,25 @@ pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Probl
         return Err(Problem::new(Code::InvalidHeader, detail).without_instance());
     }
     Ok(first.and_then(|value| value.to_str().ok()).map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_admin::auth::Token;
+    use rondel_core::Timestamp;
+    use rondel_store::access::TokenRecord;
+
+    use super::*;
+
+    #[test]
+    fn tokens_of_a_line_are_one_caller() {
+        let caller = |id: i64, kind: TokenKind, line: i64| {
+            let record = Token::generate_for(kind).record(id, kind, Timestamp::EPOCH);
+            let token = TokenRecord { line: TokenId::new(line), ..record };
+            Caller::from(Principal { token, owner: None, rights: Rights::new(Vec::new()) }).key()
+        };
+        assert_eq!(caller(2, TokenKind::Api, 1), caller(3, TokenKind::Api, 1));
+        assert_ne!(caller(2, TokenKind::Api, 1), caller(3, TokenKind::Api, 3));
+        assert_eq!(caller(2, TokenKind::Executor, 1), CallerKey::Executor(TokenId::new(2)), "executors share no bound");
+    }
 }

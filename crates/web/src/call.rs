@@ -7,7 +7,7 @@ use http::request::Parts;
 use rondel_admin::Engine;
 use rondel_admin::jobs::JobError;
 use rondel_core::access::Reach;
-use rondel_core::{AppId, FieldError, JobSpec, TraceParent, name};
+use rondel_core::{AppId, FieldError, JobSpec, Run, TraceParent, name};
 use rondel_store::catalog::Namespace;
 
 use crate::access::{Admitted, Caller, Permission};
@@ -244,6 +244,11 @@ impl<Q> Call<Q> {
     /// The apps that may be looked at.
     pub(crate) fn seen_apps(&self) -> Option<Vec<AppId>> {
         self.within(Permission::View)
+    }
+
+    /// Runs as this caller sees them: jobs that they may not look at are not named.
+    pub(crate) async fn conceal(&self, runs: &mut [Run]) -> Result<(), Problem> {
+        Ok(self.engine().conceal(self.namespace.id, self.seen_apps().as_deref(), runs).await?)
     }
 
     /// `path` as a link that means the same namespace.

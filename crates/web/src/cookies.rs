@@ -51,14 +51,22 @@ fn guarded(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> Option<
 }
 
 /// Sets a preference, a plain word.
-pub(crate) fn set_preference(name: &str, value: &str) -> Option<HeaderValue> {
+pub(crate) fn set_preference(name: &str, value: &str, is_tls: bool) -> Option<HeaderValue> {
     let age = PREFERENCE_LIFETIME.as_secs();
-    HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax")).ok()
+    let secure = if is_tls { "; Secure" } else { "" };
+    HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn preferences_travel_by_tls_alone_where_browsers_use_it() {
+        let cookie = |is_tls| set_preference("rondel_lang", "zh", is_tls).unwrap();
+        assert!(cookie(true).to_str().unwrap().ends_with("; Secure"));
+        assert!(!cookie(false).to_str().unwrap().contains("Secure"));
+    }
 
     #[test]
     fn a_cookie_is_found_among_others() {

@@ -98,9 +98,12 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
     let body = whole(Request::from_parts(parts.clone(), body), BODY_LEN_MAX).await?;
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
     // By the token itself: the header that carries it can be written in many ways.
-    let token = parts.extensions.get::<Admitted>().and_then(|admitted| admitted.caller.token);
+    let caller = parts.extensions.get::<Admitted>().map(|admitted| &admitted.caller);
+    let token = caller.and_then(|caller| caller.token);
+    // An answer is for the roles that it was given to: after a role is lost it is not shown again.
+    let rights = caller.map(|caller| format!("{:?}", caller.rights)).unwrap_or_default();
     let scope = digest(&[&token.map_or(0, TokenId::get).to_be_bytes()]);
-    let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body]);
+    let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body, rights.as_bytes()]);
     let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
     let store = web.engine.store();
     let now = web.engine.now();
@@ -111,7 +114,12 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
             let problem = Problem::new(Code::KeyInFlight, "the same call is being made; ask again for its answer");
             return Err(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")));
         }
-        Begun::Other => return Err(Problem::new(Code::KeyReused, "use a new key for a new call")),
+        Begun::Other => {
+            return Err(Problem::new(
+                Code::KeyReused,
+                "use a new key for a new call, and after the roles of the caller have changed",
+            ));
+        }
     }
     // Should the caller hang up, the call is forgotten by whoever takes it up.
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;

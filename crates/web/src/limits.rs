@@ -90,7 +90,7 @@ impl Default for HttpLimits {
 pub(crate) enum CallerKey {
     /// An account with all its tokens and sign-ins.
     Account(AccountId),
-    /// A token that belongs to the server.
+    /// A token without an account, by the token that its line began with.
     Token(TokenId),
     /// A sign-in without either.
     Session(SessionId),

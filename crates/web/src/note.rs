@@ -70,10 +70,10 @@ impl Note {
         self.told().after = serde_json::to_value(document).ok().map(for_audit);
     }
 
-    /// What several were and have become, by their names.
-    pub(crate) fn by_name(&self, before: Map<String, Value>, after: Map<String, Value>) {
+    /// What several were and have become, by their names; `more` are not among them.
+    pub(crate) fn by_name(&self, before: Map<String, Value>, after: Map<String, Value>, more: usize) {
         let mut told = self.told();
-        (told.before, told.after) = (Some(for_audit_by_name(before)), Some(for_audit_by_name(after)));
+        (told.before, told.after) = (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, more)));
     }
 
     /// It was a trial: nothing has become anything.
@@ -105,6 +105,7 @@ impl Asked {
             at: web.engine.now(),
             actor: caller.name().to_owned(),
             means: caller.means(),
+            token: caller.token,
             address: self.address.map(|address| address.to_string()),
             request_id: self.request_id,
             action: self.action,

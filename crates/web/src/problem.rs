@@ -199,7 +199,9 @@ impl Problem {
         let mut jobs: Vec<String> = seen.iter().map(|name| (*name).to_owned()).collect();
         jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));
         let jobs = jobs.join(", ");
-        let detail = format!("these jobs name it in their schedules: {jobs}; change or delete them first");
+        let detail = format!(
+            "these jobs name it in their schedules: {jobs}; change or delete them first, or delete it with force=true"
+        );
         Self::new(Code::JobIsParent, detail)
     }
 

@@ -119,7 +119,10 @@ async fn tokens(api: &Api, admin: &Path) -> Vec<(&'static str, Option<String>)> 
     let mut tokens = vec![("a stranger", None)];
     for (role, kind) in [("executor", "executor"), ("viewer", "api"), ("operator", "api"), ("editor", "api")] {
         let grant = json!({"role": role, "namespace": "default", "app": (role == "executor").then_some("demo")});
-        let made = api.post("/api/v1/tokens", json!({"kind": kind, "name": role, "grants": [grant]})).await.expect(201);
+        let made = api
+            .post("/api/v1/tokens", json!({"kind": kind, "name": format!("a-{role}"), "grants": [grant]}))
+            .await
+            .expect(201);
         tokens.push((role, made["token"].as_str().map(str::to_owned)));
     }
     let all = std::fs::read_to_string(admin).expect("the server wrote its token");

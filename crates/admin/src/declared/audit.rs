@@ -18,6 +18,7 @@ pub(super) async fn begin(engine: &Engine, app: &App, action: &str, job: &str) -
         at: engine.now(),
         actor: author(app),
         means: Means::Executor,
+        token: None,
         address: None,
         request_id: None,
         action: action.to_owned(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rondel_core::{AppId, ExecutorId, Timestamp, name};
+use rondel_core::{AppId, ExecutorId, Timestamp, name, plain};
 use rondel_proto::v1;
 use tonic::Status;
 
@@ -43,6 +43,7 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
         }
     }
     at_most("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
+    visible("sdk_version", &hello.sdk_version)?;
     super::message_bounds::check_attempts(&hello.held, &hello.finished)?;
     let counts = [
         ("handlers", hello.handlers.len(), HANDLER_COUNT_MAX),
@@ -61,6 +62,8 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     for (name, value) in &hello.labels {
         at_most("labels", name, LABEL_NAME_LEN_MAX)?;
         at_most(&format!("labels: {name}"), value, LABEL_VALUE_LEN_MAX)?;
+        visible("labels", name)?;
+        visible("labels", value)?;
     }
     let bytes = row_bytes(hello);
     if bytes > ROW_BYTES_MAX {
@@ -76,6 +79,15 @@ fn at_most(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
     }
     let shown = cut(value, SHOWN_LEN_MAX);
     Err(refusal(field, &format!("{shown:?} has {} bytes; at most {len_max} are taken", value.len())))
+}
+
+/// Refuses text that a terminal would obey, or that looks like another text.
+fn visible(field: &str, value: &str) -> Result<(), Status> {
+    if !value.contains(plain::is_unseen) {
+        return Ok(());
+    }
+    let shown = cut(value, SHOWN_LEN_MAX);
+    Err(refusal(field, &format!("{shown:?} has control characters or invisible signs; take them out")))
 }
 
 fn refusal(field: &str, message: &str) -> Status {
@@ -149,6 +161,15 @@ impl AppRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_that_a_terminal_obeys_is_refused() {
+        assert!(visible("sdk_version", "0.2.0 表").is_ok());
+        for text in ["1\u{1b}[2J", "1\n", "1\u{9b}", "1\u{202e}"] {
+            let refused = visible("sdk_version", text).unwrap_err();
+            assert!(refused.message().starts_with("sdk_version: "), "{refused}");
+        }
+    }
 
     #[test]
     fn the_rows_of_an_app_are_bounded_and_free_after_an_hour() {

@@ -249,7 +249,7 @@ impl Session {
         };
         let memory = Arc::new(memory);
         for result in &results.results {
-            self.shared.progress.forget(self.app, RunId::new(result.run_id));
+            self.shared.progress.forget(self.handle.executor, RunId::new(result.run_id));
         }
         self.pending_logs.wait(LOG_BARRIER).await;
         let incoming = |result| IncomingResult { memory: Some(Arc::clone(&memory)), ..incoming(result, now) };
@@ -270,7 +270,7 @@ impl Session {
     fn note_progress(&self, reply: &v1::Reply) {
         if reply.kind() == v1::reply::Kind::Progress {
             let progress = Progress::bounded(reply.done, reply.total);
-            self.shared.progress.tell(self.app, RunId::new(reply.run_id), reply.attempt, progress);
+            self.shared.progress.tell(self.handle.executor, RunId::new(reply.run_id), reply.attempt, progress);
         }
     }
 

@@ -21,6 +21,7 @@ pub(super) async fn write(
         at: now,
         actor: shared.config.node_name.clone(),
         means: Means::System,
+        token: None,
         address: None,
         request_id: None,
         action: action.to_owned(),

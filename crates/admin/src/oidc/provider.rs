@@ -275,9 +275,17 @@ fn sentence(error: &ClaimsVerificationError) -> &'static str {
 fn account_name(email: Option<&str>) -> Result<String, Refusal> {
     match email {
         None => Err(Refusal::NoEmail),
-        Some(email) if !email.is_ascii() => Err(Refusal::NotAName(email.to_owned())),
+        Some(email) if !email.is_ascii() || !is_address(email) => Err(Refusal::NotAName(email.to_owned())),
         Some(email) => Ok(email.to_ascii_lowercase()),
     }
+}
+
+/// Whether a text has exactly one `@`, with text on both sides: without it a text would be taken for the name of a user who
+/// signs in by password.
+fn is_address(email: &str) -> bool {
+    email
+        .split_once('@')
+        .is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty() && !domain.contains('@'))
 }
 
 /// A list of words, or one.
@@ -310,6 +318,9 @@ mod tests {
         assert_eq!(account_name(Some("Kim@Example.com")).unwrap(), "kim@example.com");
         assert_eq!("\u{212a}im@example.com".to_lowercase(), "kim@example.com", "what would be taken for somebody else");
         for email in ["\u{212a}im@example.com", "kim@example.c\u{f6}m", "\u{130}ris@example.com"] {
+            assert!(matches!(account_name(Some(email)), Err(Refusal::NotAName(_))), "{email}");
+        }
+        for email in ["paula", "", "@", "@example.com", "paula@", "paula@a@b", "paula@@b"] {
             assert!(matches!(account_name(Some(email)), Err(Refusal::NotAName(_))), "{email}");
         }
         assert!(matches!(account_name(None), Err(Refusal::NoEmail)));

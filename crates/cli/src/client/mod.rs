@@ -247,7 +247,11 @@ impl Client {
 
     /// DELETE.
     pub(crate) async fn delete(&self, path: &[&str]) -> Result<Body, Failure> {
-        self.send(Method::DELETE, path, &[], None).await
+        self.delete_with(path, &[]).await
+    }
+
+    pub(crate) async fn delete_with(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
+        self.send(Method::DELETE, path, query, None).await
     }
 
     /// GET of an answer that may take for ever: a line at a time.

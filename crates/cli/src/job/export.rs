@@ -32,6 +32,6 @@ impl ExportArgs {
         };
         let given = [("name", self.name.as_deref()), ("app", self.app.as_deref()), ("format", Some(form))];
         let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
-        output::data(client.get(&["jobs", "export"], &query).await?.text())
+        output::answer(client.get(&["jobs", "export"], &query).await?.text())
     }
 }

@@ -89,6 +89,9 @@ struct DeleteArgs {
     /// The job's name
     #[arg(value_name = "JOB", add = crate::completion::jobs())]
     name: String,
+    /// Delete it although other jobs follow from it
+    #[arg(long)]
+    force: bool,
     /// Taken as apply takes it; nothing is asked without it either
     #[arg(short, long)]
     yes: bool,
@@ -168,7 +171,7 @@ impl JobArgs {
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
             JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
             JobCommand::Reset(args) => saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
-            JobCommand::Delete(args) => delete(&client, &args.name, format).await,
+            JobCommand::Delete(args) => delete(&client, &args, format).await,
             JobCommand::Fires(args) => args.run(&client, format).await,
             JobCommand::Why(args) => args.run(&client, format).await,
         }
@@ -218,8 +221,10 @@ async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Resul
     }
 }
 
-async fn delete(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
-    client.delete(&["jobs", name]).await?;
+async fn delete(client: &Client, args: &DeleteArgs, format: FormatArgs) -> Result<(), Failure> {
+    let query: &[(&str, &str)] = if args.force { &[("force", "true")] } else { &[] };
+    let name = args.name.as_str();
+    client.delete_with(&["jobs", name], query).await?;
     match format.format {
         Format::Name => output::data(name),
         Format::Table | Format::Wide => {

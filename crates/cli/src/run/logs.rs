@@ -114,7 +114,7 @@ impl Log<'_> {
         let mut body = self.page(None).await?;
         let mut asked = None;
         if !self.searches() && self.format == Format::Json && !has_more(&body)? {
-            return output::data(body.text());
+            return output::json(body.text());
         }
         let mut items = Vec::new();
         loop {
@@ -192,7 +192,7 @@ impl Log<'_> {
             return Ok(());
         }
         let next = serde_json::to_string(&next)?;
-        output::data(&format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(",")))
+        output::json(&format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(",")))
     }
 }
 

@@ -2,7 +2,7 @@
 //! known what became of it; then an entry never changes again.
 
 use async_trait::async_trait;
-use rondel_core::{AuditId, Timestamp};
+use rondel_core::{AuditId, Timestamp, TokenId};
 
 use crate::Result;
 
@@ -78,6 +78,8 @@ pub struct AuditEntry {
     pub actor: String,
     /// By what means.
     pub means: Means,
+    /// The token that the caller used: names of tokens are not unique.
+    pub token: Option<TokenId>,
     /// From where.
     pub address: Option<String>,
     /// Under which id the request stands in the server's log.

@@ -45,6 +45,8 @@ pub struct TokenRecord {
     pub prefix: String,
     /// The token that made it; it ends with that one. `None` where no token did.
     pub minted_by: Option<TokenId>,
+    /// The token that its line began with: tokens without an account are counted by it. Itself for the first one.
+    pub line: TokenId,
     /// Whether executors that it lets in may declare jobs.
     pub declares: bool,
     /// When it was made.
@@ -130,6 +132,9 @@ pub trait Tokens {
 
     /// How many tokens of an account work.
     async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64>;
+
+    /// How many tokens of the API of a line work that belong to no account.
+    async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
 
     /// Removes tokens that ended before `before`, with all that belongs to them; how many, about `limit` at most. What they made
     /// and still works descends from those that made them.

@@ -45,8 +45,9 @@ pub(super) fn session(account: Option<AccountId>, token: Option<TokenId>, now: T
 }
 
 pub(super) fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -> TokenRecord {
+    let id = TokenId::new(next_id());
     TokenRecord {
-        id: TokenId::new(next_id()),
+        id,
         kind,
         name: "für alle".to_owned(),
         owner,
@@ -54,6 +55,7 @@ pub(super) fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -
         hash: name("hash"),
         prefix: "rondel_pat_ab".to_owned(),
         minted_by: None,
+        line: id,
         declares: true,
         created_at: now,
         expires_at: None,
@@ -278,6 +280,20 @@ pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) 
     make(TokenKind::Executor, None, at(DEFAULT, Some(AppId::new(next_id()))), None).await;
     make(TokenKind::Api, None, at(DEFAULT, Some(app)), None).await;
     assert_eq!(store.living_tokens(owner, now).await.unwrap(), 1);
+    let first = token(TokenKind::Api, None, now);
+    let of_line = |kind, owner, expires_at| TokenRecord { line: first.id, expires_at, ..token(kind, owner, now) };
+    let (second, late) = (of_line(TokenKind::Api, None, None), of_line(TokenKind::Api, None, Some(long_ago)));
+    let others =
+        [of_line(TokenKind::Executor, None, None), of_line(TokenKind::Api, Some(AccountId::new(next_id())), None)];
+    for one in [&first, &second, &late].into_iter().chain(&others) {
+        assert!(store.add_token(one).await.unwrap());
+    }
+    assert_eq!(
+        store.living_tokens_of_line(first.id, now).await.unwrap(),
+        2,
+        "those of the API that work, without an account"
+    );
+    assert_eq!(store.token_by_id(second.id).await.unwrap().unwrap().line, first.id);
 
     let found = async |account, namespaces: &[NamespaceId], apps: &[AppId]| {
         let scope = Some(TokenScope { account, namespaces: namespaces.to_vec(), apps: apps.to_vec() });
@@ -401,6 +417,7 @@ pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
         verdict,
         before: None,
         after: Some("{\"a\":\"ä\"}".to_owned()),
+        token: Some(TokenId::new(77)),
     };
     let (first, second) = (entry(Verdict::Allowed, now), entry(Verdict::Denied, now + MINUTE));
     let long = AuditEntry { after: Some("x".repeat(70_000)), actor: name("b\0b"), ..entry(Verdict::Failed, now) };
@@ -442,6 +459,7 @@ pub async fn an_audit_entry_is_answered_once(store: &dyn Store) {
         verdict: Verdict::Allowed,
         before: None,
         after: Some(UNANSWERED.to_owned()),
+        token: None,
     };
     store.add_audit(&open).await.unwrap();
     let answered = AuditEntry {

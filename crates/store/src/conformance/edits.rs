@@ -56,10 +56,26 @@ async fn change_checked_at(
     store.change_job(change).await.unwrap()
 }
 
+/// Deletes a job although others follow from it.
+pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) -> Deleted {
+    let (before, spare) = (newest(store, id).await, RunId::new(next_id()));
+    let (expected_version, before) = (None, before.as_ref());
+    let deletion = JobDeletion { id, expected_version, before, spare, now, reached: now, leaves_followers: true };
+    store.delete_job(deletion).await.unwrap()
+}
+
 pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Deleted {
     let before = newest(store, id).await;
     let spare = RunId::new(next_id());
-    let deletion = JobDeletion { id, expected_version, before: before.as_ref(), spare, now, reached: now };
+    let deletion = JobDeletion {
+        id,
+        expected_version,
+        before: before.as_ref(),
+        spare,
+        now,
+        reached: now,
+        leaves_followers: false,
+    };
     store.delete_job(deletion).await.unwrap()
 }
 
@@ -147,7 +163,15 @@ pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dy
     let (_, second, rows, now) = with_four_rows(store).await;
     let before = newest(store, second.id).await;
     let (spare, reached) = (RunId::new(next_id()), rows[1].due_at);
-    let deletion = JobDeletion { id: second.id, expected_version: None, before: before.as_ref(), spare, now, reached };
+    let deletion = JobDeletion {
+        id: second.id,
+        expected_version: None,
+        before: before.as_ref(),
+        spare,
+        now,
+        reached,
+        leaves_followers: false,
+    };
     assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
     let pending = async |row: &Run| read(store, row.id).await.status == RunStatus::Pending;
     assert!(pending(&rows[1]).await && !pending(&rows[2]).await);

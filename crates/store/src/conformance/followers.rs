@@ -5,7 +5,7 @@ use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
 use serde_json::{Value, json};
 
-use super::edits::{delete, saved, with_four_rows};
+use super::edits::{delete, delete_parent, saved, with_four_rows};
 use super::{
     DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
 };
@@ -145,6 +145,11 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&c, &d]));
     assert!(matches!(change(store, &d, JobSpec { schedule: None, ..d.spec.clone() }).await, Changed::Saved(..)));
     assert!(matches!(follow_from(store, &a, &[&d]).await, Changed::Saved(..)));
+    assert_eq!(delete_parent(store, d.id, now).await, Deleted::Done);
+    assert_eq!(store.child_names(d.id).await.unwrap(), Vec::<String>::new());
+    let edges = store.edges(DEFAULT).await.unwrap();
+    assert!(edges.iter().all(|edge| edge.parent != d.id), "no job follows from it any more");
+    assert!(store.job(DEFAULT, &a.spec.name).await.unwrap().is_some(), "its follower stays");
 }
 
 /// Two edits, each of which is right by itself, make a circle together: one of them is refused.

@@ -199,10 +199,15 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     assert_eq!(finish_one(store, finish(&rows[0], Outcome::Succeeded)).await, super::verdict(RunStatus::Succeeded));
     store.ask_cancel(rows[1].id, CancelRequest::requested("Änne"), now).await.unwrap();
     let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
-    assert_eq!(ids(store.open_runs(job, None, 10).await.unwrap()), [rows[2].id, rows[3].id]);
-    assert_eq!(ids(store.open_runs(job, None, 1).await.unwrap()), [rows[2].id]);
-    assert_eq!(ids(store.open_runs(job, Some(rows[3].fire_at), 10).await.unwrap()), [rows[3].id]);
-    assert_eq!(ids(store.open_runs(job, Some(rows[0].fire_at), 10).await.unwrap()), []);
+    assert_eq!(ids(store.open_runs(job, None, None, 10).await.unwrap()), [rows[2].id, rows[3].id]);
+    assert_eq!(ids(store.open_runs(job, None, None, 1).await.unwrap()), [rows[2].id]);
+    assert_eq!(ids(store.open_runs(job, Some(rows[3].fire_at), None, 10).await.unwrap()), [rows[3].id]);
+    assert_eq!(ids(store.open_runs(job, Some(rows[0].fire_at), None, 10).await.unwrap()), []);
+    let (own, other) = (Some(rows[3].app), Some(rondel_core::AppId::new(rows[3].app.get() + 1)));
+    assert_eq!(ids(store.open_runs(job, None, own, 10).await.unwrap()), [rows[2].id, rows[3].id]);
+    assert_eq!(ids(store.open_runs(job, None, other, 10).await.unwrap()), []);
+    assert_eq!(ids(store.open_runs(job, Some(rows[3].fire_at), own, 10).await.unwrap()), [rows[3].id]);
+    assert_eq!(ids(store.open_runs(job, Some(rows[3].fire_at), other, 10).await.unwrap()), []);
 
     let all: Vec<RunId> = rows.iter().map(|run| run.id).collect();
     assert_eq!(store.ask_cancels(&all, CancelRequest::requested("Bo: too many"), now).await.unwrap(), 3);
@@ -215,7 +220,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     assert_eq!(read(store, rows[3].id).await.cancel_by.as_deref(), Some("Bo: too many"));
     assert_eq!(store.ask_cancels(&all, CancelRequest::requested("Cy"), now).await.unwrap(), 3);
     assert_eq!(store.cancels(token).await.unwrap(), expected);
-    assert_eq!(store.open_runs(job, None, 10).await.unwrap(), []);
+    assert_eq!(store.open_runs(job, None, None, 10).await.unwrap(), []);
     assert_eq!(store.ask_cancels(&[], CancelRequest::requested("Cy"), now).await.unwrap(), 0);
 }
 

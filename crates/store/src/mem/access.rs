@@ -11,7 +11,7 @@ use super::{MemStore, State, size};
 use crate::Result;
 use crate::access::{
     Account, AccountChange, AccountChanged, Accounts, Attempt, AuditEntry, AuditLog, AuditQuery, Kept, PasswordHash,
-    SignInLink, SignIns, TokenQuery, TokenRecord, Tokens, UNANSWERED, WebSession, earlier, kept,
+    SignInLink, SignIns, TokenKind, TokenQuery, TokenRecord, Tokens, UNANSWERED, WebSession, earlier, kept,
 };
 
 /// What the access tables hold.
@@ -341,6 +341,14 @@ impl Tokens for MemStore {
         let state = self.state();
         let living = state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_good(now));
         Ok(u64::try_from(living.count()).unwrap_or(u64::MAX))
+    }
+
+    async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
+        let state = self.state();
+        let is_counted = |token: &&TokenRecord| {
+            token.line == line && token.owner.is_none() && token.kind == TokenKind::Api && token.is_good(now)
+        };
+        Ok(u64::try_from(state.access.tokens.values().filter(is_counted).count()).unwrap_or(u64::MAX))
     }
 
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {

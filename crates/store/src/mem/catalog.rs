@@ -164,7 +164,7 @@ impl Catalog for MemStore {
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now, reached } = deletion;
+        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers } = deletion;
         let read_at = self.now().max(reached);
         let mut state = self.state();
         let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
@@ -172,9 +172,10 @@ impl Catalog for MemStore {
             return Ok(Deleted::Conflict(record.version));
         }
         let children = state.child_names(id);
-        if !children.is_empty() {
+        if !children.is_empty() && !leaves_followers {
             return Ok(Deleted::IsParent(children));
         }
+        state.leave_followers(id);
         state.write_parents(id, Vec::new());
         let plan = state.plan(&record, (None, before), (now, now, read_at));
         state.settle(&plan.settle, plan.reason, now);

@@ -36,6 +36,11 @@ impl State {
         self.parents.extend(edges);
     }
 
+    /// No job follows from this one any more.
+    pub(super) fn leave_followers(&mut self, job: JobId) {
+        self.parents.retain(|edge| edge.parent != job);
+    }
+
     /// The jobs that follow from a job directly, by name.
     pub(super) fn child_names(&self, job: JobId) -> Vec<String> {
         let children = self.parents.iter().filter(|edge| edge.parent == job);

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::reason::Detail;
 use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::{Due, MemStore, State, StoredNode, key, size};
@@ -268,8 +268,16 @@ impl Ledger for MemStore {
         Ok(asked_count)
     }
 
-    async fn open_runs(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>> {
-        let is_asked_for = |run: &Run| run.job == job && fire_at.is_none_or(|at| run.fire_at == at);
+    async fn open_runs(
+        &self,
+        job: JobId,
+        fire_at: Option<Timestamp>,
+        app: Option<AppId>,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
+        let is_asked_for = |run: &Run| {
+            run.job == job && fire_at.is_none_or(|at| run.fire_at == at) && app.is_none_or(|app| run.app == app)
+        };
         let mut open = self.state().open_of(|run| is_asked_for(run) && run.cancel_by.is_none());
         open.sort_by_key(|run| run.id);
         open.truncate(size(limit));

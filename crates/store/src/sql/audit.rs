@@ -1,7 +1,7 @@
 //! The log of what was done.
 
 use async_trait::async_trait;
-use rondel_core::{AuditId, IdGen};
+use rondel_core::{AuditId, IdGen, TokenId};
 use sqlx::any::AnyRow;
 
 use super::SqlStore;
@@ -14,7 +14,7 @@ use crate::settle::clean_name;
 const INSERT_AUDIT: Statement = Statement {
     name: "insert_audit",
     text: "INSERT INTO audit (id, at_ms, actor, means, address, request_id, action, object, namespace, verdict, \
-           before_document, after_document) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+           before_document, after_document, token_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 };
 
 const ANSWER_AUDIT: Statement = Statement {
@@ -28,7 +28,7 @@ macro_rules! select_audit {
     ($first:literal) => {
         concat!(
             "SELECT id, at_ms, actor, means, address, request_id, action, object, namespace, verdict, before_document, \
-             after_document FROM audit WHERE ",
+             after_document, token_id FROM audit WHERE ",
             $first,
             "id < ? AND id >= ? AND (? = '' OR actor = ?) AND (? = '' OR action = ?) AND (? = '' OR object = ?) \
              AND (? = '' OR namespace = ?) AND (? = '' OR verdict = ?) ORDER BY id DESC LIMIT ?"
@@ -60,7 +60,8 @@ impl AuditLog for SqlStore {
             .opt_text(short(&entry.namespace).as_deref())
             .text(entry.verdict.as_str())
             .opt_text(entry.before.as_deref().map(kept).as_deref())
-            .opt_text(entry.after.as_deref().map(kept).as_deref());
+            .opt_text(entry.after.as_deref().map(kept).as_deref())
+            .opt_int(entry.token.map(TokenId::get));
         self.execute(insert).await?;
         Ok(())
     }
@@ -117,5 +118,6 @@ fn entry(row: &AnyRow) -> Result<AuditEntry> {
         verdict: columns.word("verdict")?,
         before: columns.opt_text("before_document")?,
         after: columns.opt_text("after_document")?,
+        token: columns.opt_int("token_id")?.map(TokenId::new),
     })
 }

@@ -79,7 +79,7 @@ impl SqlStore {
     }
 
     pub(super) async fn retire_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now, reached } = deletion;
+        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers } = deletion;
         transact!(self, "delete_job", |tx| {
             let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
             tx.lock_graph(record.namespace).await?;
@@ -88,9 +88,10 @@ impl SqlStore {
                 return Ok(Deleted::Conflict(record.version));
             }
             let children = tx.child_names(id).await?;
-            if !children.is_empty() {
+            if !children.is_empty() && !leaves_followers {
                 return Ok(Deleted::IsParent(children));
             }
+            tx.leave_followers(id).await?;
             tx.write_parents(id, &[]).await?;
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;

@@ -27,6 +27,8 @@ const READ_GRAPH: Statement = Statement {
 };
 const DELETE_PARENTS: Statement =
     Statement { name: "delete_parents", text: "DELETE FROM job_parent WHERE child_id = ?" };
+const DELETE_CHILDREN: Statement =
+    Statement { name: "delete_children", text: "DELETE FROM job_parent WHERE parent_id = ?" };
 pub(super) const INSERT_PARENTS: Statement = Statement {
     name: "insert_parents",
     text: "INSERT {ignore} INTO job_parent (child_id, parent_id, on_what) {values:iit} {or_ignore}",
@@ -111,6 +113,11 @@ impl Tx<'_> {
         let insert = Query::new(&INSERT_PARENTS)
             .rows(edges, |query, edge| query.int(edge.child.get()).int(edge.parent.get()).text(edge.on.as_str()));
         self.execute(insert).await.map(drop)
+    }
+
+    /// No job follows from this one any more.
+    pub(super) async fn leave_followers(&mut self, job: JobId) -> Result<()> {
+        self.execute(Query::new(&DELETE_CHILDREN).int(job.get())).await.map(drop)
     }
 
     /// The jobs that follow from a job directly, by name.

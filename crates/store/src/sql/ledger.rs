@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::run::Attempt;
-use rondel_core::{JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 
 use super::SqlStore;
 use crate::cluster::HomeMove;
@@ -87,8 +87,14 @@ impl Ledger for SqlStore {
         self.note_cancels(runs, request, now).await
     }
 
-    async fn open_runs(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>> {
-        self.read_open(job, fire_at, limit).await
+    async fn open_runs(
+        &self,
+        job: JobId,
+        fire_at: Option<Timestamp>,
+        app: Option<AppId>,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
+        self.read_open(job, fire_at, app, limit).await
     }
 
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>> {

@@ -1,7 +1,7 @@
 //! Open runs that somebody wants cancelled.
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, Run, RunId, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
@@ -55,7 +55,7 @@ pub(super) const READ_OPEN: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
-         AND job_id = ? AND cancel_by IS NULL ORDER BY id LIMIT ?"
+         AND job_id = ? AND cancel_by IS NULL AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
     ),
 };
 pub(super) const READ_OPEN_OF_FIRE: Statement = Statement {
@@ -64,7 +64,7 @@ pub(super) const READ_OPEN_OF_FIRE: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM run WHERE job_id = ? AND fire_at_ms = ? AND status IN ('pending', 'waiting', 'running') \
-         AND cancel_by IS NULL ORDER BY id LIMIT ?"
+         AND cancel_by IS NULL AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
     ),
 };
 
@@ -147,16 +147,23 @@ impl SqlStore {
         Ok(asked_count)
     }
 
-    pub(super) async fn read_open(&self, job: JobId, fire_at: Option<Timestamp>, limit: u32) -> Result<Vec<Run>> {
+    pub(super) async fn read_open(
+        &self,
+        job: JobId,
+        fire_at: Option<Timestamp>,
+        app: Option<AppId>,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
+        let app = app.map_or(0, AppId::get);
         if let Some(fire_at) = fire_at {
-            let query = Query::new(&READ_OPEN_OF_FIRE).int(job.get()).at(fire_at).int(limit.into());
+            let query = Query::new(&READ_OPEN_OF_FIRE).int(job.get()).at(fire_at).int(app).int(app).int(limit.into());
             return rows::runs(&self.rows(query).await?);
         }
         let mut open = Vec::new();
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
             let mut columns = Reader::new(&row, "node");
             let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
-            let query = Query::new(&READ_OPEN).int(node).int(epoch).int(job.get()).int(limit.into());
+            let query = Query::new(&READ_OPEN).int(node).int(epoch).int(job.get()).int(app).int(app).int(limit.into());
             open.append(&mut rows::runs(&self.rows(query).await?)?);
         }
         open.sort_by_key(|run| run.id);

@@ -14,8 +14,8 @@ use crate::settle::clean_name;
 macro_rules! select_token {
     ($rest:literal) => {
         concat!(
-            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, declares, created_at_ms, \
-             expires_at_ms, last_used_at_ms, revoked_at_ms FROM api_token ",
+            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, declares, \
+             created_at_ms, expires_at_ms, last_used_at_ms, revoked_at_ms FROM api_token ",
             $rest
         )
     };
@@ -42,6 +42,11 @@ const COUNT_LIVING: Statement = Statement {
     text: "SELECT COUNT(*) FROM api_token WHERE owner_id = ? AND revoked_at_ms IS NULL \
            AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
+pub(super) const COUNT_LIVING_OF_LINE: Statement = Statement {
+    name: "count_living_tokens_of_line",
+    text: "SELECT COUNT(*) FROM api_token WHERE line_id = ? AND owner_id IS NULL AND kind = 'api' \
+           AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
+};
 const READ_DEAD: Statement = Statement {
     name: "read_dead_tokens",
     text: "SELECT id FROM api_token WHERE revoked_at_ms < ? OR expires_at_ms < ? ORDER BY id LIMIT ?",
@@ -57,8 +62,8 @@ const DELETE_DEAD: [Statement; 4] = [
 ];
 const INSERT_TOKEN: Statement = Statement {
     name: "insert_token",
-    text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, declares, \
-           created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+    text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, declares, \
+           created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const TOUCH_TOKEN: Statement =
     Statement { name: "touch_token", text: "UPDATE api_token SET last_used_at_ms = ? WHERE id = ?" };
@@ -104,9 +109,11 @@ impl Tokens for SqlStore {
     }
 
     async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
-        let row = self.row(Query::new(&COUNT_LIVING).int(owner.get()).at(now)).await?;
-        let count = row.map(|row| Reader::new(&row, "api_token").int("count")).transpose()?;
-        Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default())
+        self.count_tokens(Query::new(&COUNT_LIVING).int(owner.get()).at(now)).await
+    }
+
+    async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
+        self.count_tokens(Query::new(&COUNT_LIVING_OF_LINE).int(line.get()).at(now)).await
     }
 
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
@@ -172,6 +179,12 @@ fn places(scope: &TokenScope) -> Option<(i64, Vec<i64>)> {
 }
 
 impl SqlStore {
+    async fn count_tokens(&self, query: Query) -> Result<u64> {
+        let row = self.row(query).await?;
+        let count = row.map(|row| Reader::new(&row, "api_token").int("count")).transpose()?;
+        Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default())
+    }
+
     async fn with_grants(&self, row: Option<&AnyRow>) -> Result<Option<TokenRecord>> {
         let Some(mut token) = row.map(token).transpose()? else { return Ok(None) };
         let id = token.id.get();
@@ -207,6 +220,7 @@ impl Tx<'_> {
             .text(&token.hash)
             .text(&clean_name(&token.prefix))
             .opt_int(token.minted_by.map(TokenId::get))
+            .int(token.line.get())
             .int(token.declares.into())
             .at(token.created_at)
             .opt_at(expires_at);
@@ -219,8 +233,9 @@ impl Tx<'_> {
 
 fn token(row: &AnyRow) -> Result<TokenRecord> {
     let mut columns = Reader::new(row, "api_token");
+    let id = TokenId::new(columns.int("id")?);
     Ok(TokenRecord {
-        id: TokenId::new(columns.int("id")?),
+        id,
         kind: match columns.text("kind")?.as_str() {
             "api" => TokenKind::Api,
             "executor" => TokenKind::Executor,
@@ -232,6 +247,7 @@ fn token(row: &AnyRow) -> Result<TokenRecord> {
         hash: columns.text("hash")?,
         prefix: columns.text("prefix")?,
         minted_by: columns.opt_int("minted_by")?.map(TokenId::new),
+        line: columns.opt_int("line_id")?.map_or(id, TokenId::new),
         declares: columns.int("declares")? != 0,
         created_at: columns.at("created_at_ms")?,
         expires_at: columns.opt_at("expires_at_ms")?,

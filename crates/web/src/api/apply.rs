@@ -242,7 +242,10 @@ pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: D
 /// For the audit log: what is about to be done, field by field. Whole definitions are in the versions of the jobs.
 fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
-    for job in plan.jobs().filter(|job| job.action != Action::Keep).take(NOTED_MAX) {
+    let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
+    noted.sort_by_key(|job| job.action == Action::Create);
+    let more = noted.len().saturating_sub(NOTED_MAX);
+    for job in noted.into_iter().take(NOTED_MAX) {
         let from: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
         let to: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
         if let Some(version) = job.version {
@@ -250,7 +253,7 @@ fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
         }
         after.insert(job.name.clone(), serde_json::json!({"action": word(job.action), "fields": to}));
     }
-    call.note.by_name(before, after);
+    call.note.by_name(before, after, more);
 }
 
 /// Whether the apps of all definitions are within the caller's reach, and the jobs that they follow from, unless these

@@ -9,7 +9,7 @@ use futures_util::stream::unfold;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use rondel_core::access::{Permission, Rights};
-use rondel_core::{AuditId, Timestamp};
+use rondel_core::{AuditId, Timestamp, TokenId};
 use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -85,6 +85,8 @@ pub(super) struct EntryJson<'a> {
     actor: &'a str,
     #[schemars(extend("enum" = ["session", "token", "executor", "system", "anonymous"]))]
     means: &'static str,
+    /// The token that the caller used: names of tokens are not unique.
+    token_id: Option<TokenId>,
     address: Option<&'a str>,
     request_id: Option<&'a str>,
     action: &'a str,
@@ -108,6 +110,7 @@ impl<'a> From<&'a AuditEntry> for EntryJson<'a> {
             at: entry.at,
             actor: &entry.actor,
             means: entry.means.as_str(),
+            token_id: entry.token,
             address: entry.address.as_deref(),
             request_id: entry.request_id.as_deref(),
             action: &entry.action,

@@ -2,7 +2,8 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_core::access::Permission;
+use rondel_core::{Run, RunStatus, Timestamp, plain};
 use rondel_store::ledger::CancelAsked;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -78,7 +79,9 @@ pub(super) async fn job(
     };
     let fire_at = body.fire_at.as_ref().map(instant).transpose()?;
     let record = jobs::find(&call, &name).await?;
-    let cancelled = call.engine().cancel_runs(&record, fire_at, &by).await?;
+    // Runs of an app that the job belonged to before are for those who may cancel there.
+    let app = call.within(Permission::Operate).map(|_| record.app);
+    let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
     let told = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
     call.note.after(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": told}));
     json(StatusCode::ACCEPTED, &told)
@@ -96,6 +99,10 @@ pub(crate) fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Probl
     let len = reason.chars().count();
     if len > REASON_LEN_MAX {
         return Err(refuse_value("/reason", format!("{len} characters; at most {REASON_LEN_MAX} are kept")));
+    }
+    if reason.contains(plain::is_unseen) {
+        let message = "must be one line without control characters and invisible signs";
+        return Err(refuse_value("/reason", message));
     }
     Ok(format!("{name}: {reason}"))
 }

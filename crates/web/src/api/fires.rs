@@ -189,7 +189,7 @@ pub(super) async fn list(call: Call<FiresQuery>, JobName(name): JobName) -> Resu
         None => range(query, call.engine().now())?,
     };
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-    let account = call.engine().fires(&record, Range { from, to, limit }).await?;
+    let account = call.engine().fires(&record, Range { from, to, limit }, call.seen_apps().as_deref()).await?;
     let cursor = |next: Timestamp| listing.cursor((next.as_millis(), to.as_millis()));
     let mut page = Filling::new(query.limit);
     for entry in account.entries {
@@ -234,9 +234,10 @@ pub(super) struct WhyJson {
 
 pub(super) async fn why(call: Call<WhyQuery>, JobName(name): JobName) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
+    let within = call.seen_apps();
     let why = match call.query.at {
-        Some(at) => call.engine().why(&record, at).await?,
-        None => call.engine().why_now(&record).await?,
+        Some(at) => call.engine().why(&record, at, within.as_deref()).await?,
+        None => call.engine().why_now(&record, within.as_deref()).await?,
     };
     let body = WhyJson {
         at: why.at,

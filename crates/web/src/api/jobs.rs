@@ -259,18 +259,35 @@ pub(crate) async fn put_back<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) 
     .await
 }
 
-pub(super) async fn delete(call: Call, JobName(name): JobName, if_match: IfMatch) -> Result<Response, Problem> {
-    remove(&call, &name, &if_match).await?;
+/// How a job is deleted.
+#[derive(Debug)]
+pub(super) struct DeleteQuery {
+    is_forced: bool,
+}
+
+impl FromQuery for DeleteQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let about = "Delete it although other jobs follow from it; these follow from their other parents alone.";
+        Self { is_forced: reader.flag("force", about) }
+    }
+}
+
+pub(super) async fn delete(
+    call: Call<DeleteQuery>,
+    JobName(name): JobName,
+    if_match: IfMatch,
+) -> Result<Response, Problem> {
+    remove(&call, &name, &if_match, call.query.is_forced).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Deletes the version that the caller was found to have a right to; again if another change was faster, unless the caller
 /// gave a version.
-pub(crate) async fn remove<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<(), Problem> {
+pub(crate) async fn remove<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch, is_forced: bool) -> Result<(), Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(call, name).await?;
         if_match.against(record.version)?;
-        match call.engine().delete_job(&record, Some(record.version)).await {
+        match call.engine().delete_job(&record, Some(record.version), is_forced).await {
             Ok(true) => return Ok(()),
             Ok(false) => return Err(missing(call, name)),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}

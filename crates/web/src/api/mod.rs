@@ -21,6 +21,7 @@ pub(crate) mod me;
 mod namespaces;
 mod nodes;
 pub(crate) mod openapi;
+mod parent_params;
 mod routes;
 pub(crate) mod run_json;
 pub(crate) mod run_tree;

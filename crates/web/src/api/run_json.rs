@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 
 use super::run_tree::ChildJson;
 use super::schedules::Sentence;
-use super::{LIMIT_MAX, run_tree};
+use super::{LIMIT_MAX, parent_params, run_tree};
 use crate::call::Call;
 use crate::problem::Problem;
 
@@ -171,7 +171,8 @@ fn present_attempt(run: &Run) -> AttemptJson {
 }
 
 /// Runs with the names of their jobs, for a list.
-pub(super) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
+pub(super) async fn items<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
+    call.conceal(&mut runs).await?;
     let names = names(call, &runs).await?;
     // A job that was purged with its name leaves its runs the number.
     let name = |run: &Run| names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
@@ -189,7 +190,8 @@ pub(crate) async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<Job
 }
 
 /// A run with its attempts, its shards, and the parameters that it has or had.
-pub(super) async fn whole<Q>(call: &Call<Q>, run: Run) -> Result<RunJson, Problem> {
+pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Problem> {
+    call.conceal(std::slice::from_mut(&mut run)).await?;
     let before = call.engine().store().attempts(run.id).await?;
     let mut attempts: Vec<AttemptJson> = before.into_iter().map(AttemptJson::from).collect();
     attempts.push(present_attempt(&run));
@@ -230,7 +232,8 @@ fn raw(text: String) -> Option<Box<RawValue>> {
 }
 
 /// The run's own parameters, else those of the definition that it runs under, as JSON text. They may hold a secret that the job
-/// does not have any more, so what looks like one is for callers who may edit the app of the run.
+/// does not have any more, so what looks like one is for callers who may edit the app of the run. What parents passed on is for
+/// callers who may look at those.
 pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     let text = match &run.params {
         Some(own) => Some(own.clone()),
@@ -239,11 +242,17 @@ pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String
             definitions.first().map(|definition| definition.spec.params.to_string())
         }
     };
-    if call.caller.rights.allow(Permission::Edit, run.namespace, Some(run.app)) {
+    let may_edit = call.caller.rights.allow(Permission::Edit, run.namespace, Some(run.app));
+    let Some(params) = text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+        return Ok(text.filter(|_| may_edit));
+    };
+    let has_parents = parent_params::are_there(&params);
+    if may_edit && !has_parents {
         return Ok(text);
     }
-    let masked = |text: String| serde_json::from_str(&text).ok().map(|params| params_for_viewer(params).to_string());
-    Ok(text.and_then(masked))
+    let params = if may_edit { params } else { params_for_viewer(params) };
+    let params = if has_parents { parent_params::as_seen(call, params).await? } else { params };
+    Ok(Some(params.to_string()))
 }
 
 async fn shards<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<RunItem>, Problem> {
@@ -265,5 +274,6 @@ pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run
         }
     }
     shards.sort_by_key(|run| run.shard_index);
+    call.conceal(&mut shards).await?;
     Ok(shards)
 }

@@ -77,13 +77,14 @@ pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> 
 /// The tree that a run belongs to, as far as the caller may see it. Where the run that its fire began with is gone already,
 /// or out of sight, it begins with the run itself; what hangs on a run that is out of sight is too.
 pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
-    let root = match run.fire_root() {
+    let mut root = match run.fire_root() {
         id if id == run.id => run,
         id => {
             let found = call.engine().store().runs(&[id]).await?.pop();
             found.filter(|root| root.namespace == run.namespace && call.sees(root.app)).unwrap_or(run)
         }
     };
+    call.conceal(std::slice::from_mut(&mut root)).await?;
     let (mut found, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
     for _ in 0..DEPTH_MAX {
         let room = BRANCH_COUNT_MAX - 1 - found.len();
@@ -115,5 +116,6 @@ async fn below<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<
     let is_cut = runs.len() > max;
     runs.truncate(max);
     runs.retain(|run| call.sees(run.app));
+    call.conceal(&mut runs).await?;
     Ok((runs, is_cut))
 }

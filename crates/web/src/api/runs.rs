@@ -186,9 +186,10 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Probl
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
         None => None,
     };
-    let found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))?;
+    let mut found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))?;
     call.check(Some(found.app), || missing(call, path))?;
     trace::about(found.id);
+    call.conceal(std::slice::from_mut(&mut found)).await?;
     Ok(found.for_reader())
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::{RunStatus, Timestamp};
+use rondel_store::catalog::JobRecord;
 use rondel_store::upkeep::JobStat;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,6 +23,9 @@ use crate::query::{FromQuery, Reader};
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The longest range of one answer.
 const DAYS_MAX: u32 = 92;
+
+/// Definitions of a job that are read at a time.
+const VERSION_COUNT: u32 = 50;
 
 /// Which hours.
 #[derive(Debug)]
@@ -58,8 +62,48 @@ pub(super) async fn get(call: Call<StatsQuery>, JobName(name): JobName) -> Resul
     let to = call.query.to.unwrap_or_else(|| call.engine().now());
     let from = call.query.from.unwrap_or(to - DAY);
     check_range(from, to)?;
+    let from = seen_from(&call, &record, from, to).await?;
     let stats = call.engine().store().job_stats(record.id, from, to).await?;
     json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
+}
+
+/// From when on the counts are those of apps that the caller sees: they are kept for the job alone, so those of an hour in
+/// which it moved belong to the app that it left.
+async fn seen_from<Q>(
+    call: &Call<Q>,
+    record: &JobRecord,
+    from: Timestamp,
+    mut to: Timestamp,
+) -> Result<Timestamp, Problem> {
+    if call.seen_apps().is_none() {
+        return Ok(from);
+    }
+    let end = to;
+    // The definition after the one that is looked at: the newest first.
+    let mut next_began_at = None;
+    loop {
+        let found = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;
+        let hidden = call.hidden_apps(found.iter().map(|version| version.spec.app.clone()).collect()).await?;
+        for version in &found {
+            if hidden.contains(&version.spec.app) {
+                return Ok(next_began_at.map_or(end, |at: Timestamp| next_hour(at).max(from)));
+            }
+            next_began_at = Some(version.created_at);
+        }
+        let is_all = found.len() < usize::try_from(VERSION_COUNT).unwrap_or(usize::MAX);
+        match found.last() {
+            _ if is_all => return Ok(from),
+            Some(last) if last.created_at < to => to = last.created_at,
+            // What cannot be read is not shown.
+            _ => return Ok(next_began_at.map_or(end, next_hour).max(from)),
+        }
+    }
+}
+
+/// The beginning of the hour after an instant: runs that were claimed just before the job moved can be planned after it.
+fn next_hour(at: Timestamp) -> Timestamp {
+    let hour = 3_600_000;
+    Timestamp::from_millis(at.as_millis().div_euclid(hour).saturating_add(1).saturating_mul(hour))
 }
 
 fn check_range(from: Timestamp, to: Timestamp) -> Result<(), Problem> {

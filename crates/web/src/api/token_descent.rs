@@ -12,6 +12,8 @@ use crate::problem::{Code, Problem};
 /// Which token made another one, and when the other one expires.
 pub(super) struct Bounds {
     pub(super) minted_by: Option<TokenId>,
+    /// The line that it goes on with; none where it begins one, or stays in that of the token that it replaces.
+    pub(super) line: Option<TokenId>,
     pub(super) expires_at: Option<Timestamp>,
     /// Whether it expires so early because the token of the caller, or the one that it replaces, does.
     pub(super) is_inherited: bool,
@@ -24,13 +26,14 @@ pub(super) async fn of_new<Q>(
     is_asked: bool,
 ) -> Result<Bounds, Problem> {
     let Some(token) = person.caller.minting_token() else {
-        return Ok(Bounds { minted_by: None, expires_at: wanted, is_inherited: false });
+        return Ok(Bounds { minted_by: None, line: None, expires_at: wanted, is_inherited: false });
     };
-    let line = lineage::ancestors(person.engine().store(), token).await?;
-    if line.len() > GENERATION_MAX {
+    let ancestors = lineage::ancestors(person.engine().store(), token).await?;
+    if ancestors.len() > GENERATION_MAX {
         return Err(too_long());
     }
-    let end = line.first().ok_or_else(unauthenticated)?.expires_at;
+    let parent = ancestors.first().ok_or_else(unauthenticated)?;
+    let (line, end) = (lineage::line_below(parent), parent.expires_at);
     let expires_at = earlier(wanted, end);
     match end {
         Some(end) if is_asked && expires_at != wanted => Err(refuse_value(
@@ -39,7 +42,7 @@ pub(super) async fn of_new<Q>(
                 "your own token expires at {end}, and a token that it makes cannot work longer; leave this field out"
             ),
         )),
-        _ => Ok(Bounds { minted_by: Some(token), expires_at, is_inherited: expires_at != wanted }),
+        _ => Ok(Bounds { minted_by: Some(token), line, expires_at, is_inherited: expires_at != wanted }),
     }
 }
 
@@ -64,11 +67,15 @@ pub(super) async fn of_replacement<Q>(
         Some(_) => old.expires_at,
         None => old.expires_at.map(|end| now + end.since(old.created_at)),
     };
+    let mut line = None;
     for token in [caller, minted_by].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
         expires_at = earlier(expires_at, token.expires_at);
+        // What a stranger's token replaces is as good as made by it.
+        let is_maker = minted_by == Some(token.id) && old.minted_by != minted_by && old.id != token.id;
+        line = line.or_else(|| lineage::line_below(&token).filter(|_| is_maker));
     }
-    Ok(Bounds { minted_by, expires_at, is_inherited: caller.is_some() && expires_at.is_some() })
+    Ok(Bounds { minted_by, line, expires_at, is_inherited: caller.is_some() && expires_at.is_some() })
 }
 
 fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {

@@ -1,23 +1,30 @@
 //! How many tokens an account may have, and which of all tokens are looked through for a caller.
 
-use rondel_core::AccountId;
 use rondel_core::access::{Permission, Reach};
-use rondel_store::access::TokenScope;
+use rondel_store::access::{TokenKind, TokenRecord, TokenScope};
 
 use crate::call::Person;
 use crate::problem::{Code, Problem};
 
-/// How many tokens of one account may work at the same time.
+/// How many tokens of one account, or of one line of tokens without an account, may work at the same time.
 const LIVING_COUNT_MAX: u64 = 200;
 
-/// Whether the account may have one token more.
-pub(super) async fn check<Q>(person: &Person<Q>, owner: Option<AccountId>) -> Result<(), Problem> {
-    let Some(owner) = owner else { return Ok(()) };
-    let engine = person.engine();
-    if engine.store().living_tokens(owner, engine.now()).await? < LIVING_COUNT_MAX {
+/// Whether there is room for a token beside those of its account; without one, beside those of its line. Tokens of executors
+/// belong to the server, and their number to the admins of their apps.
+pub(super) async fn check<Q>(person: &Person<Q>, token: &TokenRecord) -> Result<(), Problem> {
+    let (store, now) = (person.engine().store(), person.engine().now());
+    let (count, whose) = match token.owner {
+        Some(owner) => (store.living_tokens(owner, now).await?, "of this account work already"),
+        None if token.kind == TokenKind::Executor => return Ok(()),
+        None => {
+            let count = store.living_tokens_of_line(token.line, now).await?;
+            (count, "that came of the same token work already")
+        }
+    };
+    if count < LIVING_COUNT_MAX {
         return Ok(());
     }
-    let detail = format!("{LIVING_COUNT_MAX} tokens of this account work already; revoke those that are not needed");
+    let detail = format!("{LIVING_COUNT_MAX} tokens {whose}; revoke those that are not needed");
     Err(Problem::new(Code::TooManyTokens, detail))
 }
 

@@ -7,11 +7,11 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::request::Parts;
 use rondel_admin::auth::Token;
-use rondel_core::access::{Permission, Role};
+use rondel_core::access::{Permission, Role, is_reserved_token_name};
 use rondel_core::authority::TokenTarget;
 use rondel_core::schema::DurationText;
 use rondel_core::time::parse_duration;
-use rondel_core::{NamespaceId, Timestamp, TokenId};
+use rondel_core::{NamespaceId, Timestamp, TokenId, plain};
 use rondel_store::access::{TokenKind, TokenQuery, TokenRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -254,14 +254,15 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
     let bounds = token_descent::of_new(person, expires_at, new.expires_in.is_some()).await?;
-    let Bounds { minted_by, expires_at, is_inherited } = bounds;
+    let Bounds { minted_by, line, expires_at, is_inherited } = bounds;
     let secret = Token::generate_for(kind);
     let owner = person.caller.account.filter(|_| kind == TokenKind::Api);
-    token_room::check(person, owner).await?;
     let namespace = namespace.or_else(|| only_namespace(&grants));
     let record = secret.record(engine.new_id(), kind, now);
     let (name, declares) = (new.name, new.declares);
-    let record = TokenRecord { name, owner, namespace, minted_by, declares, expires_at, grants, ..record };
+    let line = line.unwrap_or(record.id);
+    let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
+    token_room::check(person, &record).await?;
     // The caller's own token may have ended since it was looked at.
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
@@ -304,8 +305,7 @@ async fn covered_grants<Q>(
     let whole = read_grants(person.engine(), &whole).await?;
     if check_covered(&person.caller, &whole).is_err() {
         // Somebody whose roles end at an app can name no app that is not there.
-        let named: Vec<GrantJson> = wanted.to_vec();
-        for one in named.iter().filter(|one| one.role == Role::Executor) {
+        for one in wanted {
             check_known_app(person, one).await?;
         }
     }
@@ -329,11 +329,12 @@ async fn check_known_app<Q>(person: &Person<Q>, wanted: &GrantJson) -> Result<()
 }
 
 fn check_name(name: &str) -> Result<(), Problem> {
-    let len = name.chars().count();
-    if (1..=NAME_LEN_MAX).contains(&len) && !name.chars().any(char::is_control) && name.trim() == name {
-        return Ok(());
+    plain::check_line(name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
+    if is_reserved_token_name(name) {
+        let message = format!("{} is the name of a token of the server itself; choose another one", quoted(name));
+        return Err(refuse_value("/name", message));
     }
-    Err(refuse_value("/name", format!("must be 1 to {NAME_LEN_MAX} characters on one line")))
+    Ok(())
 }
 
 fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
@@ -398,12 +399,12 @@ pub(crate) async fn rotate_one<Q>(person: &Person<Q>, id: &str) -> Result<TokenJ
 }
 
 async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
-    token_room::check(person, old.owner).await?;
     let engine = person.engine();
     let now = engine.now();
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
-    let Bounds { minted_by, expires_at, is_inherited } = token_descent::of_replacement(person, &old, now).await?;
+    let bounds = token_descent::of_replacement(person, &old, now).await?;
+    let Bounds { minted_by, line, expires_at, is_inherited } = bounds;
     let record = TokenRecord {
         id: fresh.id,
         hash: fresh.hash,
@@ -411,9 +412,11 @@ async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> 
         created_at: now,
         last_used_at: None,
         minted_by,
+        line: line.unwrap_or(old.line),
         expires_at,
         ..old.clone()
     };
+    token_room::check(person, &record).await?;
     if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; make a new one"));
     }

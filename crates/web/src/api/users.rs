@@ -7,7 +7,7 @@ use http::request::Parts;
 use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
 use rondel_core::schema::ACCOUNT_PATTERN;
-use rondel_core::{AccountId, Timestamp, name};
+use rondel_core::{AccountId, Timestamp, name, plain};
 use rondel_store::access::{Account, AccountChange, AccountChanged, Kept, PasswordHash};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -198,16 +198,8 @@ pub(crate) async fn hashed(web: &Web, password: &str, name: &str) -> Result<Pass
 
 fn checked_display(text: &str) -> Result<String, Problem> {
     let text = text.trim();
-    let is_plain = !text.is_empty() && !text.chars().any(|one| one.is_control() || is_direction(one));
-    if is_plain && text.chars().count() <= DISPLAY_LEN_MAX {
-        return Ok(text.to_owned());
-    }
-    Err(refuse_value("/display_name", format!("must be 1 to {DISPLAY_LEN_MAX} characters on one line")))
-}
-
-/// Marks that turn the direction of text around make one name look like another.
-const fn is_direction(one: char) -> bool {
-    matches!(one, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    plain::check_line(text, DISPLAY_LEN_MAX).map_err(|message| refuse_value("/display_name", message))?;
+    Ok(text.to_owned())
 }
 
 pub(super) async fn get(person: Person, UserName(name): UserName) -> Result<Response, Problem> {

@@ -233,8 +233,9 @@ pub(super) async fn page(page: Page<FiresQuery>, JobName(name): JobName) -> Resu
     let teller = Teller { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
     let (mut answers, mut note, mut error) = (Vec::new(), None, None);
+    let within = page.call.seen_apps();
     if query.at.as_deref().is_some_and(|at| at.trim().is_empty()) {
-        let why = page.engine().why_now(&record).await?;
+        let why = page.engine().why_now(&record, within.as_deref()).await?;
         answers.push(teller.answer(why.at, &why));
     } else if let Some(at) = query.at.as_deref() {
         let zone = query.zone.as_deref().unwrap_or(teller.zone.name());
@@ -242,7 +243,7 @@ pub(super) async fn page(page: Page<FiresQuery>, JobName(name): JobName) -> Resu
         match question(at, zone, t) {
             Ok(Question { instants, zone }) => {
                 for at in &instants {
-                    answers.push(teller.answer(*at, &page.engine().why(&record, *at).await?));
+                    answers.push(teller.answer(*at, &page.engine().why(&record, *at, within.as_deref()).await?));
                 }
                 note = match instants.len() {
                     0 => Some(t.why_gap(zone.name())),
@@ -256,7 +257,7 @@ pub(super) async fn page(page: Page<FiresQuery>, JobName(name): JobName) -> Resu
     let to = query.to.unwrap_or(now);
     let (from, account) = past(&page, &record, to).await?;
     let coming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
-    let coming = page.engine().fires(&record, coming).await?;
+    let coming = page.engine().fires(&record, coming, within.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {
         shell: page.shell(Nav::Jobs),
@@ -287,7 +288,10 @@ async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Res
     let mut tries = TRY_COUNT;
     loop {
         let from = to.saturating_sub(length).max(Timestamp::EPOCH);
-        let account = page.engine().fires(record, Range { from, to, limit: PAST_COUNT }).await?;
+        let account = page
+            .engine()
+            .fires(record, Range { from, to, limit: PAST_COUNT }, page.call.seen_apps().as_deref())
+            .await?;
         let next = account.next.filter(|next| *next <= to);
         tries -= 1;
         match next {

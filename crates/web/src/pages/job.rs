@@ -165,6 +165,7 @@ async fn runs(
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
     let has_more = runs.len() > LIMIT as usize;
     runs.truncate(LIMIT as usize);
+    page.call.conceal(&mut runs).await?;
     let next = runs
         .last()
         .filter(|_| has_more)
@@ -246,8 +247,9 @@ pub(super) async fn reset(page: Page, JobName(name): JobName) -> Result<Response
     Ok(to(&format!("/jobs/{name}")))
 }
 
-pub(super) async fn delete(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
-    remove(&page.call, &name, &IfMatch::Any).await?;
+pub(super) async fn delete(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+    let is_forced = fields.get("force") == "true";
+    remove(&page.call, &name, &IfMatch::Any, is_forced).await?;
     Ok(to("/jobs"))
 }
 

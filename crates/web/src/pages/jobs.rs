@@ -151,6 +151,7 @@ impl Lately {
         let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
         runs.retain(|run| !is_ahead(run));
         runs.truncate(BAR_COUNT);
+        call.conceal(&mut runs).await?;
         Ok(Self { past: runs, next_fire_at })
     }
 }

@@ -155,6 +155,7 @@ fn entry(
         at: web.engine.now(),
         actor: actor.chars().take(NAME_LEN_MAX).collect(),
         means,
+        token: None,
         address: stranger.address().map(|address| address.to_string()),
         request_id: stranger.request_id.clone(),
         action: action.to_owned(),

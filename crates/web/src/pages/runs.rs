@@ -77,6 +77,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let mut runs = page.engine().store().list_runs(namespace, &wanted).await?;
     let has_more = runs.len() > LIMIT as usize;
     runs.truncate(LIMIT as usize);
+    page.call.conceal(&mut runs).await?;
     let next = runs
         .last()
         .filter(|_| has_more)

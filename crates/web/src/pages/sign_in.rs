@@ -13,7 +13,7 @@ use rondel_admin::gateway::Peer;
 use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, SignInError, Whose};
 use rondel_core::access::{Grant, Role};
-use rondel_core::{AccountId, AuditId, Timestamp, name};
+use rondel_core::{AccountId, AuditId, Timestamp, name, plain};
 use rondel_store::access::{Account, Attempt, AuditEntry, LinkPurpose, Means, SignInLink, Verdict};
 
 use super::form::Fields;
@@ -153,7 +153,8 @@ pub(super) async fn enter(
             begin(&web, &stranger, Whose::Account(account.id), next).await
         }
         SignIn::Wrong => {
-            let entry = entry(&web, &stranger, name, Means::Anonymous);
+            // No account has a colon in its name: what was typed is not taken for the one who acted.
+            let entry = entry(&web, &stranger, &format!("typed:{}", plain::cleaned(name)), Means::Anonymous);
             note::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
             let t = shell.t;
@@ -284,7 +285,7 @@ pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: F
     }
     let mut response = to(own_path(fields.get("back")).unwrap_or("/"));
     for (name, value) in lang.into_iter().chain(theme) {
-        add_cookie(&mut response, cookies::set_preference(name, value));
+        add_cookie(&mut response, cookies::set_preference(name, value, web.config.tls));
     }
     Ok(response)
 }
@@ -300,6 +301,7 @@ fn entry(web: &Web, stranger: &Stranger, actor: &str, means: Means) -> AuditEntr
         at: web.engine.now(),
         actor: actor.chars().take(name::NAME_LEN_MAX).collect(),
         means,
+        token: None,
         address: stranger.address().map(|address| address.to_string()),
         request_id: stranger.request_id.clone(),
         action: "session.create".to_owned(),

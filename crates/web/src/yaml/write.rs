@@ -1,5 +1,6 @@
 //! Writing, so that people like to read it and [`super::documents`] reads the same.
 
+use rondel_core::plain::is_unseen;
 use serde_json::Value;
 
 use super::scalar;
@@ -139,7 +140,7 @@ fn lines(out: &mut String, it: &str, indent: usize) {
 /// Whether a text of lines can stand as it is: nothing that a reader would not see.
 fn is_block(it: &str) -> bool {
     let body = it.strip_suffix('\n').unwrap_or(it);
-    let is_shown = |c: char| c == '\n' || c == '\t' || !is_hidden(c);
+    let is_shown = |c: char| c == '\n' || c == '\t' || !is_unseen(c);
     let mut lines = body.split('\n');
     let begins = lines.next().is_some_and(|first| !first.is_empty() && !first.starts_with([' ', '\t']));
     body.contains('\n')
@@ -147,10 +148,6 @@ fn is_block(it: &str) -> bool {
         && !body.ends_with('\n')
         && it.chars().all(is_shown)
         && body.split('\n').all(|line| !line.ends_with([' ', '\t']))
-}
-
-fn is_hidden(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
 /// Whether a text means itself without quotes, in a list as well.
@@ -175,7 +172,7 @@ fn quoted(out: &mut String, it: &str) {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
-            c if is_hidden(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c if is_unseen(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
             c => out.push(c),
         }
     }

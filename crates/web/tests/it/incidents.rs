@@ -65,7 +65,7 @@ async fn dolphinscheduler_cve_2026_47340_the_webhook_of_others_is_not_read() {
     }
     let token = async |role: &str| {
         let grants = json!([{"role": role, "namespace": "default"}]);
-        let body = json!({"kind": "api", "name": role, "grants": grants});
+        let body = json!({"kind": "api", "name": format!("a-{role}"), "grants": grants});
         let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
         made["token"].as_str().unwrap().to_owned()
     };

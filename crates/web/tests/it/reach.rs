@@ -16,14 +16,14 @@ use crate::harness::{Answer, Server};
 use crate::visitor::Visitor;
 
 /// Somebody with this role for the app `mine`, beside whom there is the app `theirs`.
-struct Scoped<'s> {
+pub(crate) struct Scoped<'s> {
     server: &'s Server,
     bearer: String,
-    token: String,
+    pub(crate) token: String,
 }
 
 impl<'s> Scoped<'s> {
-    async fn new(server: &'s Server, role: &str) -> Self {
+    pub(crate) async fn new(server: &'s Server, role: &str) -> Self {
         for app in ["mine", "theirs"] {
             server.with_body("POST", "/api/v1/apps", json!({"name": app})).await;
         }
@@ -34,19 +34,19 @@ impl<'s> Scoped<'s> {
         Self { server, bearer: format!("Bearer {}", text("token")), token: text("id") }
     }
 
-    async fn ask(&self, method: &str, path: &str, body: Value) -> Answer {
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: Value) -> Answer {
         let request = Request::builder().method(method).uri(path).header("authorization", &self.bearer);
         let request = request.header("content-type", "application/json");
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         self.server.send(request.body(body).unwrap()).await
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, Value::Null).await
     }
 
     /// The same caller with a browser.
-    async fn visitor(&self) -> Visitor<'s> {
+    pub(crate) async fn visitor(&self) -> Visitor<'s> {
         let link = self.ask("POST", "/api/v1/sign-in-links", Value::Null).await.expect(201);
         let token = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
         let mut visitor = Visitor::new(self.server);
@@ -56,13 +56,13 @@ impl<'s> Scoped<'s> {
     }
 }
 
-async fn job(server: &Server, name: &str, app: &str, more: Value) {
+pub(crate) async fn job(server: &Server, name: &str, app: &str, more: Value) {
     let mut body = json!({"name": name, "app": app, "handler": "h"});
     body.as_object_mut().unwrap().append(more.clone().as_object_mut().unwrap());
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
 }
 
-fn after(parent: &str) -> Value {
+pub(crate) fn after(parent: &str) -> Value {
     json!({"schedule": {"after": [parent]}})
 }
 

@@ -135,7 +135,7 @@ impl Saving {
                 let saved = self.engine.save(&record, checked, Some(record.version), &self.author).await?;
                 self.engine.catch_up(saved).await.map(Some)
             }
-            Work::Remove(record) => match self.engine.delete_job(&record, Some(record.version)).await? {
+            Work::Remove(record) => match self.engine.delete_job(&record, Some(record.version), false).await? {
                 true => Ok(None),
                 false => Err(JobError::NotFound),
             },

@@ -96,7 +96,7 @@ fn definitions() -> Routes {
             "/api/v1/jobs/{name}",
             Edit,
             jobs::delete,
-            Doc::new("Delete a job", "Its runs stay. Refused while other jobs follow from it.")
+            Doc::new("Delete a job", "Its runs stay. Refused while other jobs follow from it, unless it is forced.")
                 .empty("It is deleted.")
                 .refuses(&[Code::JobIsParent]),
         )

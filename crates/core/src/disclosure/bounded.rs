@@ -1,0 +1,107 @@
+//! Documents of the audit log within its bound. What is long is left out piece by piece: padding one field must not hide the
+//! others, nor one job the names of the others.
+
+use serde_json::{Map, Value, json};
+
+/// The most bytes of a document. The store keeps no longer ones.
+pub(super) const LEN_MAX: usize = 60 * 1024;
+/// What is no longer than this is worth more than the note that it was left out.
+const SHORT_LEN: usize = 40;
+/// Under this word stands how many names were left out: no name has such a character.
+const MORE: &str = "…";
+
+/// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.
+pub(super) fn cut(document: Value, len_max: usize) -> Value {
+    let len = length(&document);
+    if len <= len_max {
+        return document;
+    }
+    let note = |len: usize| json!({"left_out_bytes": len});
+    let Value::Object(mut fields) = document else { return note(len) };
+    let mut longest: Vec<(usize, String)> = fields.iter().map(|(key, value)| (length(value), key.clone())).collect();
+    longest.sort_unstable();
+    let (mut left, mut cut) = (len, Vec::new());
+    while let Some((field_len, key)) = longest.pop().filter(|(field_len, _)| left > len_max && *field_len > SHORT_LEN) {
+        let short = note(field_len);
+        left = left - field_len + length(&short);
+        fields.insert(key.clone(), short);
+        cut.push(key);
+    }
+    if left > len_max {
+        fields.retain(|key, _| !cut.contains(key));
+        fields.insert("left_out_bytes".to_owned(), Value::from(len));
+    }
+    let document = Value::Object(fields);
+    if length(&document) <= len_max { document } else { note(len) }
+}
+
+/// Documents by the names of what they are about, of at most [`LEN_MAX`] bytes together; `more` names were left out before.
+/// Each has an equal share of the bytes, and what was made comes after what was changed or deleted.
+pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Value {
+    let share = LEN_MAX / documents.len().max(1);
+    let is_long = length(&documents) > LEN_MAX;
+    let mut documents: Vec<(String, Value)> = documents.into_iter().collect();
+    documents.sort_by_key(|(_, document)| document["action"] == "create");
+    let (mut kept, mut len) = (Map::new(), 2 * SHORT_LEN);
+    for (name, document) in documents {
+        let document =
+            if is_long { cut(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN)) } else { document };
+        len += name.len() + 4 + length(&document);
+        if len > LEN_MAX {
+            more += 1;
+        } else {
+            kept.insert(name, document);
+        }
+    }
+    if more > 0 {
+        kept.insert(MORE.to_owned(), json!({"left_out": more}));
+    }
+    Value::Object(kept)
+}
+
+fn length(value: &impl serde::Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX, |text| text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn created(padding: usize) -> Value {
+        json!({"action": "create", "fields": {"/description": "x".repeat(padding), "/handler": "shell"}})
+    }
+
+    #[test]
+    fn padding_hides_no_name() {
+        let mut documents: Map<String, Value> = (0..80).map(|n| (format!("pad-{n}"), created(990))).collect();
+        documents.insert("evil".to_owned(), json!({"action": "change", "fields": {"/handler": "shell"}}));
+        documents.insert("gone".to_owned(), json!({"action": "delete", "fields": {}}));
+        let kept = cut_by_name(documents, 0);
+        assert_eq!(kept.as_object().unwrap().len(), 82, "all names stand");
+        assert_eq!(kept["evil"]["fields"]["/handler"], "shell");
+        assert_eq!(kept["pad-7"]["action"], "create");
+        assert!(kept["pad-7"]["fields"]["left_out_bytes"].is_number());
+        assert!(length(&kept) <= LEN_MAX);
+    }
+
+    #[test]
+    fn beyond_the_bound_names_are_counted_and_changes_come_first() {
+        let name = |n: usize| format!("{n:04}-{}", "n".repeat(90));
+        let mut documents: Map<String, Value> = (0..2_000).map(|n| (name(n), created(10))).collect();
+        documents.insert("zzz".to_owned(), json!({"action": "delete", "fields": {}}));
+        let kept = cut_by_name(documents, 7);
+        assert!(length(&kept) <= LEN_MAX && kept["zzz"]["action"] == "delete");
+        let shown = u64::try_from(kept.as_object().unwrap().len()).unwrap() - 1;
+        assert_eq!(kept[MORE]["left_out"].as_u64().unwrap() + shown, 2_008);
+        assert!(shown > 300, "{shown}");
+    }
+
+    #[test]
+    fn a_long_field_hides_only_itself() {
+        let kept = cut(json!({"name": "a", "app": "b", "params": {"x": "y".repeat(100)}}), 80);
+        assert_eq!(kept, json!({"name": "a", "app": "b", "params": {"left_out_bytes": 108}}));
+        assert_eq!(cut(json!(["x".repeat(100)]), 80), json!({"left_out_bytes": 104}));
+        let short = json!({"a": 1});
+        assert_eq!(cut(short.clone(), 80), short);
+    }
+}

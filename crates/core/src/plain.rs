@@ -1,0 +1,49 @@
+//! Text that people see on one line: without control characters, which a terminal obeys, and without Unicode's invisible
+//! signs, which make one text look like another.
+
+/// What stands in the place of a character that is not shown.
+const REPLACEMENT: char = '\u{fffd}';
+
+/// Whether a character is a control character or one of the invisible signs for direction and lines.
+#[must_use]
+pub fn is_unseen(c: char) -> bool {
+    let is_sign = matches!(
+        c,
+        '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+    );
+    c.is_control() || is_sign
+}
+
+/// Says whether a text is one line of 1 to `len_max` characters that can all be seen, without spaces at its ends.
+///
+/// # Errors
+/// A sentence that says what is allowed, without the field's name.
+///
+/// ```
+/// use rondel_core::plain::check_line;
+///
+/// assert!(check_line("nightly import 表", 100).is_ok());
+/// for text in ["", " a", "a\nb", "a\u{1b}[2J", "a\u{202e}b", "aaaa"] {
+///     assert!(check_line(text, 3).is_err(), "{text:?}");
+/// }
+/// ```
+pub fn check_line(text: &str, len_max: usize) -> Result<(), String> {
+    let len = text.chars().count();
+    if (1..=len_max).contains(&len) && text.trim() == text && !text.contains(is_unseen) {
+        return Ok(());
+    }
+    Err(format!(
+        "must be 1 to {len_max} characters on one line, without control characters and invisible signs, and without spaces at \
+         its ends"
+    ))
+}
+
+/// The text on one line: what cannot be seen is replaced.
+///
+/// ```
+/// assert_eq!(rondel_core::plain::cleaned("a\u{1b}[2J\nb\u{202e}"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
+/// ```
+#[must_use]
+pub fn cleaned(text: &str) -> String {
+    text.chars().map(|c| if is_unseen(c) { REPLACEMENT } else { c }).collect()
+}

@@ -1,0 +1,108 @@
+//! Runs as callers see them who may not look at every job: reasons and messages that the server wrote name no job out of
+//! their sight.
+
+use std::collections::BTreeSet;
+
+use crate::reason::words::because;
+use crate::run::{Run, RunStatus};
+use crate::words::Lang;
+
+/// What stands for a job whose name is not told.
+const A_CHILD: &str = "a child";
+const ENDS: [(RunStatus, &str); 6] = [
+    (RunStatus::Succeeded, "succeeded"),
+    (RunStatus::Failed, "failed"),
+    (RunStatus::TimedOut, "timed out"),
+    (RunStatus::Cancelled, "was cancelled"),
+    (RunStatus::Unknown, "has an unknown outcome"),
+    (RunStatus::Skipped, "was skipped"),
+];
+
+/// The message of a run that failed because of a job that follows from it.
+///
+/// ```
+/// use rondel_core::RunStatus;
+/// use rondel_core::sight::child_ended;
+///
+/// assert_eq!(child_ended(Some("load"), RunStatus::TimedOut), "load timed out");
+/// ```
+#[must_use]
+pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
+    let end = ENDS.iter().find(|(one, _)| *one == status).map_or("is not over", |(_, end)| end);
+    format!("{} {end}", name.unwrap_or(A_CHILD))
+}
+
+/// The job that such a message names, and the rest of it.
+fn child_in(message: &str) -> Option<(&str, &str)> {
+    let (name, end) = message.split_once(' ')?;
+    ENDS.iter().any(|(_, one)| *one == end).then_some((name, end))
+}
+
+/// The names of other jobs that the server may have written into the runs.
+#[must_use]
+pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
+    let parents = runs.iter().filter_map(|run| run.detail.as_ref()?.parent.as_deref());
+    let children = runs.iter().filter_map(|run| child_in(run.message.as_deref()?).map(|(name, _)| name));
+    parents.chain(children).map(str::to_owned).collect()
+}
+
+/// Takes the names of jobs out of a run that are out of sight. Of a parent that is not known any more nobody can say whose it
+/// was: only those that are `seen` stay. Messages of handlers can look like those about a child, so there only `hidden`
+/// names go.
+pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
+    let mut told = None;
+    if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))
+    {
+        let before = run.reason.map(|reason| because(reason, detail, Lang::En));
+        detail.parent = None;
+        told = before.zip(run.reason.map(|reason| because(reason, detail, Lang::En)));
+    }
+    if let Some((_, after)) = told.filter(|(before, _)| run.message.as_ref() == Some(before)) {
+        run.message = Some(after);
+    }
+    let child = run.message.as_deref().and_then(child_in).filter(|(name, _)| hidden.contains(*name));
+    if let Some(message) = child.map(|(_, end)| format!("{A_CHILD} {end}")) {
+        run.message = Some(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reason::{Detail, Reason};
+    use crate::run::RunOf;
+    use crate::{AppId, JobId, NamespaceId, NodeId, RunId, Timestamp, Trigger};
+
+    fn run(detail: Option<Detail>, message: &str) -> Run {
+        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+        let run = Run::new(RunId::new(1), of, Timestamp::EPOCH, Trigger::Parent, (NodeId::new(1), 1));
+        let reason = detail.is_some().then_some(Reason::Parent);
+        Run { reason, detail: detail.map(Box::new), message: Some(message.to_owned()), ..run }
+    }
+
+    #[test]
+    fn names_out_of_sight_are_not_told() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let (seen, hidden) = (names(&["open"]), names(&["vault"]));
+        let by = |parent: &str| Detail {
+            parent: Some(parent.to_owned()),
+            parent_status: Some(RunStatus::Failed),
+            ..Detail::default()
+        };
+        for (detail, message, expected) in [
+            (Some(by("vault")), "parent job vault ended as failed", "a parent job did not end as the definition wants"),
+            (Some(by("gone")), "parent job gone ended as failed", "a parent job did not end as the definition wants"),
+            (Some(by("open")), "parent job open ended as failed", "parent job open ended as failed"),
+            (None, "vault failed", "a child failed"),
+            (None, "open failed", "open failed"),
+            (None, "backup failed", "backup failed"),
+            (None, "vault is empty", "vault is empty"),
+        ] {
+            let mut run = run(detail, message);
+            assert!(named_jobs(std::slice::from_ref(&run)).len() <= 1);
+            conceal(&mut run, &seen, &hidden);
+            assert_eq!(run.message.as_deref(), Some(expected));
+            assert!(run.detail.is_none_or(|detail| detail.parent.is_none_or(|name| name == "open")));
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a run got from the runs that it follows from, as far as the caller may look at those: whoever makes a job follow from
+//! another one sees what that one does only as long as they may look at it.
+
+use std::collections::HashMap;
+
+use rondel_core::access::Permission;
+use rondel_core::disclosure::params_for_viewer;
+use rondel_core::{AppId, RunId};
+use serde_json::{Map, Value};
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// The parameter that the server writes.
+const PARENTS: &str = "parents";
+
+/// Whether parameters hold what parents passed on.
+pub(super) fn are_there(params: &Value) -> bool {
+    params
+        .get(PARENTS)
+        .and_then(Value::as_object)
+        .is_some_and(|parents| parents.values().any(|one| run_of(one).is_some()))
+}
+
+/// The run of a parent that passed something on; nothing for a value that its author wrote.
+fn run_of(passed: &Value) -> Option<RunId> {
+    passed.get("run_id")?.as_str()?.parse().ok()
+}
+
+/// The parameters without parents that the caller may not look at, and without what looks like a secret in the parameters of
+/// those whose app the caller may not edit.
+pub(super) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
+    let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
+    let apps = apps(call, parents).await?;
+    let may_see_all = call.seen_apps().is_none();
+    let mut shown = Map::new();
+    for (name, mut passed) in std::mem::take(parents) {
+        let app = apps.get(&name).copied();
+        if run_of(&passed).is_some() {
+            if !(may_see_all || app.is_some_and(|app| call.sees(app))) {
+                continue;
+            }
+            let may_edit = call.caller.rights.allow(Permission::Edit, call.namespace.id, app);
+            if let Some(given) = passed.get_mut("params").filter(|_| !may_edit) {
+                *given = params_for_viewer(given.take());
+            }
+        }
+        shown.insert(name, passed);
+    }
+    *parents = shown;
+    Ok(params)
+}
+
+/// The apps of the parents, by their names: those that their runs belong to; of runs that are gone, those of the jobs.
+async fn apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<HashMap<String, AppId>, Problem> {
+    let ids: Vec<RunId> = parents.values().filter_map(run_of).collect();
+    let runs = call.engine().store().runs(&ids).await?;
+    let runs: HashMap<RunId, AppId> =
+        runs.into_iter().filter(|run| run.namespace == call.namespace.id).map(|run| (run.id, run.app)).collect();
+    let mut apps = HashMap::new();
+    let mut gone = Vec::new();
+    for (name, passed) in parents {
+        match run_of(passed).map(|id| runs.get(&id)) {
+            Some(Some(app)) => {
+                apps.insert(name.clone(), *app);
+            }
+            Some(None) if rondel_core::name::check(name).is_ok() => gone.push(name.as_str()),
+            Some(None) | None => {}
+        }
+    }
+    if !gone.is_empty() {
+        let jobs = call.engine().store().jobs_named(call.namespace.id, &gone).await?;
+        apps.extend(jobs.into_iter().map(|job| (job.spec.name, job.app)));
+    }
+    Ok(apps)
+}

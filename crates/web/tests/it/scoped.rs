@@ -1,0 +1,196 @@
+//! What a caller with a role for one app learns by detours: by jobs that moved, by jobs that follow from others, by names of
+//! apps, by answers that were kept; and what such a caller can hide, forge or use up.
+
+use axum::body::Body;
+use axum::http::Request;
+use rondel_admin::auth::Token;
+use rondel_core::access::{Grant, Role};
+use rondel_core::outcome::Outcome;
+use rondel_core::{NamespaceId, RunId};
+use rondel_store::access::{AccountChange, TokenKind, TokenRecord};
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::reach::{Scoped, after, job};
+use crate::visitor::Visitor;
+
+#[tokio::test]
+async fn a_moved_job_neither_shows_nor_gives_away_runs_of_its_old_app() {
+    let server = Server::start().await;
+    job(&server, "moving", "theirs", json!({})).await;
+    let ended: RunId = server.trigger("moving").await;
+    server.finish(ended, Outcome::Succeeded).await;
+    let open: RunId = server.trigger("moving").await;
+    let scoped = Scoped::new(&server, "editor").await;
+    server.with_body("PATCH", "/api/v1/jobs/moving", json!({"app": "mine"})).await.expect(200);
+
+    for path in ["why", "fires", "stats"] {
+        let text = scoped.get(&format!("/api/v1/jobs/moving/{path}")).await.text();
+        assert!(!text.contains(&open.to_string()) && !text.contains(&ended.to_string()), "{path}: {text}");
+    }
+    let counted = |stats: Value| {
+        let hours = stats["items"].as_array().unwrap().clone();
+        hours.iter().map(|hour| hour["run_count"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(counted(scoped.get("/api/v1/jobs/moving/stats").await.expect(200)), 0);
+    let page = scoped.visitor().await.get("/jobs/moving/fires?at=").await.text();
+    assert!(!page.contains(&open.to_string()), "{page}");
+    assert!(server.get("/api/v1/jobs/moving/why").await.text().contains(&open.to_string()));
+
+    let own: RunId = server.trigger("moving").await;
+    assert_eq!(scoped.ask("POST", "/api/v1/jobs/moving/cancel", json!({})).await.expect(202)["asked"], 1);
+    let by =
+        async |run: RunId| server.get(&format!("/api/v1/runs/{run}")).await.expect(200)["cancel_requested_by"].clone();
+    assert!(by(own).await.is_string() && by(open).await.is_null());
+    assert_eq!(server.with_body("POST", "/api/v1/jobs/moving/cancel", json!({})).await.expect(202)["asked"], 1);
+}
+
+#[tokio::test]
+async fn what_parents_pass_on_is_for_those_who_may_look_at_them() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "editor").await;
+    job(&server, "pay-parent", "theirs", json!({"params": {"password": "hunter2"}})).await;
+    job(&server, "follower", "mine", json!({"schedule": {"after": ["pay-parent"]}, "overrides": "all"})).await;
+    let parent: RunId = server.trigger("pay-parent").await;
+    // As the dispatcher writes it when it sends a run that follows from another one.
+    let passed =
+        json!({"run_id": parent, "status": "succeeded", "result": {"card": "4111"}, "params": {"password": "hunter2"}});
+    let params = json!({"params": {"own": "mine", "parents": {"pay-parent": passed}}});
+    let run = server.with_body("POST", "/api/v1/jobs/follower/runs", params).await.expect(201)["id"].clone();
+    let path = format!("runs/{}", run.as_str().unwrap());
+    let visitor = scoped.visitor().await;
+    for text in [scoped.get(&format!("/api/v1/{path}")).await.text(), visitor.get(&format!("/{path}")).await.text()] {
+        assert!(text.contains("own"), "{text}");
+        for word in ["hunter2", "4111", "pay-parent"] {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
+    }
+    let whole = server.get(&format!("/api/v1/{path}")).await.expect(200);
+    assert_eq!(whole["params"]["parents"]["pay-parent"]["params"]["password"], "hunter2");
+
+    server.finish(parent, Outcome::Failed { retryable: false }).await;
+    for path in ["/api/v1/runs?job=follower", "/api/v1/jobs/follower/why", "/api/v1/jobs/follower/fires"] {
+        let text = scoped.get(path).await.text();
+        assert!(!text.contains("pay-parent"), "{path}: {text}");
+    }
+    let page = visitor.get("/runs").await.text();
+    assert!(page.contains("follower") && !page.contains("pay-parent"), "{page}");
+    let all = server.get("/api/v1/runs?job=follower&status=skipped").await.text();
+    assert!(all.contains("parent job pay-parent ended as failed"), "{all}");
+    let own = scoped.get("/api/v1/runs?job=follower&status=skipped").await.text();
+    assert!(own.contains("a parent job did not end"), "{own}");
+}
+
+#[tokio::test]
+async fn a_follower_of_another_app_holds_no_job_fast() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "editor").await;
+    job(&server, "parent", "mine", json!({})).await;
+    job(&server, "secret-child", "theirs", after("parent")).await;
+    let refused = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409).to_string();
+    assert!(!refused.contains("secret") && refused.contains("force"), "{refused}");
+    scoped.ask("DELETE", "/api/v1/jobs/secret-child?force=true", Value::Null).await.expect(404);
+    scoped.ask("DELETE", "/api/v1/jobs/parent?force=true", Value::Null).await.expect(204);
+    server.get("/api/v1/jobs/parent").await.expect(404);
+    server.get("/api/v1/jobs/secret-child").await.expect(200);
+}
+
+#[tokio::test]
+async fn tokens_of_one_line_are_one_caller_and_have_names_of_their_own() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "editor").await;
+    let one = |name: &str| json!({"kind": "api", "name": name, "grants": [{"role": "viewer", "namespace": "default", "app": "mine"}]});
+    for name in ["admin", "ADMIN", "a\u{202e}b", "a\u{1b}[2J", "a\nb"] {
+        scoped.ask("POST", "/api/v1/tokens", one(name)).await.expect(422);
+    }
+    let child = scoped.ask("POST", "/api/v1/tokens", one("child")).await.expect(201);
+    let bearer = format!("Bearer {}", child["token"].as_str().unwrap());
+    for _ in 1..199 {
+        scoped.ask("POST", "/api/v1/tokens", one("child")).await.expect(201);
+    }
+    // The first of the line counts too: it is the 201st.
+    let refused = scoped.ask("POST", "/api/v1/tokens", one("child")).await;
+    assert_eq!(refused.expect(409)["code"], "too_many_tokens");
+    let request = Request::builder().method("POST").uri("/api/v1/tokens").header("authorization", bearer);
+    let request = request.header("content-type", "application/json").body(Body::from(one("grandchild").to_string()));
+    assert_eq!(server.send(request.unwrap()).await.expect(409)["code"], "too_many_tokens");
+    assert_eq!(server.with_body("POST", "/api/v1/tokens", one("another line")).await.status, 201);
+
+    job(&server, "there", "mine", json!({})).await;
+    scoped.ask("PATCH", "/api/v1/jobs/there", json!({"description": "x"})).await.expect(200);
+    let entries = server.get("/api/v1/audit?action=job.change&limit=1").await.expect(200);
+    assert_eq!(entries["items"][0]["token_id"], scoped.token.as_str());
+}
+
+#[tokio::test]
+async fn tokens_do_not_tell_which_apps_there_are() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "viewer").await;
+    let ask = async |app: &str| {
+        let grants = json!([{"role": "viewer", "namespace": "default", "app": app}]);
+        let body = json!({"kind": "api", "name": "one", "grants": grants});
+        let answer = scoped.ask("POST", "/api/v1/tokens", body).await;
+        (answer.status, answer.json()["detail"].as_str().unwrap().replace(app, ""))
+    };
+    let (hidden, missing) = (ask("theirs").await, ask("nonono").await);
+    assert_eq!((hidden.0.as_u16(), &hidden), (403, &missing));
+}
+
+#[tokio::test]
+async fn padding_hides_no_job_of_a_list_from_the_audit_log() {
+    let server = Server::start().await;
+    let mut jobs: Vec<Value> = (0..80)
+        .map(|n| json!({"name": format!("pad-{n}"), "app": "a", "handler": "h", "description": "x".repeat(990)}))
+        .collect();
+    jobs.push(json!({"name": "evil", "app": "a", "handler": "shell"}));
+    server.with_body("POST", "/api/v1/jobs/apply", Value::from(jobs)).await.expect(200);
+    let entries = server.get("/api/v1/audit?limit=1").await.expect(200);
+    let after = entries["items"][0]["after"].as_object().unwrap().clone();
+    assert_eq!(after.len(), 81, "{entries:#}");
+    assert_eq!(after["evil"]["action"], "create");
+    assert!(after["evil"].to_string().contains("shell"), "{entries:#}");
+}
+
+#[tokio::test]
+async fn a_kept_answer_is_not_given_to_roles_that_were_lost() {
+    let server = Server::start().await;
+    for app in ["mine", "theirs"] {
+        server.with_body("POST", "/api/v1/apps", json!({"name": app})).await.expect(201);
+    }
+    job(&server, "there", "mine", json!({"params": {"password": "hunter2"}})).await;
+    server
+        .with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": [{"role": "operator"}]}))
+        .await
+        .expect(201);
+    let store = server.engine.store();
+    let ann = store.account_by_name("ann").await.unwrap().unwrap().id;
+    let token = Token::generate();
+    let record = token.record(server.engine.new_id(), TokenKind::Api, server.engine.now());
+    let grants = vec![Grant::everywhere(Role::Operator)];
+    store.add_token(&TokenRecord { name: "one".to_owned(), owner: Some(ann), grants, ..record }).await.unwrap();
+    let ask = async || {
+        let request = Request::builder().method("POST").uri("/api/v1/jobs/there/runs").header("idempotency-key", "k");
+        let request = request.header("authorization", format!("Bearer {}", token.reveal()));
+        server.send(request.body(Body::empty()).unwrap()).await
+    };
+    let first = ask().await.expect(201);
+    assert_eq!(ask().await.expect(201)["id"], first["id"]);
+    let theirs = store.app(NamespaceId::new(1), "theirs").await.unwrap().unwrap();
+    let grants = vec![Grant { role: Role::Operator, namespace: Some(NamespaceId::new(1)), app: Some(theirs.id) }];
+    store.change_account(ann, &AccountChange { grants: Some(grants), ..AccountChange::default() }).await.unwrap();
+    let again = ask().await;
+    assert!(
+        again.status.is_client_error() && !again.text().contains(first["id"].as_str().unwrap()),
+        "{}",
+        again.text()
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_was_typed_is_not_the_one_who_acted() {
+    let server = Server::start().await;
+    let visitor = Visitor::new(&server);
+    assert_eq!(visitor.post("/sign-in", "name=paula%1B&password=wrong&next=/").await.status, 401);
+    let entries = server.get("/api/v1/audit?action=session.create").await.expect(200);
+    assert_eq!(entries["items"][0]["actor"], "typed:paula\u{fffd}");
+}
