@@ -26,11 +26,13 @@ use crate::counters::Counters;
 use crate::declared::{Board, DeclarationProblem, DeclareLoop};
 use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::DispatchLoop;
+use crate::dispatch::foreign::{ForeignLoop, ForeignQueue};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::dispatch::steps::{STEP_CAPACITY, StepLoop};
-use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, LogWriter, Pass, SentRuns, Service};
+use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, Pass, SentRuns, Service, log_queue};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
+use crate::log_limit::LogLimit;
 use crate::metrics::{self, Limit, Metrics};
 use crate::node::Shared;
 use crate::progress::{Progress, ProgressBoard};
@@ -111,7 +113,7 @@ impl Engine {
         let (events, event_queue) = mpsc::channel(EVENT_CAPACITY);
         let (tick, commands) = mpsc::channel(COMMAND_CAPACITY);
         let (steps, step_queue) = mpsc::channel(STEP_CAPACITY);
-        let (logs, log_queue) = LogWriter::new();
+        let logs = log_queue();
         let lane_count = if store.is_single_server() { 1 } else { config.lanes };
         let (results, lanes) = ResultLanes::new(lane_count);
         let definitions = Definitions::new(config.metrics_job_max);
@@ -127,10 +129,12 @@ impl Engine {
             progress: ProgressBoard::default(),
             log_readers: LogReaders::default(),
             sent_runs: SentRuns::default(),
+            log_limit: LogLimit::default(),
             counters: Counters::default(),
             metrics: Metrics::default(),
             declared: Board::default(),
             results,
+            foreign: ForeignQueue::default(),
             scan_poke: Notify::new(),
             adopt_poke: Notify::new(),
             tick,
@@ -152,11 +156,12 @@ impl Engine {
         lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard.clone()));
         let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
         lifecycle.spawn("steps", Until::Hard, step_loop.run(hard.clone()));
+        lifecycle.spawn("foreign results", Until::Hard, ForeignLoop::new(Arc::clone(&shared)).run(hard.clone()));
         for lane in lanes {
             let result_loop = ResultLoop::new(Arc::clone(&shared), lane, events.clone());
             lifecycle.spawn("results", Until::Hard, result_loop.run(hard.clone()));
         }
-        let log_loop = LogLoop::new(Arc::clone(&shared), log_queue);
+        let log_loop = LogLoop::new(Arc::clone(&shared), Arc::clone(&logs));
         lifecycle.spawn("logs", Until::Hard, log_loop.run(hard.clone()));
         start.background(Until::Soft, TickLoop::new(Arc::clone(&shared), commands, events.clone()));
         start.background(Until::Soft, ScanLoop::new(Arc::clone(&shared)));

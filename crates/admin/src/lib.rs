@@ -33,6 +33,7 @@ mod housekeeping;
 pub mod jobs;
 pub mod lifecycle;
 pub mod lineage;
+mod log_limit;
 mod metrics;
 mod node;
 pub mod oidc;
@@ -43,6 +44,7 @@ mod scheduler;
 mod sight;
 pub mod sign_in;
 pub mod trace;
+mod turn_queue;
 
 pub use cluster::DatabaseTrouble;
 pub use config::EngineConfig;

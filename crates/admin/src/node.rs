@@ -17,9 +17,11 @@ use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::Board;
 use crate::definitions::Definitions;
+use crate::dispatch::foreign::ForeignQueue;
 use crate::dispatch::results::ResultLanes;
 use crate::dispatch::{self, Event};
 use crate::gateway::{LogReaders, SentRuns};
+use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::progress::ProgressBoard;
 use crate::registry::Registry;
@@ -44,10 +46,12 @@ pub(crate) struct Shared {
     pub(crate) progress: ProgressBoard,
     pub(crate) log_readers: LogReaders,
     pub(crate) sent_runs: SentRuns,
+    pub(crate) log_limit: LogLimit,
     pub(crate) counters: Counters,
     pub(crate) metrics: Metrics,
     pub(crate) declared: Board,
     pub(crate) results: ResultLanes,
+    pub(crate) foreign: ForeignQueue,
     pub(crate) scan_poke: Notify,
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<Command>,

@@ -263,6 +263,8 @@ pub struct ExecutorProof {
     pub app: AppId,
     /// SHA-256 of its secret, in hex; `None` for one that has none.
     pub secret_hash: Option<String>,
+    /// The incarnation that it proved to be its predecessor.
+    pub predecessor: Option<ExecutorId>,
 }
 
 /// Which executor was seen when, without what it said of itself.

@@ -11,6 +11,9 @@ use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Run, Run
 use crate::Result;
 use crate::cluster::{HomeMove, LeaseToken};
 
+/// Earlier attempts of a run that are read at once.
+pub const ATTEMPT_COUNT_MAX: u32 = 100;
+
 /// A row of the narrow table that the scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DueJob {
@@ -439,6 +442,6 @@ pub trait Ledger {
     /// at most `limit`; before them the last row with an earlier instant, where it stands for a span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// The attempts of a run that are over, by number.
+    /// The attempts of a run that are over, by number: the newest [`ATTEMPT_COUNT_MAX`]. The run has the number of all.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
 }

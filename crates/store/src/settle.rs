@@ -72,7 +72,7 @@ pub(crate) enum Judgement {
 
 /// Judges a result.
 pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
-    if finish.attempt > standing.attempt {
+    if !(1..=standing.attempt).contains(&finish.attempt) {
         return Judgement::NoSuchRun;
     }
     if finish.attempt < standing.attempt && !mutant::on(Mutant::AnyAttemptEnds) {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
@@ -67,17 +67,34 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     trace::answered(&span, status);
     let response = trace::inside(&span, response);
     let _inside = span.enter();
+    let method = shown(&method);
     let elapsed_ms = took.as_secs_f64() * 1000.0;
     match problem.as_ref().and_then(Problem::cause) {
         Some(cause) => {
-            tracing::error!(target: "http", %method, path, status, elapsed_ms, by, code, cause, "request");
+            tracing::error!(target: "http", method, path, status, elapsed_ms, by, code, cause, "request");
         }
         None if is_probe(&path) => {
-            tracing::debug!(target: "http", request_id, %method, path, status, elapsed_ms, "request");
+            tracing::debug!(target: "http", request_id, method, path, status, elapsed_ms, "request");
         }
-        None => tracing::info!(target: "http", %method, path, status, elapsed_ms, by, code, "request"),
+        None => tracing::info!(target: "http", method, path, status, elapsed_ms, by, code, "request"),
     }
     response
+}
+
+/// The method of a request as it is logged: a client may call it anything, and at any length.
+fn shown(method: &Method) -> &str {
+    const KNOWN: [Method; 9] = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::TRACE,
+        Method::CONNECT,
+    ];
+    if KNOWN.contains(method) { method.as_str() } else { "other" }
 }
 
 /// What a panic in a handler becomes.

@@ -34,6 +34,8 @@ use crate::tls::Tls;
 /// How often a quiet HTTP/2 connection is asked whether it lives, and how long it may take to answer.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The streams of executors, which are open for as long as they live. All other answers have a time limit.
+const SESSION_PATH: &str = "/rondel.v1.Gateway/Session";
 const HEADER_LIST_LEN_MAX: u32 = 64 * 1024;
 /// How much of a connection is kept in memory in each direction; a head that is longer is refused.
 const HTTP1_BUFFER_LEN_MAX: usize = 64 * 1024;
@@ -179,7 +181,7 @@ impl Client {
         let (request, rest, waits) = Rest::of(request);
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
-        let is_session = request.uri().path().starts_with("/rondel.v1.");
+        let is_session = request.uri().path() == SESSION_PATH;
         let (peer, reached) = (self.address(request.headers()), self.reached(request.headers()));
         let extensions = request.extensions_mut();
         extensions.insert(peer);

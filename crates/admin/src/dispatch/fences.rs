@@ -43,6 +43,11 @@ impl DispatchLoop {
 
     pub(super) fn fence_answered(&mut self, executor: ExecutorId, number: u64, answer: FenceAnswer, now: Timestamp) {
         self.executors.heard(executor, now);
+        // Each answer is kept for its node: only questions that were asked have one.
+        let is_told = self.fences_told.get(&answer.lease.node).is_some_and(|epoch| answer.lease.epoch <= *epoch);
+        if !is_told && !self.rollcall.asks_about(answer.lease) {
+            return;
+        }
         if self.executors.fenced(executor, number, answer) {
             self.resolve_rollcall(now);
         }

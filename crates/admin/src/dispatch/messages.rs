@@ -14,6 +14,9 @@ use super::{IncomingResult, Ready};
 /// Triggers in one message.
 pub(crate) const TRIGGER_BATCH: usize = 500;
 
+/// How deeply the result of a run may be nested.
+const RESULT_DEPTH_MAX: usize = 50;
+
 /// Bits of a term that the epoch of the home's lease has.
 const EPOCH_BITS: u32 = 24;
 
@@ -91,11 +94,39 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         attempt: result.attempt,
         outcome,
         message,
-        result: text(result.result),
+        result: text(result.result).map(bounded_depth),
         started_at: instant(result.started_at_ms),
         finished_at: instant(result.finished_at_ms).unwrap_or(now),
+        received_at: now,
         memory: None,
     }
+}
+
+/// A result that is nested too deeply for other readers of JSON becomes a text that holds it.
+fn bounded_depth(json: String) -> String {
+    if depth(&json) <= RESULT_DEPTH_MAX {
+        return json;
+    }
+    serde_json::Value::String(json).to_string()
+}
+
+/// How deeply the arrays and objects of a JSON text are nested.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// The answer to a result.
@@ -120,6 +151,33 @@ mod tests {
 
     use super::*;
     use crate::dispatch::tests_support::{definition, ready};
+
+    #[test]
+    fn a_result_that_is_nested_too_deeply_is_kept_as_a_text() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(bounded_depth(nested(50)), nested(50));
+        assert_eq!(bounded_depth(nested(51)), format!("{:?}", nested(51)));
+        let texts = r#"{"a": "[[[[\"[[[[", "b": [{}, {}]}"#;
+        assert_eq!((depth(texts), depth("7"), depth("]]]]")), (3, 0, 0));
+    }
+
+    #[test]
+    fn an_attempt_neither_begins_nor_ends_before_it_is_due() {
+        let ready = ready(1_000, &definition(&json!({})));
+        let at = Timestamp::from_secs;
+        let reported = |at_ms: i64, now| {
+            let result =
+                v1::Result { attempt: 1, started_at_ms: at_ms, finished_at_ms: at_ms, ..v1::Result::default() };
+            let policy = ready.definition.job.after;
+            let finish =
+                incoming(result, now).into_finish(&ready.run, policy, (rondel_core::ExecutorId::new(1), String::new()));
+            (finish.started_at, finish.finished_at)
+        };
+        for (at_ms, expected) in [(1, 1_000), (1_005_000, 1_005), (i64::MAX, 1_010)] {
+            assert_eq!(reported(at_ms, at(1_010)), (Some(at(expected)), at(expected)), "{at_ms}");
+        }
+        assert_eq!(reported(1, at(999)).1, at(999), "not after the present, where a clock stepped back");
+    }
 
     /// Homes change, a home takes its lease anew, ids go on: every later start has the greater token.
     #[test]

@@ -7,6 +7,7 @@
 mod answers;
 mod executors;
 mod fences;
+pub(crate) mod foreign;
 mod gates;
 mod hand_over;
 mod limits;
@@ -16,6 +17,7 @@ mod overdue;
 mod parked;
 mod place;
 mod probes;
+mod reporter;
 pub(crate) mod results;
 mod rollcall;
 mod round;
@@ -161,6 +163,8 @@ pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
     pub(crate) finished: HashSet<(RunId, i32)>,
     pub(crate) predecessor: Option<ExecutorId>,
+    /// The predecessor and the processes before it, as far as each proved to succeed the one before; the newest first.
+    pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
 /// An executor's answer to a fence.
@@ -184,6 +188,7 @@ pub(crate) struct IncomingResult {
     pub(crate) result: Option<String>,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Timestamp,
+    pub(crate) received_at: Timestamp,
     /// Its share, with the others of its message, of what results may take before their lanes take them up.
     pub(crate) memory: Option<Arc<OwnedSemaphorePermit>>,
 }

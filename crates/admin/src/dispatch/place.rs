@@ -313,8 +313,8 @@ impl DispatchLoop {
     /// The same; false where there was no room.
     pub(super) fn try_step(&self, step: Step) -> bool {
         let has_room = self.steps.try_send(step).is_ok();
-        if !has_room {
-            tracing::warn!("too many steps wait for the database; one was dropped and will be made again");
+        if !has_room && let Some(count) = self.shared.log_limit.count("steps", 0) {
+            tracing::warn!(count, "too many steps wait for the database; one was dropped and will be made again");
         }
         has_room
     }

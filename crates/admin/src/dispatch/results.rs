@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rondel_core::backoff::doubled;
 use rondel_core::outcome::{After, AfterPolicy};
-use rondel_core::{ExecutorId, JobId, RunId, RunStatus};
+use rondel_core::{ExecutorId, JobId, Run, RunId, RunStatus};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::ledger::{Ends, Finish, Finished, Finisher};
@@ -78,18 +78,21 @@ impl Drop for Texts {
 }
 
 impl IncomingResult {
-    pub(crate) fn into_finish(self, job: JobId, policy: AfterPolicy, executor: (ExecutorId, String)) -> Finish {
+    /// The end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock says.
+    pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> Finish {
         // From here on its lane counts it.
         drop(self.memory);
+        let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
+        let earliest = due_at.min(self.received_at);
         Finish {
             run: self.run,
-            job,
+            job: run.job,
             attempt: self.attempt,
             outcome: self.outcome,
             policy,
             executor: Some(executor),
-            started_at: self.started_at,
-            finished_at: self.finished_at,
+            started_at: self.started_at.map(|at| at.max(earliest)),
+            finished_at: self.finished_at.max(earliest),
             message: self.message,
             result: self.result,
             trace: None,

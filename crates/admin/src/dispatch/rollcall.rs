@@ -20,7 +20,7 @@ use super::{CalledRun, Ready};
 struct Called {
     app: AppId,
     attempt: i32,
-    /// Who may have it: the same list for many runs.
+    /// Who may have it, in order: the same list for many runs.
     witnesses: Arc<[ExecutorId]>,
 }
 
@@ -102,6 +102,26 @@ impl RollCall {
         runs.take_called(run)
     }
 
+    /// Whether an executor of this app, with these processes before it, may have the run: the one that its row names, else one
+    /// that had a session with a node.
+    pub(crate) fn may_be_claimed(
+        &self,
+        run: RunId,
+        app: AppId,
+        (executor, lineage): (ExecutorId, &[ExecutorId]),
+    ) -> bool {
+        let is_witness = |called: &Called, id| called.witnesses.binary_search(id).is_ok();
+        let may_be = |called: &Called| {
+            called.app == app && (is_witness(called, &executor) || lineage.iter().any(|id| is_witness(called, id)))
+        };
+        self.runs.get(&run).is_some_and(may_be)
+    }
+
+    /// Whether executors are asked about this lease.
+    pub(crate) fn asks_about(&self, lease: LeaseToken) -> bool {
+        self.over.get(&lease.node).is_some_and(|epoch| lease.epoch <= *epoch)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -127,9 +147,9 @@ impl RollCall {
             let mut its: Vec<_> = held.chain(journaled).copied().collect();
             its.sort_unstable();
             for (run, attempt) in its {
-                // What somebody says of another app's runs is not heard.
-                let is_its = |called: &Called| called.attempt == attempt && called.app == online.app;
-                if self.runs.get(&run).is_some_and(is_its) {
+                let is_this = |called: &Called| called.attempt == attempt;
+                let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
+                if self.runs.get(&run).is_some_and(is_this) && may_be() {
                     self.runs.remove(&run);
                     found.push((run, Found::Held(id)));
                 }
@@ -352,9 +372,44 @@ mod tests {
             let (session, online, _stream) = executor(id, 1);
             let online = OnlineExecutor { app: AppId::new(2), ..online };
             let (predecessor, finished) = (Some(ExecutorId::new(predecessor)), [(RunId::new(99), 1)].into());
-            executors.join(session, &online, Report { predecessor, finished, ..Report::default() });
+            executors.join(
+                session,
+                &online,
+                Report { predecessor, finished, lineage: predecessor.into_iter().collect(), ..Report::default() },
+            );
             fences(&mut executors, id, 1, DEAD, &[99]);
         }
+        assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+    }
+
+    /// Of the executors of an app, only the one that the row names claims its run, or a process that proved to succeed it.
+    #[test]
+    fn nobody_claims_what_was_sent_to_another_executor() {
+        for (claimant, lineage, expected) in
+            [(2, None, "not yet"), (7, None, "not yet"), (1, None, "held by 1"), (7, Some(1), "held by 7")]
+        {
+            let mut executors = Executors::default();
+            let mut rollcall = RollCall::default();
+            let mut ready = ready(99, &definition(&json!({})));
+            ready.run.executor_id = Some(ExecutorId::new(1));
+            rollcall.call(
+                &[CalledRun { ready, from: Some(DEAD) }],
+                &[],
+                &[DEAD],
+                &mut executors,
+                Timestamp::from_secs(101),
+            );
+            // A living one has no predecessor that the roll call would give up.
+            let lineage: Arc<[ExecutorId]> = lineage.map(ExecutorId::new).into_iter().collect();
+            join(&mut executors, claimant, 1, Report { lineage, ..Report::default() });
+            fences(&mut executors, claimant, 1, DEAD, &[99]);
+            assert_eq!(resolve(&mut rollcall, &executors), expected, "{claimant}");
+        }
+        // No row names it: only one that had a session can have it.
+        let mut executors = Executors::default();
+        let mut rollcall = called(&mut executors);
+        join(&mut executors, 7, 1, Report::default());
+        fences(&mut executors, 7, 1, DEAD, &[99]);
         assert_eq!(resolve(&mut rollcall, &executors), "not yet");
     }
 
@@ -364,7 +419,8 @@ mod tests {
         let mut rollcall = called(&mut executors);
         join(&mut executors, 1, 1, Report::default());
         fences(&mut executors, 1, 1, DEAD, &[]);
-        let successor = Report { predecessor: Some(ExecutorId::new(2)), ..Report::default() };
+        let (predecessor, lineage) = (Some(ExecutorId::new(2)), [ExecutorId::new(2)].into());
+        let successor = Report { predecessor, lineage, ..Report::default() };
         join(&mut executors, 3, 2, successor);
         assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
     }

@@ -1,19 +1,18 @@
 //! What must be durable before the dispatcher goes on: broadcasts fixed, at-most-once runs marked, long runs noted.
 //! One loop, in order, in batches; it answers with events.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, Outcome, cancelled_by};
-use rondel_core::{AppId, ExecutorId, JobId, NodeId, Reason, Run, RunId};
+use rondel_core::{ExecutorId, JobId, NodeId, Reason, Run, RunId};
 use rondel_store::ledger::{InHand, LimitName, NotedWait};
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, IncomingResult, Ready, SessionHandle, Shards, finish_unsent};
-use crate::counters::Count;
+use super::{Event, Ready, Shards, finish_unsent};
 use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
@@ -41,8 +40,6 @@ pub(crate) enum Step {
     NoteRunning(Vec<InHand>),
     /// Store what pending runs wait for.
     NoteWaits(Vec<NotedWait>),
-    /// Results of runs that this node does not have in memory.
-    Foreign(Reporter, Vec<IncomingResult>),
     /// Ask runs to make room for a later one of their job.
     Cover(Vec<RunId>),
     /// Ask runs to end because their app is stopped.
@@ -59,35 +56,6 @@ pub(crate) enum Step {
     Seek(Vec<Ready>),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),
-}
-
-/// Who reports results.
-#[derive(Clone, Debug)]
-pub(crate) struct Reporter {
-    pub(crate) session: SessionHandle,
-    pub(crate) app: AppId,
-    pub(crate) name: String,
-    /// The incarnation before, whose journal it carries.
-    pub(crate) predecessor: Option<ExecutorId>,
-}
-
-impl Reporter {
-    pub(crate) fn as_executor(&self) -> (ExecutorId, String) {
-        (self.session.executor, self.name.clone())
-    }
-
-    /// Whether an attempt that is in these hands may be the reporter's: in its own, in those of the process whose journal
-    /// it carries, or of one before that, of the same name.
-    pub(crate) fn is(&self, executor: ExecutorId, name: Option<&str>) -> bool {
-        self.session.executor == executor || self.predecessor == Some(executor) || name == Some(&self.name)
-    }
-
-    /// Whether it can have had this attempt: the run is of its app, and the row does not name somebody else. Only the home
-    /// knows who has a run that lives for less than about a second.
-    pub(crate) fn may_have_had(&self, run: &Run, attempt: i32) -> bool {
-        let is_elsewhere = |id| !self.is(id, run.executor.as_deref());
-        run.app == self.app && !(run.attempt == attempt && run.executor_id.is_some_and(is_elsewhere))
-    }
 }
 
 pub(crate) struct StepLoop {
@@ -142,7 +110,6 @@ impl StepLoop {
             }
             Step::NoteRunning(runs) => store.note_running(token, &runs).await,
             Step::NoteWaits(waits) => store.note_waits(token, &waits).await,
-            Step::Foreign(reporter, results) => self.foreign(reporter, results).await,
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
                 self.tell(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;
@@ -204,34 +171,6 @@ impl StepLoop {
         Ok(())
     }
 
-    /// Results of runs of another node, or of an epoch before: any node with a living lease may store them. Only what the
-    /// executor can have had is taken from it.
-    async fn foreign(&self, reporter: Reporter, results: Vec<IncomingResult>) -> Result<(), StoreError> {
-        let ids: Vec<RunId> = results.iter().map(|result| result.run).collect();
-        let runs: HashMap<RunId, Run> =
-            self.shared.store.runs(&ids).await?.into_iter().map(|run| (run.id, run)).collect();
-        let keys = runs.values().map(|run| (run.job, run.job_version));
-        let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
-        for result in results {
-            let known = runs.get(&result.run);
-            let run = known.filter(|run| reporter.may_have_had(run, result.attempt));
-            let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
-            match (run, definition) {
-                (Some(run), Some(definition)) => {
-                    let finish = result.into_finish(run.job, definition.job.after, reporter.as_executor());
-                    let counted = Counted::of(run, definition);
-                    self.shared.results.submit(finish, counted, Some(reporter.session.clone())).await;
-                }
-                _ => {
-                    let why = if known.is_some() { Count::ResultsRefused } else { Count::ResultsUnknown };
-                    self.shared.counters.add(why, 1);
-                    self.shared.results.refuse(&reporter.session, result.run, result.attempt);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Notes the request before anybody hears of it: whatever crashes then, the run ends and its successor waits for it.
     async fn cover(&self, runs: Vec<RunId>) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
@@ -272,36 +211,5 @@ impl StepLoop {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rondel_core::Timestamp;
-
-    use super::*;
-    use crate::dispatch::tests_support::{executor, run_due_at};
-
-    #[test]
-    fn nobody_reports_what_somebody_else_has_in_hand() {
-        let (session, online, _stream) = executor(7, 1);
-        let reporter =
-            Reporter { session, app: online.app, name: "me".to_owned(), predecessor: Some(ExecutorId::new(6)) };
-        let run = |id: Option<i64>, name: &str| Run {
-            executor_id: id.map(ExecutorId::new),
-            executor: Some(name.to_owned()),
-            ..run_due_at(Timestamp::from_secs(1))
-        };
-        for (run, attempt, expected) in [
-            (run(None, "other"), 1, true),
-            (run(Some(7), "other"), 1, true),
-            (run(Some(6), "other"), 1, true),
-            (run(Some(5), "me"), 1, true),
-            (run(Some(5), "other"), 1, false),
-            (run(Some(5), "other"), 2, true),
-            (Run { app: AppId::new(9), ..run(Some(7), "me") }, 1, false),
-        ] {
-            assert_eq!(reporter.may_have_had(&run, attempt), expected, "{run:?} {attempt}");
-        }
     }
 }

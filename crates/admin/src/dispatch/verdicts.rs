@@ -1,15 +1,17 @@
 //! What ends a run from outside: an executor's result, or somebody's wish.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rondel_core::outcome::{After, Outcome, cancelled_by};
 use rondel_core::{RunId, Timestamp};
 use rondel_store::ledger::{Finish, Finished};
 
 use super::messages::cancel;
+use super::reporter::Reporter;
 use super::run_loop::DispatchLoop;
 use super::state::{Active, Phase};
-use super::steps::{Reporter, Step};
+use super::steps::Step;
 use super::{IncomingResult, SessionHandle, Settled};
 use crate::counters::Count;
 use crate::metrics::Counted;
@@ -22,7 +24,7 @@ impl DispatchLoop {
             session: session.clone(),
             app,
             name: online.name.clone(),
-            predecessor: online.report.predecessor,
+            lineage: Arc::clone(&online.report.lineage),
         };
         rondel_failpoint::pass("result.received");
         let mut foreign = Vec::new();
@@ -33,8 +35,7 @@ impl DispatchLoop {
             }
         }
         if !foreign.is_empty() {
-            // Without room for the step they are not answered, so they come again.
-            self.step(Step::Foreign(reporter, foreign));
+            self.shared.foreign.offer(&reporter, foreign);
         }
         self.unpark(app, now);
     }
@@ -49,12 +50,12 @@ impl DispatchLoop {
         let run = result.run;
         let result = IncomingResult { outcome: self.deadlines.judge(run, result.outcome), ..result };
         if let Some(ready) = self.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
-            if !reporter.may_have_had(&ready.run, result.attempt) {
+            if !self.rollcall.may_be_claimed(run, reporter.app, (session.executor, &reporter.lineage)) {
                 self.refuse_result(reporter, &result);
                 return None;
             }
             let trace = ready.run.trace.clone();
-            let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
+            let finish = Finish { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
             if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone()))
                 && let Some(ready) = self.rollcall.remove(run, &mut self.runs)
             {
@@ -66,8 +67,7 @@ impl DispatchLoop {
         let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
         let Some(active) = self.runs.in_hand.get_mut(&run).filter(is_this) else { return Some(result) };
         let is_its_app = reporter.app == active.ready.run.app;
-        if !is_its_app || !reporter.is(active.executor, Some(&active.executor_name)) {
-            // Nobody but the home knows yet who has it. Names are chosen by executors: only those of one app tell who it is.
+        if !is_its_app || !reporter.is(active.executor) {
             self.refuse_result(reporter, &result);
             return None;
         }
@@ -82,7 +82,7 @@ impl DispatchLoop {
         }
         let ready = &active.ready;
         let trace = ready.run.trace.clone();
-        let finish = Finish { trace, ..result.into_finish(ready.run.job, ready.definition.job.after, executor) };
+        let finish = Finish { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
         if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone())) {
             let was_ending = active.phase == Phase::Ending;
             active.phase = Phase::Settling;
@@ -95,7 +95,9 @@ impl DispatchLoop {
     }
     /// A result of a run that the executor cannot have had changes nothing. It is answered, so that it does not come again.
     fn refuse_result(&self, reporter: &Reporter, result: &IncomingResult) {
-        tracing::warn!(run_id = %result.run, attempt = result.attempt, executor = reporter.name, "an executor reported a run that is not its own");
+        if let Some(count) = self.shared.log_limit.count("results", reporter.session.executor.get()) {
+            tracing::warn!(run_id = %result.run, attempt = result.attempt, executor = reporter.name, count, "an executor reported a run that is not its own; further cases are logged once a minute");
+        }
         self.shared.counters.add(Count::ResultsRefused, 1);
         self.shared.results.refuse(&reporter.session, result.run, result.attempt);
     }

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rondel_core::{AppId, ExecutorId, Timestamp, name, plain};
+use rondel_core::{AppId, ExecutorId, Timestamp, TokenId, name, plain};
 use rondel_proto::v1;
 use tonic::Status;
 
+/// Streams that executors with one token open within a second.
+const HELLO_RATE_MAX: u32 = 100;
 const SLOTS_MAX: u32 = 100_000;
 const HANDLER_COUNT_MAX: usize = 1_000;
 const LABEL_COUNT_MAX: usize = 100;
@@ -17,7 +19,7 @@ const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
 /// Handlers and labels of one executor together, in bytes.
 const ROW_BYTES_MAX: usize = 64 * 1024;
-/// What the rows of one app's executors may take together, in bytes.
+/// What the rows of one app's executors with one token may take together, in bytes.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What a row takes beside its handlers and labels.
 const ROW_OVERHEAD: usize = 256;
@@ -114,9 +116,39 @@ fn row_bytes(hello: &v1::Hello) -> usize {
     handlers + labels
 }
 
-/// What the rows of each app's executors take, as far as they came to this server.
+/// Hellos of each token within the present second.
 #[derive(Debug, Default)]
-pub(crate) struct AppRows(Mutex<HashMap<AppId, HashMap<ExecutorId, Row>>>);
+pub(super) struct HelloRates(Mutex<HashMap<TokenId, (Timestamp, u32)>>);
+
+impl HelloRates {
+    /// Counts a hello, or refuses it.
+    pub(super) fn admit(&self, token: TokenId, now: Timestamp) -> Result<(), Status> {
+        let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_present = |began: Timestamp| began <= now && now < began + Duration::from_secs(1);
+        if !rates.contains_key(&token) {
+            rates.retain(|_, (began, _)| is_present(*began));
+        }
+        let (began, count) = rates.entry(token).or_insert((now, 0));
+        if !is_present(*began) {
+            (*began, *count) = (now, 0);
+        }
+        *count += 1;
+        if *count > HELLO_RATE_MAX {
+            let message = format!(
+                "more than {HELLO_RATE_MAX} executors with this token open a stream within a second; try again"
+            );
+            return Err(Status::unavailable(message));
+        }
+        Ok(())
+    }
+}
+
+/// What the rows of each app's executors take, as far as they came to this server: those of each token for themselves, so that
+/// one that floods the app locks out no other.
+#[derive(Debug, Default)]
+pub(crate) struct AppRows(Mutex<HashMap<(AppId, Option<TokenId>), Rows>>);
+
+type Rows = HashMap<ExecutorId, Row>;
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -129,13 +161,13 @@ impl AppRows {
     /// is a row of its own.
     pub(super) fn admit(
         &self,
-        (app, executor): (AppId, ExecutorId),
+        (app, token, executor): (AppId, Option<TokenId>, ExecutorId),
         hello: &v1::Hello,
         now: Timestamp,
         is_online: impl Fn(ExecutorId) -> bool,
     ) -> Result<(), Status> {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows = apps.entry(app).or_default();
+        let rows = apps.entry((app, token)).or_default();
         let row = Row { bytes: row_bytes(hello) + ROW_OVERHEAD, noted_at: now };
         let is_too_much = |rows: &HashMap<ExecutorId, Row>| {
             let others = rows.iter().filter(|(id, _)| **id != executor).map(|(_, row)| row.bytes);
@@ -147,8 +179,8 @@ impl AppRows {
         if is_too_much(rows) {
             let (count, kib) = (rows.len(), APP_BYTES_MAX / 1024);
             let message = format!(
-                "handlers: the {count} executors of app {:?} that were started within the last hour fill the {kib} KiB that \
-                 one app may take; try again later, or name fewer handlers and labels",
+                "handlers: the {count} executors of app {:?} with this token that were started within the last hour fill the \
+                 {kib} KiB that one app may take; try again later, or name fewer handlers and labels",
                 hello.app
             );
             return Err(Status::resource_exhausted(message));
@@ -172,18 +204,31 @@ mod tests {
     }
 
     #[test]
+    fn each_token_opens_so_many_streams_within_a_second() {
+        let rates = HelloRates::default();
+        let start = Timestamp::from_secs(1_800_000_000);
+        let admitted = |token, now| (0..1_000).filter(|_| rates.admit(TokenId::new(token), now).is_ok()).count();
+        assert_eq!((admitted(1, start), admitted(2, start)), (100, 100), "one does not lock out the other");
+        assert_eq!(admitted(1, start + Duration::from_millis(999)), 0);
+        assert_eq!(admitted(1, start + Duration::from_secs(1)), 100);
+    }
+
+    #[test]
     fn the_rows_of_an_app_are_bounded_and_free_after_an_hour() {
         let rows = AppRows::default();
         let start = Timestamp::from_secs(1_800_000_000);
         let large = v1::Hello { handlers: vec!["h".repeat(97); 600], ..v1::Hello::default() };
-        let admit =
-            |app, id, now, online: bool| rows.admit((AppId::new(app), ExecutorId::new(id)), &large, now, |_| online);
+        let admit = |app, id, now, online: bool| {
+            rows.admit((AppId::new(app), None, ExecutorId::new(id)), &large, now, |_| online)
+        };
         let count = (1..).take_while(|id| admit(1, *id, start, false).is_ok()).count();
         assert!((250..300).contains(&count), "{count}");
         let refused = admit(1, 9_999, start, false).unwrap_err();
         assert!(refused.message().contains("one app may take"), "{refused}");
         assert!(admit(1, 1, start, false).is_ok(), "one that is there already comes back");
         assert!(admit(2, 9_999, start, false).is_ok(), "another app has room");
+        let with_another = (AppId::new(1), Some(TokenId::new(2)), ExecutorId::new(9_999));
+        assert!(rows.admit(with_another, &large, start, |_| false).is_ok(), "so has another token of the app");
         let later = start + COUNTS_FOR;
         assert!(admit(1, 9_999, later, true).is_err(), "those that are online count on");
         assert!(admit(1, 9_999, later, false).is_ok());

@@ -102,8 +102,9 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     let id = ExecutorId::new(hello.incarnation);
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();
-    shared.registry.rows.admit((app.id, id), &hello, now, |id| shared.registry.is_online(id))?;
-    let predecessor = proof::predecessor(shared, app.id, &hello).await.map_err(unavailable)?;
+    shared.registry.rows.admit((app.id, pass.token, id), &hello, now, |id| shared.registry.is_online(id))?;
+    let lineage = proof::lineage(shared, app.id, &hello).await.map_err(unavailable)?;
+    let predecessor = lineage.first().copied();
     let said = Said::new(&hello.declared);
     let process = LocalProcess::find(hello.process.as_ref());
     let has_handler = |info: &v1::HandlerInfo| hello.handlers.contains(&info.name);
@@ -143,7 +144,8 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
         draining: false,
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
-    let report = Report { held: refs(hello.held), finished: refs(hello.finished), predecessor };
+    let report =
+        Report { held: refs(hello.held), finished: refs(hello.finished), predecessor, lineage: lineage.into() };
     Ok(Greeted { online, record, report, said, process })
 }
 
@@ -183,9 +185,8 @@ fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Resu
     if is_same && !heard_lately {
         return Ok(());
     }
-    let message =
-        format!("another executor, {:?} of app {:?}, is online with this incarnation", other.name, other.app_name);
-    Err(Status::already_exists(message))
+    // The same words for an executor of any app: a token learns of no other app's.
+    Err(Status::already_exists("another executor is online with this incarnation"))
 }
 
 fn json_object(labels: &BTreeMap<String, String>) -> String {

@@ -4,7 +4,7 @@
 //! The run's row names its executor about a second after the start; until then only its home knows. Logs may arrive at
 //! another node than the home, after the result, and after a retry on another executor.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl SentRuns {
         halves[0].insert(run, (attempt, executor));
     }
 
-    pub(super) fn get(&self, run: RunId) -> Option<(i32, ExecutorId)> {
+    pub(crate) fn get(&self, run: RunId) -> Option<(i32, ExecutorId)> {
         let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.iter().find_map(|half| half.get(&run)).copied()
     }
@@ -91,7 +91,6 @@ pub(super) enum Taken {
 pub(super) struct LogRights {
     good: HashMap<Hand, Timestamp>,
     bytes: HashMap<RunId, usize>,
-    refused: HashSet<Hand>,
 }
 
 impl LogRights {
@@ -104,23 +103,17 @@ impl LogRights {
         unknown
     }
 
-    /// Asks about one of them.
-    pub(super) fn learn(&mut self, app: AppId, hand: Hand, known: Option<&Known<'_>>, now: Timestamp) {
+    /// Notes the answer about one of them: whether its lines are taken.
+    pub(super) fn learn(&mut self, app: AppId, hand: Hand, known: Option<&Known<'_>>, now: Timestamp) -> bool {
         if self.good.len() >= COUNT_MAX {
             self.good.retain(|_, at| *at + GOOD_FOR > now);
         }
         if known.is_some_and(|known| known.may_log(app, hand, now)) && self.good.len() < COUNT_MAX {
             self.good.insert(hand, now);
-            return;
+            return true;
         }
         self.good.remove(&hand);
-        if self.refused.len() >= COUNT_MAX {
-            self.refused.clear();
-        }
-        if self.refused.insert(hand) {
-            let (run, attempt, executor) = hand;
-            tracing::warn!(run_id = %run, attempt, executor_id = %executor, "an executor logs into a run that it does not have; the lines are dropped");
-        }
+        false
     }
 
     /// Whether a chunk of so many bytes is taken.

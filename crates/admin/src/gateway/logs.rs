@@ -10,24 +10,24 @@ use rondel_proto::v1;
 use rondel_proto::v1::server_message;
 use rondel_store::StoreError;
 use rondel_store::logs::{LogChunk, LogLine};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::log_rights::{Hand, Known, LogRights, RUN_BYTES_MAX, Taken};
 use crate::dispatch::SessionHandle;
 use crate::metrics::{add, size};
 use crate::node::Shared;
+use crate::turn_queue::{Bounds, Source, TurnQueue};
 use rondel_core::error_chain::chain;
 
-/// Messages with logs that may wait; beyond that, the streams that bring them wait.
-const CAPACITY: usize = 256;
-/// What these may hold together: a flood fills the executors' memory, which is bounded for each run, not the server's.
-const KIB_MAX: u32 = 8 * 1024;
+/// What may wait, in KiB; each chunk counts as one more.
+const BOUNDS: Bounds = Bounds { session: 4 * 1024, app: 8 * 1024, all: 32 * 1024 };
+/// What is written together, as it counts there.
+const BATCH: usize = 4 * 1024;
 /// What a line takes beside its text …
 const LINE_OVERHEAD: usize = 64;
 /// … and a chunk beside its lines.
 const CHUNK_OVERHEAD: usize = 256;
-const BATCH: usize = 64;
 /// Runs of one batch whose earlier attempts are looked up.
 const EARLIER_COUNT_MAX: usize = 500;
 
@@ -40,13 +40,6 @@ pub(crate) struct LogItem {
     pub(crate) app: AppId,
     pub(crate) session: SessionHandle,
     pub(crate) pending: PendingGuard,
-}
-
-/// An item, and its share of the memory that logs may take.
-#[derive(Debug)]
-pub(crate) struct Queued {
-    item: LogItem,
-    memory: OwnedSemaphorePermit,
 }
 
 /// Counts the log messages of one stream that are not durable yet.
@@ -86,48 +79,52 @@ impl Drop for PendingGuard {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct LogWriter {
-    items: mpsc::Sender<Queued>,
-    memory: Arc<Semaphore>,
+/// The logs that wait for the store: in turns of apps and sessions, so that one executor holds up no other app's.
+pub(crate) type LogQueue = Arc<TurnQueue<LogItem>>;
+
+pub(crate) fn log_queue() -> LogQueue {
+    Arc::new(TurnQueue::new(BOUNDS))
 }
 
-impl LogWriter {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Queued>) {
-        let (items, receiver) = mpsc::channel(CAPACITY);
-        let memory = Arc::new(Semaphore::new(usize::try_from(KIB_MAX).unwrap_or(usize::MAX)));
-        (Self { items, memory }, receiver)
+impl LogItem {
+    fn source(&self) -> Source {
+        Source { app: self.app, session: self.session.number }
     }
 
-    /// Waits while too much waits before it: the stream that brings it waits as well.
-    pub(super) async fn write(&self, item: LogItem) {
-        let Ok(memory) = Arc::clone(&self.memory).acquire_many_owned(item.kib.min(KIB_MAX)).await else { return };
-        drop(self.items.send(Queued { item, memory }).await);
+    /// Each chunk may be of a run that has to be looked up.
+    fn weight(&self) -> usize {
+        usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
+    }
+
+    /// Puts it into the queue, where there is room by then; else it is dropped, and the executor keeps nothing of it.
+    pub(super) async fn enqueue(self, queue: &LogQueue, patience: Duration, shared: &Shared) -> bool {
+        let (source, weight) = (self.source(), self.weight());
+        let Err(dropped) = queue.offer_within(patience, source, weight, self).await else { return true };
+        let lines: usize = dropped.chunks.iter().map(|chunk| chunk.lines.len()).sum();
+        add(&shared.metrics.log_lines_dropped, size(lines));
+        let executor = dropped.session.executor;
+        if let Some(count) = shared.log_limit.count("logs", executor.get()) {
+            tracing::warn!(executor_id = %executor, lines, count, "an executor logs more than its share while the store is behind; lines are dropped");
+        }
+        let acks = dropped.chunks.iter().map(log_ack).collect();
+        dropped.session.send(server_message::Body::LogAcks(v1::LogAcks { acks }));
+        false
     }
 }
 
 pub(crate) struct LogLoop {
     shared: Arc<Shared>,
-    items: mpsc::Receiver<Queued>,
+    queue: LogQueue,
     rights: LogRights,
 }
 
 impl LogLoop {
-    pub(crate) fn new(shared: Arc<Shared>, items: mpsc::Receiver<Queued>) -> Self {
-        Self { shared, items, rights: LogRights::default() }
+    pub(crate) fn new(shared: Arc<Shared>, queue: LogQueue) -> Self {
+        Self { shared, queue, rights: LogRights::default() }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let mut batch = Vec::with_capacity(BATCH);
-            let count = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                count = self.items.recv_many(&mut batch, BATCH) => count,
-            };
-            if count == 0 {
-                return;
-            }
+        while let Some(batch) = stop.run_until_cancelled(self.queue.take(BATCH)).await {
             if let Err(error) = self.write(batch).await {
                 // Not acknowledged: the executors keep these chunks and send them again.
                 tracing::warn!(error = %chain(&error), "logs were not stored");
@@ -135,14 +132,12 @@ impl LogLoop {
         }
     }
 
-    async fn write(&mut self, batch: Vec<Queued>) -> Result<(), StoreError> {
+    async fn write(&mut self, batch: Vec<LogItem>) -> Result<(), StoreError> {
         self.learn_rights(&batch).await?;
         let mut chunks = Vec::new();
         let mut acks = Vec::new();
         let mut guards = Vec::new();
-        let mut held = Vec::new();
-        for Queued { item, memory } in batch {
-            held.push(memory);
+        for item in batch {
             for chunk in item.chunks {
                 // What is not taken is answered as well, so that it ends.
                 acks.push((item.session.clone(), log_ack(&chunk)));
@@ -164,7 +159,7 @@ impl LogLoop {
         let lines = chunks.iter().flat_map(|chunk| &chunk.lines);
         add(&self.shared.metrics.log_bytes, lines.map(|line| size(line.text.len())).sum());
         self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
-        drop((guards, held));
+        drop(guards);
         for (session, ack) in acks {
             session.send(server_message::Body::LogAcks(v1::LogAcks { acks: vec![ack] }));
         }
@@ -172,12 +167,10 @@ impl LogLoop {
     }
 
     /// Asks the rows who has the runs of these lines.
-    async fn learn_rights(&mut self, batch: &[Queued]) -> Result<(), StoreError> {
+    async fn learn_rights(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
-        let items = batch.iter().flat_map(|queued| {
-            let item = &queued.item;
-            item.chunks.iter().map(|chunk| (hand(&item.session, chunk), item.app))
-        });
+        let items =
+            batch.iter().flat_map(|item| item.chunks.iter().map(|chunk| (hand(&item.session, chunk), item.app)));
         let apps: HashMap<Hand, AppId> = items.collect();
         let unknown = self.rights.unknown(apps.keys(), now);
         let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
@@ -199,7 +192,12 @@ impl LogLoop {
             };
             let sent = self.shared.sent_runs.get(hand.0);
             let known = run.map(|run| Known { run, attempts: &attempts, sent });
-            self.rights.learn(*app, hand, known.as_ref(), now);
+            if !self.rights.learn(*app, hand, known.as_ref(), now)
+                && let Some(count) = self.shared.log_limit.count("foreign logs", hand.2.get())
+            {
+                let (run, attempt, executor) = hand;
+                tracing::warn!(run_id = %run, attempt, executor_id = %executor, count, "an executor logs into a run that it does not have; the lines are dropped; further cases are logged once a minute");
+            }
         }
         Ok(())
     }
@@ -216,6 +214,6 @@ fn full(chunk: &LogChunk) -> LogChunk {
     LogChunk { lines: vec![LogLine { at, level: "warn".to_owned(), text }], ..*chunk }
 }
 
-fn log_ack(chunk: &LogChunk) -> v1::LogAck {
+pub(super) fn log_ack(chunk: &LogChunk) -> v1::LogAck {
     v1::LogAck { run_id: chunk.run.get(), attempt: chunk.attempt, sequence: chunk.sequence }
 }

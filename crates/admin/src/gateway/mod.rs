@@ -37,7 +37,7 @@ pub(crate) use bounds::AppRows;
 pub use log_readers::LogReader;
 pub(crate) use log_readers::LogReaders;
 pub(crate) use log_rights::SentRuns;
-pub(crate) use logs::{LogItem, LogLoop, LogWriter};
+pub(crate) use logs::{LogItem, LogLoop, LogQueue, log_queue};
 
 /// Messages on their way to one executor.
 const OUTGOING_CAPACITY: usize = 1_024;
@@ -97,19 +97,21 @@ pub struct GatewayService {
 struct Inner {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
-    logs: LogWriter,
+    logs: LogQueue,
     lifecycle: Lifecycle,
     session_number: AtomicU64,
     /// Out of [`REPORT_KIB_MAX`].
     report_memory: Arc<Semaphore>,
     refusals: Mutex<HashSet<String>>,
+    hello_rates: bounds::HelloRates,
 }
 
 impl GatewayService {
-    pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>, logs: LogWriter, lifecycle: Lifecycle) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>, logs: LogQueue, lifecycle: Lifecycle) -> Self {
         let report_memory = Arc::new(Semaphore::new(REPORT_KIB_MAX));
         let (session_number, refusals) = (AtomicU64::new(0), Mutex::default());
-        let inner = Inner { shared, events, logs, lifecycle, session_number, report_memory, refusals };
+        let hello_rates = bounds::HelloRates::default();
+        let inner = Inner { shared, events, logs, lifecycle, session_number, report_memory, refusals, hello_rates };
         Self { inner: Arc::new(inner) }
     }
 
@@ -130,6 +132,7 @@ pub(crate) struct Pass {
     names: Option<Vec<String>>,
     /// What it authenticated with, to be asked about again while the stream is open; `None` where nobody has to.
     authorization: Option<String>,
+    token: Option<TokenId>,
 }
 
 impl Pass {
@@ -140,6 +143,7 @@ impl Pass {
             declares: true,
             names: None,
             authorization: None,
+            token: None,
         }
     }
 }
@@ -152,7 +156,7 @@ impl Pass {
         }
         let names = found.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
         let (rights, declares) = (principal.rights.clone(), principal.token.declares);
-        Ok(Self { rights, declares, names, authorization: None })
+        Ok(Self { rights, declares, names, authorization: None, token: Some(principal.token.id) })
     }
 }
 
@@ -220,6 +224,7 @@ impl Gateway for GatewayService {
                 inner.refuse(&peer, Status::unauthenticated("no token, or one that is unknown, expired or revoked"))
             );
         };
+        inner.hello_rates.admit(principal.token.id, now)?;
         let found = request.extensions().get::<PeerNames>();
         let pass = Pass::new(&principal, inner.shared.config.executor_certificates, found);
         let pass = pass.map_err(|status| inner.refuse(&peer, status))?;

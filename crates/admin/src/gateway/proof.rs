@@ -13,18 +13,29 @@ use crate::node::Shared;
 /// An executor without a secret that was heard within so many heartbeats is living.
 const LIVING_HEARTBEATS: u32 = 5;
 
+/// How many processes before it an executor answers for.
+const LINEAGE_LEN_MAX: usize = 16;
+
 /// What is kept of an executor's secret; `None` for one that has none.
 pub(super) fn hash(secret: &[u8]) -> Option<String> {
     let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
     (!secret.is_empty()).then(|| hex(Sha256::digest(secret).as_slice()))
 }
 
-/// The predecessor that a hello names, where it proves it. Without the proof an equal name is another executor's.
-pub(super) async fn predecessor(
-    shared: &Shared,
-    app: AppId,
-    hello: &v1::Hello,
-) -> Result<Option<ExecutorId>, StoreError> {
+/// The predecessor that a hello names, where it proves it, and those before that one: results of any of them may be in the
+/// journal. Without the proof an equal name is another executor's.
+pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
+    let mut lineage = Vec::new();
+    let mut next = predecessor(shared, app, hello).await?;
+    while let Some(id) = next.filter(|id| lineage.len() < LINEAGE_LEN_MAX && !lineage.contains(id)) {
+        lineage.push(id);
+        let row = shared.store.executor_proof(id).await?.filter(|row| row.app == app);
+        next = row.and_then(|row| row.predecessor);
+    }
+    Ok(lineage)
+}
+
+async fn predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Option<ExecutorId>, StoreError> {
     if hello.predecessor <= 0 || hello.predecessor == hello.incarnation {
         return Ok(None);
     }
@@ -83,7 +94,7 @@ mod tests {
     #[test]
     fn a_predecessor_is_proven_by_its_secret_and_in_its_app_alone() {
         let app = AppId::new(1);
-        let known = |app, secret: &[u8]| ExecutorProof { app, secret_hash: hash(secret) };
+        let known = |app, secret: &[u8]| ExecutorProof { app, secret_hash: hash(secret), predecessor: None };
         let (with, without) = (known(app, b"secret"), known(app, b""));
         for (known, shown, wanted) in [
             (Some(&with), &b"secret"[..], Verdict::Proven),

@@ -1,6 +1,8 @@
 //! A stream after its hello: messages in, translated, in order.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rondel_core::{NodeId, RunId, Timestamp};
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::hello::Greeted;
+use super::logs::log_ack;
 use super::message_bounds::{self, charge_kib};
 use super::process::LocalProcess;
 use super::{Inner, LogItem, Pass, log_line};
@@ -31,6 +34,8 @@ use rondel_core::error_chain::chain;
 const SILENT_HEARTBEATS: u32 = 5;
 /// How long results wait for the logs that came before them.
 const LOG_BARRIER: Duration = Duration::from_secs(2);
+/// How long a stream waits for room for its logs.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Session {
     shared: Arc<Shared>,
@@ -44,6 +49,8 @@ pub(super) struct Session {
     process: Option<LocalProcess>,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
+    /// Its last log message found no room.
+    is_over_share: AtomicBool,
 }
 
 impl Session {
@@ -92,6 +99,7 @@ impl Session {
             authorization: pass.authorization.clone(),
             process: greeted.process,
             pending_logs: super::logs::Pending::default(),
+            is_over_share: AtomicBool::new(false),
         })
     }
 
@@ -262,13 +270,30 @@ impl Session {
         add(&self.shared.metrics.log_lines_dropped, dropped);
         let parts: usize = logs.chunks.iter().map(|chunk| chunk.lines.len() + 1).sum();
         let kib = charge_kib(encoded_len(&logs), parts);
-        let chunks = logs.chunks.into_iter().map(chunk).collect();
+        let chunks: Vec<LogChunk> = logs.chunks.into_iter().map(chunk).collect();
+        // One without lines says nothing. It is answered, so that it ends.
+        let (chunks, empty): (Vec<LogChunk>, Vec<LogChunk>) =
+            chunks.into_iter().partition(|chunk| !chunk.lines.is_empty());
+        if !empty.is_empty() {
+            let acks = empty.iter().map(log_ack).collect();
+            self.handle.send(server_message::Body::LogAcks(v1::LogAcks { acks }));
+        }
+        if chunks.is_empty() {
+            return;
+        }
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
-        self.inner.logs.write(LogItem { chunks, kib, app: self.app, session, pending }).await;
+        let item = LogItem { chunks, kib, app: self.app, session, pending };
+        // What comes behind on the stream, heartbeats and results, waits for room once, and not for each message of a flood.
+        let patience = if self.is_over_share.load(Relaxed) { Duration::ZERO } else { LOG_PATIENCE };
+        let is_taken = item.enqueue(&self.inner.logs, patience, &self.shared).await;
+        self.is_over_share.store(!is_taken, Relaxed);
     }
 
     fn note_progress(&self, reply: &v1::Reply) {
-        if reply.kind() == v1::reply::Kind::Progress {
+        // Where this node sent the attempt, it knows to whom.
+        let sent = self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
+        let is_its = sent.is_none_or(|(_, executor)| executor == self.handle.executor);
+        if reply.kind() == v1::reply::Kind::Progress && is_its {
             let progress = Progress::bounded(reply.done, reply.total);
             self.shared.progress.tell(self.handle.executor, RunId::new(reply.run_id), reply.attempt, progress);
         }

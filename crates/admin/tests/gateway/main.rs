@@ -4,6 +4,7 @@
 
 mod answers;
 mod bounds;
+mod claims;
 mod cluster;
 mod declares;
 mod door;

@@ -181,6 +181,9 @@ pub async fn an_incarnation_with_a_secret_is_nobody_elses(store: &dyn Store) {
     }
     let other = ExecutorRecord { id: ExecutorId::new(next_id()), ..with(Some("a")) };
     assert!(store.open_session(token, &other).await.unwrap());
+    let successor = ExecutorRecord { id: ExecutorId::new(next_id()), predecessor: Some(record.id), ..other };
+    assert!(store.open_session(token, &successor).await.unwrap());
+    assert_eq!(store.executor_proof(successor.id).await.unwrap().unwrap().predecessor, Some(record.id));
 }
 
 /// Sessions are opened, heard, closed; executors are as they introduced themselves.

@@ -97,6 +97,12 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let expected = attempt(RunStatus::Succeeded, Some("executor-a"), late.started_at);
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
     assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Superseded);
+    assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
+    // Attempts that never began add no row, and change none.
+    for attempt in [0, -1, i32::MIN, 3] {
+        let invented = Finish { attempt, ..late.clone() };
+        assert_eq!(finish_one(store, invented).await, Finished::NoSuchRun, "{attempt}");
+    }
     assert_eq!(store.attempts(run.id).await.unwrap(), [expected]);
     assert_eq!(read(store, run.id).await, *waiting);
 }

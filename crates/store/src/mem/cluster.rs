@@ -204,7 +204,10 @@ impl Cluster for MemStore {
     }
 
     async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>> {
-        let proof = |one: &ExecutorRecord| ExecutorProof { app: one.app, secret_hash: one.secret_hash.clone() };
+        let proof = |one: &ExecutorRecord| {
+            let (app, secret_hash, predecessor) = (one.app, one.secret_hash.clone(), one.predecessor);
+            ExecutorProof { app, secret_hash, predecessor }
+        };
         Ok(self.state().executors.get(&id).map(proof))
     }
 

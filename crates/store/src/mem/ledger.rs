@@ -12,8 +12,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use super::{Due, MemStore, State, StoredNode, key, size};
 use crate::cluster::HomeMove;
 use crate::ledger::{
-    Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
-    LimitName, MovedJobs, NotedWait, RunCheck, RunQuery, UnsentRun,
+    ATTEMPT_COUNT_MAX, Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish,
+    Finisher, InHand, LimitName, MovedJobs, NotedWait, RunCheck, RunQuery, UnsentRun,
 };
 use crate::settle::clean_name;
 use crate::{LeaseToken, Ledger, Result};
@@ -411,7 +411,10 @@ impl Ledger for MemStore {
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
         let state = self.state();
-        Ok(state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).map(|(_, attempt)| attempt.clone()).collect())
+        let newest = state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(size(ATTEMPT_COUNT_MAX));
+        let mut attempts: Vec<Attempt> = newest.map(|(_, attempt)| attempt.clone()).collect();
+        attempts.reverse();
+        Ok(attempts)
     }
 }
 

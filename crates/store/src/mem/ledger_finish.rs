@@ -112,8 +112,8 @@ impl State {
             message: clean.message.clone().map(std::borrow::Cow::into_owned),
             detail: detail_of(clean),
         };
-        let known = self.attempts.entry((clean.finish.run, clean.finish.attempt)).or_insert_with(|| kept.clone());
-        if known.status == RunStatus::Unknown {
+        let known = self.attempts.get_mut(&(clean.finish.run, clean.finish.attempt));
+        if let Some(known) = known.filter(|known| known.status == RunStatus::Unknown) {
             *known = Attempt { reason: known.reason, detail: known.detail.take(), ..kept };
         }
     }

@@ -129,8 +129,10 @@ const READ_EXECUTORS_BY_ID: Statement = Statement {
            JOIN executor ON executor.id = seen.executor_id WHERE executor.id {in_list} \
            ORDER BY executor.app_id, executor.name, executor.id",
 };
-const READ_EXECUTOR_PROOF: Statement =
-    Statement { name: "read_executor_proof", text: "SELECT app_id, secret_hash FROM executor WHERE id = ?" };
+const READ_EXECUTOR_PROOF: Statement = Statement {
+    name: "read_executor_proof",
+    text: "SELECT app_id, secret_hash, predecessor_id FROM executor WHERE id = ?",
+};
 
 #[async_trait]
 impl Cluster for SqlStore {
@@ -272,7 +274,9 @@ impl Cluster for SqlStore {
         let proof = |row: &AnyRow| {
             let mut columns = Reader::new(row, "executor");
             let app = AppId::new(columns.int("app_id")?);
-            Ok(ExecutorProof { app, secret_hash: columns.opt_text("secret_hash")? })
+            let secret_hash = columns.opt_text("secret_hash")?;
+            let predecessor = columns.opt_int("predecessor_id")?.map(ExecutorId::new);
+            Ok(ExecutorProof { app, secret_hash, predecessor })
         };
         row.as_ref().map(proof).transpose()
     }

@@ -55,7 +55,8 @@ const INSERT_ATTEMPTS: Statement = Statement {
     text: "INSERT {ignore} INTO run_attempt (run_id, attempt, status, reason, executor_id, executor, started_at_ms, \
            finished_at_ms, message, detail) {values:iittitiitt} {or_ignore}",
 };
-/// A result that comes after its attempt was given up says how it ended after all.
+/// A result that comes after its attempt was given up says how it ended after all. It adds no row: the transaction that began
+/// the next attempt has written one.
 const CORRECT_ATTEMPTS: Statement = Statement {
     name: "correct_attempts",
     text: "UPDATE {join:iittitiitt}run_attempt SET status = v.column3, executor_id = v.column5, \
@@ -333,7 +334,6 @@ impl<'f> Batch<'f> {
         self.ended.clear();
         for chunk in self.superseded.chunks(CHUNK_MAX) {
             tx.execute(Query::new(&CORRECT_ATTEMPTS).rows(chunk, add_attempt)).await?;
-            tx.execute(Query::new(&INSERT_ATTEMPTS).rows(chunk, add_attempt)).await?;
         }
         self.superseded.clear();
         self.write_retries(tx).await?;

@@ -7,7 +7,7 @@ use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, Run
 use super::SqlStore;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows::{self, run_columns};
-use crate::ledger::{RunCheck, RunQuery};
+use crate::ledger::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery};
 use crate::{LeaseToken, Result};
 
 pub(super) const READ_CHECKS: Statement = Statement {
@@ -19,7 +19,7 @@ pub(super) const READ_CHECKS: Statement = Statement {
 const READ_ATTEMPTS: Statement = Statement {
     name: "read_attempts",
     text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message, detail \
-           FROM run_attempt WHERE run_id = ? ORDER BY attempt",
+           FROM run_attempt WHERE run_id = ? ORDER BY attempt DESC LIMIT ?",
 };
 
 /// A page of all runs is in the order of their ids, which rise with time; one of a job's runs in the order of its
@@ -275,7 +275,7 @@ impl SqlStore {
 
     pub(super) async fn read_attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
         let mut attempts = Vec::new();
-        for row in self.rows(Query::new(&READ_ATTEMPTS).int(run.get())).await? {
+        for row in self.rows(Query::new(&READ_ATTEMPTS).int(run.get()).int(i64::from(ATTEMPT_COUNT_MAX))).await? {
             let mut columns = Reader::new(&row, "run_attempt");
             columns.int("run_id")?;
             attempts.push(Attempt {
@@ -290,6 +290,7 @@ impl SqlStore {
                 detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
             });
         }
+        attempts.reverse();
         Ok(attempts)
     }
 }

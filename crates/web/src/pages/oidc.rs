@@ -46,13 +46,19 @@ pub(super) async fn come_back(
 ) -> Result<Response, Problem> {
     let oidc = provider(&web)?;
     let is_tls = oidc.config().is_tls();
+    let flight = cookies::flight(&headers, is_tls);
+    // Another site can send a browser here, and must not use up the tries of its address: a browser that began no sign-in is
+    // turned away before it counts.
+    if flight.is_none() {
+        return Err(Problem::new(Code::SignInRefused, Refusal::NotBegun.to_string()));
+    }
     // Before anything is done for it: the provider is asked by then.
     if let Attempt::Blocked(until) = count_arrival(&web, &stranger).await? {
         return Err(blocked(until, web.engine.now()));
     }
     // Whatever comes of it, the cookie has had its use.
     let spent = cookies::set_flight("", Duration::ZERO, is_tls);
-    match arrive(&web, oidc, (cookies::flight(&headers, is_tls), stranger.address()), &answer(&uri)).await {
+    match arrive(&web, oidc, (flight, stranger.address()), &answer(&uri)).await {
         Ok((identity, arrival, next)) => {
             write(&web, &stranger, oidc, &identity, &arrival).await?;
             let account = arrival.settle(web.engine.store()).await.map_err(|error| away(&error))?;

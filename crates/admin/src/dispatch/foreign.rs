@@ -1,0 +1,149 @@
+//! Results of runs that this node does not have in memory: runs of another node, or of an epoch before. Any node with a living
+//! lease may store them.
+//!
+//! They have a queue of their own, bounded for each session and served in turns: results of runs that do not exist hold up
+//! neither the dispatcher's steps nor the results of other apps. A result that finds no room, or that cannot be judged yet, is
+//! not answered, so that the executor sends it again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::error_chain::chain;
+use rondel_core::run::Attempt;
+use rondel_core::{Run, RunId};
+use rondel_store::StoreError;
+use tokio_util::sync::CancellationToken;
+
+use super::IncomingResult;
+use super::reporter::{Claim, ReportedRun, Reporter};
+use crate::counters::Count;
+use crate::metrics::Counted;
+use crate::node::Shared;
+use crate::turn_queue::{Bounds, Source, TurnQueue};
+
+/// What may wait: a result counts as one, and as one more for each KiB of its text.
+const BOUNDS: Bounds = Bounds { session: 2_000, app: 20_000, all: 100_000 };
+/// What is judged together, as it counts there.
+const BATCH: usize = 500;
+/// Results of one message that are judged in one turn of its session.
+const PART: usize = 100;
+/// Runs of one batch whose earlier attempts are read. Results of further ones come again.
+const EARLIER_COUNT_MAX: usize = 50;
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+type Reported = (Reporter, Vec<IncomingResult>);
+
+/// The dispatcher's side.
+#[derive(Debug)]
+pub(crate) struct ForeignQueue(TurnQueue<Reported>);
+
+impl Default for ForeignQueue {
+    fn default() -> Self {
+        Self(TurnQueue::new(BOUNDS))
+    }
+}
+
+impl ForeignQueue {
+    /// Takes as many of these as there is room for.
+    pub(super) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>) {
+        let source = Source { app: reporter.app, session: reporter.session.number };
+        while !results.is_empty() {
+            let rest = results.split_off(PART.min(results.len()));
+            let weight = results.iter().map(weight).sum();
+            if self.0.offer(source, weight, (reporter.clone(), results)).is_err() {
+                tracing::debug!(executor_id = %reporter.session.executor, "too many results wait; some will come again");
+                return;
+            }
+            results = rest;
+        }
+    }
+}
+
+fn weight(result: &IncomingResult) -> usize {
+    let bytes: usize = [&result.message, &result.result].into_iter().flatten().map(String::len).sum();
+    1 + bytes / 1024
+}
+
+/// Judges what waits in the queue.
+pub(crate) struct ForeignLoop {
+    shared: Arc<Shared>,
+}
+
+impl ForeignLoop {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        while let Some(reported) = stop.run_until_cancelled(self.shared.foreign.0.take(BATCH)).await {
+            if let Err(error) = self.judge(reported).await {
+                tracing::warn!(error = %chain(&error), "results of runs of other nodes were not judged; they will come again");
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
+        }
+    }
+
+    async fn judge(&self, reported: Vec<Reported>) -> Result<(), StoreError> {
+        let results = || reported.iter().flat_map(|(_, results)| results);
+        let mut ids: Vec<RunId> = results().map(|result| result.run).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut runs: HashMap<RunId, Run> = HashMap::new();
+        for part in ids.chunks(BATCH) {
+            runs.extend(self.shared.store.runs(part).await?.into_iter().map(|run| (run.id, run)));
+        }
+        let earlier = results().filter(|result| runs.get(&result.run).is_some_and(|run| result.attempt < run.attempt));
+        let mut earlier: Vec<RunId> = earlier.map(|result| result.run).collect();
+        earlier.sort_unstable();
+        earlier.dedup();
+        let mut attempts: BTreeMap<RunId, Vec<Attempt>> = BTreeMap::new();
+        for run in earlier.into_iter().take(EARLIER_COUNT_MAX) {
+            attempts.insert(run, self.shared.store.attempts(run).await?);
+        }
+        let keys = runs.values().map(|run| (run.job, run.job_version));
+        let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
+        for (reporter, results) in reported {
+            for result in results {
+                let run = runs.get(&result.run);
+                let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
+                match (self.claim(&reporter, &result, run, &attempts), run, definition) {
+                    (Claim::Taken, Some(run), Some(definition)) => {
+                        let finish = result.into_finish(run, definition.job.after, reporter.as_executor());
+                        let (counted, session) = (Counted::of(run, definition), reporter.session.clone());
+                        self.shared.results.submit(finish, counted, Some(session)).await;
+                    }
+                    (Claim::Deferred, ..) => {}
+                    _ => {
+                        let is_known = run.is_some_and(|run| (1..=run.attempt).contains(&result.attempt));
+                        let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
+                        self.shared.counters.add(why, 1);
+                        self.shared.results.refuse(&reporter.session, result.run, result.attempt);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn claim(
+        &self,
+        reporter: &Reporter,
+        result: &IncomingResult,
+        run: Option<&Run>,
+        attempts: &BTreeMap<RunId, Vec<Attempt>>,
+    ) -> Claim {
+        let Some(run) = run else { return Claim::Refused };
+        let is_earlier = (1..run.attempt).contains(&result.attempt);
+        let known = attempts.get(&result.run);
+        if is_earlier && known.is_none() {
+            return Claim::Deferred;
+        }
+        let past = known.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
+        let sent = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
+        let reported = ReportedRun { run, past, sent_to: sent.map(|(_, executor)| executor) };
+        let (token, lost_after) = (self.shared.membership.token(), self.shared.config.lost_after);
+        let now = self.shared.clock.now();
+        reporter.claim((result.attempt, result.finished_at), &reported, (token, lost_after), now)
+    }
+}

@@ -1,0 +1,222 @@
+//! Which results are taken from an executor: those of attempts that were sent to it, or to a process before it whose journal
+//! it carries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::reason::WaitFor;
+use rondel_core::run::Attempt;
+use rondel_core::{AppId, ExecutorId, Reason, Run, RunStatus, Timestamp};
+use rondel_store::LeaseToken;
+
+use super::SessionHandle;
+
+/// How long a result waits for the home to name the executor of a run that has ended meanwhile.
+const NAMED_WITHIN: Duration = Duration::from_secs(30);
+
+/// An executor that reports results.
+#[derive(Clone, Debug)]
+pub(crate) struct Reporter {
+    pub(crate) session: SessionHandle,
+    pub(crate) app: AppId,
+    pub(crate) name: String,
+    /// The processes before it, as far as each proved to succeed the one before; the newest first.
+    pub(crate) lineage: Arc<[ExecutorId]>,
+}
+
+/// What is known of the run of a result that this node does not have in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReportedRun<'a> {
+    pub(crate) run: &'a Run,
+    /// The row of the reported attempt, where a later one has begun.
+    pub(crate) past: Option<&'a Attempt>,
+    /// The executor to which this node sent the reported attempt.
+    pub(crate) sent_to: Option<ExecutorId>,
+}
+
+/// What becomes of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Taken,
+    /// The attempt was not sent to this executor.
+    Refused,
+    /// Only the home knows; it writes that to the row within seconds. The result is not answered, so that it comes again.
+    Deferred,
+}
+
+impl Reporter {
+    pub(crate) fn as_executor(&self) -> (ExecutorId, String) {
+        (self.session.executor, self.name.clone())
+    }
+
+    /// Whether an attempt that was sent to this executor is the reporter's. A name proves nothing: two processes may share it.
+    pub(crate) fn is(&self, executor: ExecutorId) -> bool {
+        self.session.executor == executor || self.lineage.contains(&executor)
+    }
+
+    /// Judges a result by the run's row.
+    ///
+    /// A row names the executor about a second after the start, and for at-most-once runs before it. Until then only the home
+    /// knows it, in memory; and after the home's death the roll call finds it.
+    pub(crate) fn claim(
+        &self,
+        (attempt, finished_at): (i32, Timestamp),
+        reported: &ReportedRun<'_>,
+        (this, lost_after): (LeaseToken, Duration),
+        now: Timestamp,
+    ) -> Claim {
+        let run = reported.run;
+        if run.app != self.app || !(1..=run.attempt).contains(&attempt) || run.is_root() {
+            return Claim::Refused;
+        }
+        let taken_if = |is_taken| if is_taken { Claim::Taken } else { Claim::Refused };
+        let was_sent = reported.sent_to.is_some_and(|id| self.is(id));
+        // An attempt that ended without a name was lost with its home. Only an executor can tell how it went on.
+        let is_unclaimed = |status, reason| status == RunStatus::Unknown && reason != Some(Reason::NotReceived);
+        if attempt < run.attempt {
+            let Some(past) = reported.past else { return Claim::Refused };
+            let is_unclaimed = || reported.sent_to.is_none() && is_unclaimed(past.status, past.reason);
+            return taken_if(past.executor_id.map_or_else(|| was_sent || is_unclaimed(), |id| self.is(id)));
+        }
+        if let Some(id) = run.executor_id {
+            return taken_if(self.is(id));
+        }
+        let is_home = this == LeaseToken { node: run.node, epoch: run.node_epoch };
+        if was_sent {
+            return Claim::Taken;
+        }
+        if run.status.is_terminal() {
+            return match is_unclaimed(run.status, run.reason) {
+                true => Claim::Taken,
+                // It was settled as it began. Its home takes the result.
+                false if !is_home && now < finished_at + NAMED_WITHIN => Claim::Deferred,
+                false => Claim::Refused,
+            };
+        }
+        // The home may not hear the executor at all. Then the run has been due for long, and waits for nothing else.
+        let waits_for = run.detail.as_ref().and_then(|detail| detail.waits_for);
+        let waits = waits_for.is_some_and(|what| what != WaitFor::Answer);
+        let is_stuck = run.status == RunStatus::Pending && !waits && run.due_at + lost_after < now;
+        if !is_home && is_stuck { Claim::Taken } else { Claim::Deferred }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::NodeId;
+    use rondel_core::reason::Detail;
+
+    use super::*;
+    use crate::dispatch::tests_support::{executor, run_due_at};
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+    const HOME: LeaseToken = LeaseToken { node: NodeId::new(1), epoch: 1 };
+    const OTHER: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 1 };
+    const LOST_AFTER: Duration = Duration::from_secs(30);
+
+    /// Executor 7, which succeeded 6, which succeeded 5.
+    fn reporter() -> Reporter {
+        let (session, online, _stream) = executor(7, 1);
+        Reporter {
+            session,
+            app: online.app,
+            name: "me".to_owned(),
+            lineage: [ExecutorId::new(6), ExecutorId::new(5)].into(),
+        }
+    }
+
+    fn run(id: Option<i64>) -> Run {
+        let executor = id.map(|_| "me".to_owned());
+        Run { executor_id: id.map(ExecutorId::new), executor, ..run_due_at(NOW) }
+    }
+
+    fn claim(run: &Run, attempt: i32, past: Option<&Attempt>, sent_to: Option<i64>, this: LeaseToken) -> Claim {
+        let reported = ReportedRun { run, past, sent_to: sent_to.map(ExecutorId::new) };
+        reporter().claim((attempt, NOW), &reported, (this, LOST_AFTER), NOW)
+    }
+
+    #[test]
+    fn the_executor_that_the_row_names_and_its_proven_successor_report_a_run() {
+        for (id, expected) in [(7, Claim::Taken), (6, Claim::Taken), (5, Claim::Taken), (8, Claim::Refused)] {
+            assert_eq!(claim(&run(Some(id)), 1, None, Some(7), HOME), expected, "{id}");
+        }
+        let foreign = Run { app: AppId::new(9), ..run(Some(7)) };
+        assert_eq!(claim(&foreign, 1, None, None, HOME), Claim::Refused);
+    }
+
+    #[test]
+    fn nobody_reports_an_attempt_that_never_began() {
+        for attempt in [i32::MIN, -1, 0, 2] {
+            assert_eq!(claim(&run(Some(7)), attempt, None, Some(7), HOME), Claim::Refused, "{attempt}");
+        }
+        let root = Run { shard_index: rondel_core::run::BROADCAST, status: RunStatus::Running, ..run(None) };
+        assert_eq!(claim(&root, 1, None, None, OTHER), Claim::Refused);
+    }
+
+    #[test]
+    fn a_run_without_a_name_waits_for_its_home() {
+        let detail = Detail { waits_for: Some(WaitFor::Run), ..Detail::default() };
+        let overdue = Run { due_at: NOW - Duration::from_secs(31), ..run(None) };
+        let behind = Run { detail: Some(Box::new(detail)), ..overdue.clone() };
+        let waiting = Run { status: RunStatus::Waiting, ..overdue.clone() };
+        for (run, sent_to, this, expected) in [
+            (run(None), Some(7), HOME, Claim::Taken),
+            (run(None), Some(5), HOME, Claim::Taken),
+            (run(None), Some(8), HOME, Claim::Deferred),
+            (run(None), None, HOME, Claim::Deferred),
+            (run(None), None, OTHER, Claim::Deferred),
+            (overdue.clone(), None, OTHER, Claim::Taken),
+            (overdue, None, HOME, Claim::Deferred),
+            (behind, None, OTHER, Claim::Deferred),
+            (waiting, None, OTHER, Claim::Deferred),
+        ] {
+            assert_eq!(claim(&run, 1, None, sent_to, this), expected, "{run:?} {sent_to:?} {this:?}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_without_a_name_is_corrected_where_it_is_unknown() {
+        let over = |status, reason| Run { status, reason, ..run(None) };
+        let skipped = over(RunStatus::Skipped, Some(Reason::Overlap));
+        for (run, sent_to, this, expected) in [
+            (skipped.clone(), None, HOME, Claim::Refused),
+            (skipped.clone(), Some(7), HOME, Claim::Taken),
+            (skipped, None, OTHER, Claim::Deferred),
+            (over(RunStatus::Unknown, Some(Reason::ExecutorLost)), None, OTHER, Claim::Taken),
+            (over(RunStatus::Unknown, Some(Reason::NotReceived)), None, HOME, Claim::Refused),
+        ] {
+            assert_eq!(claim(&run, 1, None, sent_to, this), expected, "{run:?} {sent_to:?} {this:?}");
+        }
+        let reported = ReportedRun { run: &over(RunStatus::Skipped, None), past: None, sent_to: None };
+        let long_ago = (1, NOW - Duration::from_secs(31));
+        assert_eq!(reporter().claim(long_ago, &reported, (OTHER, LOST_AFTER), NOW), Claim::Refused);
+    }
+
+    #[test]
+    fn an_earlier_attempt_is_reported_by_the_executor_that_had_it() {
+        let past = |id: Option<i64>, status, reason| Attempt {
+            attempt: 1,
+            status,
+            reason: Some(reason),
+            executor: None,
+            executor_id: id.map(ExecutorId::new),
+            started_at: None,
+            finished_at: None,
+            message: None,
+            detail: None,
+        };
+        let second = Run { attempt: 2, ..run(Some(8)) };
+        use RunStatus::Unknown;
+        for (past, sent_to, expected) in [
+            (past(Some(7), Unknown, Reason::ExecutorLost), None, Claim::Taken),
+            (past(Some(8), Unknown, Reason::ExecutorLost), None, Claim::Refused),
+            (past(None, Unknown, Reason::ExecutorLost), None, Claim::Taken),
+            (past(None, Unknown, Reason::ExecutorLost), Some(8), Claim::Refused),
+            (past(None, Unknown, Reason::NotReceived), None, Claim::Refused),
+            (past(None, RunStatus::Failed, Reason::Retry), None, Claim::Refused),
+        ] {
+            assert_eq!(claim(&second, 1, Some(&past), sent_to, HOME), expected, "{past:?} {sent_to:?}");
+        }
+        assert_eq!(claim(&second, 1, None, Some(7), HOME), Claim::Refused, "no such attempt");
+    }
+}

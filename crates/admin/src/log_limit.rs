@@ -1,0 +1,63 @@
+//! Lines of the server's log that a client can cause: one a minute for each client and kind, with how many cases it stands for.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long one kind of line stays silent about one client.
+const PERIOD: Duration = Duration::from_secs(60);
+/// Clients and kinds that are remembered.
+const COUNT_MAX: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct LogLimit(Mutex<HashMap<(&'static str, i64), Cases>>);
+
+#[derive(Debug)]
+struct Cases {
+    logged_at: Instant,
+    since: u64,
+}
+
+impl LogLimit {
+    /// How many cases a line stands for that is written now; `None` while the kind is silent about this client.
+    pub(crate) fn count(&self, kind: &'static str, client: i64) -> Option<u64> {
+        let now = Instant::now();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_silent = |cases: &Cases| now.saturating_duration_since(cases.logged_at) < PERIOD;
+        if known.len() >= COUNT_MAX && !known.contains_key(&(kind, client)) {
+            known.retain(|_, cases| is_silent(cases));
+            if known.len() >= COUNT_MAX {
+                return None;
+            }
+        }
+        let Some(cases) = known.get_mut(&(kind, client)) else {
+            known.insert((kind, client), Cases { logged_at: now, since: 0 });
+            return Some(1);
+        };
+        cases.since += 1;
+        if is_silent(cases) {
+            return None;
+        }
+        cases.logged_at = now;
+        Some(std::mem::take(&mut cases.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_client_is_logged_once_a_minute_with_a_count() {
+        let limit = LogLimit::default();
+        let lines: Vec<u64> = (0..1_000).filter_map(|_| limit.count("a", 1)).collect();
+        assert_eq!(lines, [1]);
+        assert_eq!((limit.count("a", 2), limit.count("b", 1)), (Some(1), Some(1)));
+        tokio::time::advance(PERIOD).await;
+        assert_eq!(limit.count("a", 1), Some(1_000));
+        let all: Vec<u64> = (0..20_000).filter_map(|client| limit.count("c", client)).collect();
+        assert!(all.len() < COUNT_MAX, "a flood of clients is bounded");
+    }
+}
