@@ -91,3 +91,32 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
     assert!(runs.iter().any(|run| run["status"] == "pending"), "what waited goes on");
 }
 on_each_database!(what_was_not_sent_is_never_lost);
+
+/// Fires that wait for an executor as their server stops were not missed: the next server keeps them for as long as their
+/// queue time says, also those that are later than the tolerance of the misfire policy.
+async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let journal = Journal::new();
+    let job = json!({
+        "name": "patient", "app": "files", "handler": "shell", "params": journal.params("true"),
+        "schedule": {"every": "1s"}, "queue_timeout": "5m", "misfire": {"policy": "skip", "tolerance": "2s"},
+    });
+    server.api().post("/api/v1/jobs", job).await.expect(201);
+    wait_until(Duration::from_secs(30), "fires that wait for an executor", async || {
+        let runs = server.api().runs("patient").await;
+        if runs.len() >= 8 { Ok(()) } else { Err(runs) }
+    })
+    .await;
+    let waiting: Vec<Value> = server.api().runs("patient").await.into_iter().map(|run| run["id"].clone()).collect();
+    assert!(server.stop().await.success());
+    server.restart().await;
+    let _agent = Agent::start(&server, "files").await;
+    wait_until(Duration::from_secs(60), "what had waited has run", async || {
+        let runs = server.api().all("/api/v1/runs", &[]).await;
+        let left = |run: &Value| waiting.contains(&run["id"]) && run["status"] != "succeeded";
+        let left: Vec<Value> = runs.into_iter().filter(left).collect();
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
+on_each_database!(what_waited_in_time_is_not_missed);

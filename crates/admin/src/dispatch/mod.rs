@@ -94,14 +94,22 @@ impl Ready {
 
     /// The same as it comes from the ring at an instant.
     pub(crate) fn released(run: Run, definition: Arc<Compiled>, now: Timestamp) -> Self {
-        let came_late = run.due_at + CAME_LATE < now;
-        Self { came_late, ..Self::new(run, definition) }
+        let ready = Self::new(run, definition);
+        let came_late = ready.run.due_at + CAME_LATE < now && !ready.is_queued_in_time(now);
+        Self { came_late, ..ready }
+    }
+
+    /// Whether a server had it in time and noted what it waits for, before it left or died, and its queue time is not over: it
+    /// was not missed.
+    fn is_queued_in_time(&self, now: Timestamp) -> bool {
+        let has_waited = self.run.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
+        has_waited && now < self.run.due_at + self.definition.job.queue_timeout
     }
 
     /// The same as the dispatcher takes it up at its instant. Queue time counts from then on, or from when this server came to it
     /// where that was late: no executor is to blame for a server that was away. A shard counts with its broadcast.
     pub(crate) fn taken_up(self, now: Timestamp) -> Self {
-        let is_late = self.run.due_at + CAME_LATE < now;
+        let is_late = self.run.due_at + CAME_LATE < now && !self.is_queued_in_time(now);
         let queued_at = self.queued_at.unwrap_or(if is_late { now } else { self.run.due_at });
         Self { queued_at: Some(queued_at), ..self }
     }
@@ -133,7 +141,7 @@ impl Ready {
         // A shard is under way with its broadcast, which was judged before it was cut.
         let from_schedule = run.cause == 0 && run.attempt == 1 && run.parent.is_none() && run.marked_at.is_none();
         let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
-        let is_judged = from_schedule && !mutant::on(Mutant::NoMisfireAtTick);
+        let is_judged = from_schedule && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
         is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, now)
     }
 }

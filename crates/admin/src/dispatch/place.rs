@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::Detail;
 use rondel_core::route::question;
 use rondel_core::spec::Delivery;
-use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::Finish;
 
@@ -17,7 +16,7 @@ use super::run_loop::DispatchLoop;
 use super::state::{Active, Arrival, Phase, Timer, Waiting};
 use super::steps::Step;
 use super::switches::Switched;
-use super::waits::explained;
+use super::waits::too_late;
 use super::{Ready, Shards, finish_unsent};
 use crate::metrics::{Counted, FireOutcome};
 
@@ -91,10 +90,7 @@ impl DispatchLoop {
             return Some(ready);
         }
         if ready.came_late && ready.is_missed(now) {
-            let outcome = Outcome::Skipped(Reason::Misfire);
-            let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, None);
-            let finish = explained(finish, Reason::Misfire, Detail::default());
-            let counted = Counted::of_ready(&ready);
+            let (finish, counted) = (too_late(&ready, now), Counted::of_ready(&ready));
             return (!self.shared.results.try_submit(finish, counted, None)).then_some(ready);
         }
         let is_under_way = ready.run.is_root() && ready.run.shard_total.is_some();

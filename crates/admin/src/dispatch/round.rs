@@ -14,7 +14,7 @@ use super::rollcall::Found;
 use super::run_loop::{DispatchLoop, NOTE_AFTER};
 use super::state::{Active, Phase, Waiting};
 use super::steps::Step;
-use super::waits::{explained, lost_detail, waited_ms};
+use super::waits::{explained, lost_detail, too_late, waited_ms};
 use super::{CalledRun, Ready, finish_unsent};
 use crate::metrics::{Counted, size};
 
@@ -185,7 +185,7 @@ impl DispatchLoop {
                 Found::Held(executor) => self.hold(ready, executor, now),
                 // Every executor has said that it never had it: it was not sent, and it is late.
                 Found::Nobody(Reason::NotReceived) if ready.is_missed(now) => {
-                    self.skip(&ready, Reason::Misfire, Detail::default(), now);
+                    self.submit(too_late(&ready, now), Counted::of_ready(&ready));
                 }
                 Found::Nobody(reason) => self.end_lost(&ready, reason, now),
             }

@@ -230,6 +230,7 @@ impl DispatchLoop {
             Event::StopApps(apps) => self.stop_apps(&apps),
             Event::Dismiss => self.dismiss(),
             Event::Drain(done, grace) => {
+                self.note_all_waits(now);
                 self.drop_unsent();
                 let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
                 for online in self.executors.all() {

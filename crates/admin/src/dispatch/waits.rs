@@ -60,6 +60,30 @@ pub(super) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
     milliseconds(now.since(ready.queued_at.unwrap_or(ready.run.due_at)))
 }
 
+/// Why a run is skipped whose queue time is over, by what it waited for.
+const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
+    match waits_for {
+        Some(WaitFor::App) => Reason::Stopped,
+        Some(WaitFor::Executor | WaitFor::Answer) | None => Reason::NoExecutor,
+        Some(WaitFor::Slot | WaitFor::Limit) => Reason::Expired,
+        Some(WaitFor::Run) => Reason::Overlap,
+    }
+}
+
+/// The end of a run that is too late by its job's misfire policy. One that a server had queued in time, and noted so, was not
+/// missed: it waited too long, for what it waited for then.
+pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> Finish {
+    let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some());
+    let (reason, detail) = match noted {
+        Some(noted) => {
+            let waited_ms = Some(milliseconds(now.since(ready.run.due_at)));
+            (waited_in_vain(noted.waits_for), Detail { waited_ms, ..noted.clone() })
+        }
+        None => (Reason::Misfire, Detail::default()),
+    };
+    explained(finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None), reason, detail)
+}
+
 impl DispatchLoop {
     /// A run that no executor has is skipped.
     pub(super) fn skip(&mut self, ready: &Ready, reason: Reason, detail: Detail, now: Timestamp) {
@@ -76,13 +100,7 @@ impl DispatchLoop {
             wait = noted.map_or(wait, |noted| (*noted.detail).clone());
         }
         let detail = Detail { waited_ms: Some(waited_ms(ready, now)), ..wait };
-        let reason = match detail.waits_for {
-            Some(WaitFor::App) => Reason::Stopped,
-            Some(WaitFor::Executor | WaitFor::Answer) | None => Reason::NoExecutor,
-            Some(WaitFor::Slot | WaitFor::Limit) => Reason::Expired,
-            Some(WaitFor::Run) => Reason::Overlap,
-        };
-        (reason, detail)
+        (waited_in_vain(detail.waits_for), detail)
     }
 
     /// What a run waits for that no executor takes now.
@@ -106,11 +124,32 @@ impl DispatchLoop {
         Detail { waits_for, app, handler, ..Detail::default() }.with_obstacles(obstacles)
     }
 
+    /// Stores of all that waits, before it is left to the next server, what it waits for: it was not missed.
+    pub(super) fn note_all_waits(&mut self, now: Timestamp) {
+        let mut notes = Vec::new();
+        for (ready, wait) in self.waiting_runs(now, now, usize::MAX) {
+            let (run, attempt) = (ready.run.id, ready.run.attempt);
+            if self.waits.noted.contains_key(&run) {
+                continue;
+            }
+            let detail = match wait {
+                Wait::Known(detail) => *detail,
+                Wait::Executor => self.wait_for_executor(ready, now),
+            };
+            let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
+            notes.push(NotedWait { run, attempt, detail: Box::new(before.waiting(detail)) });
+        }
+        while !notes.is_empty() {
+            let rest = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
+            self.step(Step::NoteWaits(std::mem::replace(&mut notes, rest)));
+        }
+    }
+
     /// Stores what runs have waited for longer than a moment, where that is new.
     pub(super) fn note_waits(&mut self, now: Timestamp) {
         let mut known = std::mem::take(&mut self.waits.noted);
         let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
-        for (ready, wait) in self.waiting_runs(now) {
+        for (ready, wait) in self.waiting_runs(now, now - NOTE_FROM, LOOK_COUNT_MAX) {
             let (run, attempt) = (ready.run.id, ready.run.attempt);
             let noted = known.remove(&run).filter(|noted| noted.attempt == attempt);
             let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN > now);
@@ -136,16 +175,16 @@ impl DispatchLoop {
         }
     }
 
-    /// Runs that wait since long enough: the first in turn, not all of a long queue.
-    fn waiting_runs(&self, now: Timestamp) -> Vec<(&Ready, Wait)> {
-        let is_old = |since: Timestamp| since + NOTE_FROM <= now;
-        let queued = self.gates.some_queued(LOOK_COUNT_MAX, &self.runs).map(|(ready, ahead)| {
+    /// Runs that wait since `before`, so many of each kind of wait: the first in turn, not all of a long queue.
+    fn waiting_runs(&self, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&Ready, Wait)> {
+        let is_old = |since: Timestamp| since <= before;
+        let queued = self.gates.some_queued(count, &self.runs).map(|(ready, ahead)| {
             let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
             (ready, Wait::Known(Box::new(detail)))
         });
-        let limited = self.limits.some_waiting(LOOK_COUNT_MAX, &self.runs);
+        let limited = self.limits.some_waiting(count, &self.runs);
         let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
-        let parked = self.parked.waiting(|open| is_old(open.since()), LOOK_COUNT_MAX, &self.runs);
+        let parked = self.parked.waiting(|open| is_old(open.since()), count, &self.runs);
         let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
         let unanswered =
             self.runs.in_hand.values().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));

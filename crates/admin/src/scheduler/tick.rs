@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
-use rondel_core::reason::Detail;
-use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
+use rondel_core::{Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
 use rondel_store::ledger::RunCheck;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::dispatch::waits::explained;
+use crate::dispatch::waits::too_late;
 use crate::dispatch::{Event, Ready, finish_unsent};
 use crate::metrics::Counted;
 use crate::node::Shared;
@@ -175,10 +174,7 @@ impl TickLoop {
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
                     // like any other; one that is made up for has met it.
                     if run.run.trigger != Trigger::Misfire && run.is_missed(now) {
-                        let outcome = Outcome::Skipped(Reason::Misfire);
-                        let finish = finish_unsent(&run.run, definition, outcome, now, None);
-                        let finish = explained(finish, Reason::Misfire, Detail::default());
-                        ended.push((finish, Counted::of(&run.run, definition)));
+                        ended.push((too_late(&run, now), Counted::of(&run.run, definition)));
                     } else {
                         ready.push(run);
                     }

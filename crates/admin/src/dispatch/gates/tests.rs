@@ -1,8 +1,12 @@
+use rondel_core::outcome::Outcome;
+use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::{Reason, Timestamp};
 use serde_json::json;
 
 use super::*;
 use crate::definitions::Compiled;
 use crate::dispatch::tests_support::{definition, ready};
+use crate::dispatch::waits::too_late;
 
 type Definition = std::sync::Arc<Compiled>;
 
@@ -443,4 +447,25 @@ fn what_waits_for_its_turn_expires_by_its_own_instant() {
     let late = ready(40, &serial).taken_up(Timestamp::from_secs(300));
     assert_eq!(enter(&mut gates, late), "queued");
     assert_eq!((expired(&mut gates, 309), expired(&mut gates, 310)), (vec![], vec![40]));
+}
+
+#[test]
+fn what_waited_in_time_was_not_missed_until_its_queue_time_is_over() {
+    let patient = definition(&json!({"queue_timeout": "60s", "schedule": {"every": "1s"}}));
+    let now = Timestamp::from_secs;
+    let left_behind = |waits_for| {
+        let mut ready = ready(100, &patient);
+        ready.run.detail = Some(Box::new(Detail { waits_for, ..Detail::default() }));
+        ready
+    };
+    assert!(ready(100, &patient).is_missed(now(130)), "no server had it");
+    assert!(left_behind(None).is_missed(now(130)), "no server had it wait");
+    assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(130)));
+    assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(159)));
+    assert!(left_behind(Some(WaitFor::Slot)).is_missed(now(160)));
+    assert_eq!(left_behind(Some(WaitFor::Slot)).taken_up(now(130)).waits_until(), now(160), "from its instant on");
+    let end = too_late(&left_behind(Some(WaitFor::Slot)), now(170));
+    assert_eq!(end.outcome, Outcome::Skipped(Reason::Expired));
+    assert_eq!(end.detail.and_then(|detail| detail.waited_ms), Some(70_000));
+    assert_eq!(too_late(&ready(100, &patient), now(170)).outcome, Outcome::Skipped(Reason::Misfire));
 }
