@@ -108,7 +108,7 @@ pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result
         enabled: spec.enabled,
         schedules: schedule_text::of_job(spec, t),
         next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last: lately.past.first().map(|run| RunRow::new(run.clone(), String::new(), now, t)),
+        last: lately.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
         bars: bars(&lately.past, now, t),
         facts: facts(&record, t),
         params: text_of(&spec.params),
@@ -171,7 +171,7 @@ async fn runs(
         .filter(|_| has_more)
         .map(|run| format!("/jobs/{}?{}", record.spec.name, pair("cursor", &listing.cursor(run.id))));
     let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t);
-    Ok((runs.into_iter().map(row).collect(), next))
+    Ok((runs.iter().map(row).collect(), next))
 }
 
 fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {

@@ -123,7 +123,7 @@ async fn row<Q: Sync>(
         enabled: record.spec.enabled,
         schedules: schedule_text::of_job(&record.spec, t),
         next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last: lately.past.first().map(|run| RunRow::new(run.clone(), String::new(), now, t)),
+        last: lately.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
         bars: bars(&lately.past, now, t),
     })
 }

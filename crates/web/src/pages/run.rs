@@ -143,7 +143,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: RunPath) -> Result<Response
         missing: page.missing(Some(run.app)),
         steps: steps(&run, now, t),
         attempts: attempts(past, &run, now, t),
-        shards: shards.into_iter().map(|shard| RunRow::new(shard, job.clone(), now, t)).collect(),
+        shards: shards.into_iter().map(|shard| RunRow::new(&shard, job.clone(), now, t)).collect(),
         tree: RunTree::read(&page, &run).await?,
         is_broadcast,
         parent: run.parent.map(|parent| parent.to_string()),
@@ -159,7 +159,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: RunPath) -> Result<Response
         cancel_reason_max: REASON_LEN_MAX,
         here: page.here().to_owned(),
         log: first_part(&page, &run, shown_attempt).await?,
-        row: RunRow::new(run, job, now, t),
+        row: RunRow::new(&run, job, now, t),
     };
     html(StatusCode::OK, &template)
 }

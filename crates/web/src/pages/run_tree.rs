@@ -50,7 +50,7 @@ impl RunTree {
                 kind: branch.link.map(|link| t.link(link)),
                 after: (!branch.after.is_empty()).then(|| branch.after.join(", ")),
                 is_shown: branch.run.id == shown.id,
-                row: RunRow::new(branch.run, job, now, t),
+                row: RunRow::new(&branch.run, job, now, t),
             }
         };
         let root = runs.first().map(|root| root.id).filter(|root| *root != shown.id).map(|root| root.to_string());

@@ -86,7 +86,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let row = |run: rondel_core::Run| {
         let job = names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
-        RunRow::new(run, job, now, t)
+        RunRow::new(&run, job, now, t)
     };
     let filters = RunStatus::ALL.iter().map(|status| (Status::new(*status, t), query.href(Some(*status)))).collect();
     let template = RunsPage {

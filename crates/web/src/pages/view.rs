@@ -44,17 +44,17 @@ pub(crate) struct RunRow {
 }
 
 impl RunRow {
-    pub(crate) fn new(run: Run, job: String, now: Timestamp, t: &Texts) -> Self {
+    pub(crate) fn new(run: &Run, job: String, now: Timestamp, t: &Texts) -> Self {
         let message = own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), t.lang());
         Self {
             id: run.id,
             job,
             status: Status::new(run.status, t),
             fire_at: Moment::new(run.fire_at, now, t),
-            length: run_length(&run, now, t),
+            length: run_length(run, now, t),
             late: run.started_at.filter(|_| run.attempt == 1).map(|at| length(at.since(run.fire_at), t)),
             trigger: t.trigger(run.trigger),
-            reason: sentence(Subject::of(&run), t.lang()),
+            reason: sentence(Subject::of(run), t.lang()),
             attempt: run.attempt,
             shard: run.shard_total.filter(|total| *total > 1 && run.shard_index >= 0).map(|n| (run.shard_index + 1, n)),
             executor: run.present_executor().map(str::to_owned),
