@@ -402,14 +402,14 @@ mod tests {
             // A living one has no predecessor that the roll call would give up.
             let lineage: Arc<[ExecutorId]> = lineage.map(ExecutorId::new).into_iter().collect();
             join(&mut executors, claimant, 1, Report { lineage, ..Report::default() });
-            fences(&mut executors, claimant, 1, DEAD, &[99]);
+            fences(&mut executors, claimant, 1, DEAD, &[99_000]);
             assert_eq!(resolve(&mut rollcall, &executors), expected, "{claimant}");
         }
         // No row names it: only one that had a session can have it.
         let mut executors = Executors::default();
         let mut rollcall = called(&mut executors);
         join(&mut executors, 7, 1, Report::default());
-        fences(&mut executors, 7, 1, DEAD, &[99]);
+        fences(&mut executors, 7, 1, DEAD, &[99_000]);
         assert_eq!(resolve(&mut rollcall, &executors), "not yet");
     }
 
