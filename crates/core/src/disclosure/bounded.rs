@@ -41,7 +41,7 @@ pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Val
     let share = LEN_MAX / documents.len().max(1);
     let is_long = length(&documents) > LEN_MAX;
     let mut documents: Vec<(String, Value)> = documents.into_iter().collect();
-    documents.sort_by_key(|(_, document)| document["action"] == "create");
+    documents.sort_by_key(|(_, document)| document["action"] == "created");
     let (mut kept, mut len) = (Map::new(), 2 * SHORT_LEN);
     for (name, document) in documents {
         let document =
@@ -68,18 +68,18 @@ mod tests {
     use super::*;
 
     fn created(padding: usize) -> Value {
-        json!({"action": "create", "fields": {"/description": "x".repeat(padding), "/handler": "shell"}})
+        json!({"action": "created", "fields": {"/description": "x".repeat(padding), "/handler": "shell"}})
     }
 
     #[test]
     fn padding_hides_no_name() {
         let mut documents: Map<String, Value> = (0..80).map(|n| (format!("pad-{n}"), created(990))).collect();
-        documents.insert("evil".to_owned(), json!({"action": "change", "fields": {"/handler": "shell"}}));
-        documents.insert("gone".to_owned(), json!({"action": "delete", "fields": {}}));
+        documents.insert("evil".to_owned(), json!({"action": "changed", "fields": {"/handler": "shell"}}));
+        documents.insert("gone".to_owned(), json!({"action": "removed", "fields": {}}));
         let kept = cut_by_name(documents, 0);
         assert_eq!(kept.as_object().unwrap().len(), 82, "all names stand");
         assert_eq!(kept["evil"]["fields"]["/handler"], "shell");
-        assert_eq!(kept["pad-7"]["action"], "create");
+        assert_eq!(kept["pad-7"]["action"], "created");
         assert!(kept["pad-7"]["fields"]["left_out_bytes"].is_number());
         assert!(length(&kept) <= LEN_MAX);
     }
@@ -88,9 +88,9 @@ mod tests {
     fn beyond_the_bound_names_are_counted_and_changes_come_first() {
         let name = |n: usize| format!("{n:04}-{}", "n".repeat(90));
         let mut documents: Map<String, Value> = (0..2_000).map(|n| (name(n), created(10))).collect();
-        documents.insert("zzz".to_owned(), json!({"action": "delete", "fields": {}}));
+        documents.insert("zzz".to_owned(), json!({"action": "removed", "fields": {}}));
         let kept = cut_by_name(documents, 7);
-        assert!(length(&kept) <= LEN_MAX && kept["zzz"]["action"] == "delete");
+        assert!(length(&kept) <= LEN_MAX && kept["zzz"]["action"] == "removed");
         let shown = u64::try_from(kept.as_object().unwrap().len()).unwrap() - 1;
         assert_eq!(kept[MORE]["left_out"].as_u64().unwrap() + shown, 2_008);
         assert!(shown > 300, "{shown}");

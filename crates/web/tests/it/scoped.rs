@@ -147,7 +147,7 @@ async fn padding_hides_no_job_of_a_list_from_the_audit_log() {
     let entries = server.get("/api/v1/audit?limit=1").await.expect(200);
     let after = entries["items"][0]["after"].as_object().unwrap().clone();
     assert_eq!(after.len(), 81, "{entries:#}");
-    assert_eq!(after["evil"]["action"], "create");
+    assert_eq!(after["evil"]["action"], "created");
     assert!(after["evil"].to_string().contains("shell"), "{entries:#}");
 }
 
