@@ -22,11 +22,11 @@ pub(crate) enum Exit {
     Auth = 4,
     /// There is no such thing.
     NotFound = 5,
-    /// Somebody else was first.
+    /// Another caller was first.
     Conflict = 6,
     /// What was waited for did not come in time.
     TimedOut = 7,
-    /// Nobody answers there.
+    /// No server answers there.
     Unreachable = 8,
     /// There is something to change: what `plan --exit-code` found.
     Changes = 10,
@@ -59,7 +59,7 @@ impl Failure {
         Self { exit, message: Some(message.into()) }
     }
 
-    /// An end that needs no words: somebody pressed Ctrl-C, or closed the pipe that was written to.
+    /// An end without a message: Ctrl-C, or a closed pipe on stdout.
     pub(crate) const fn silent(exit: Exit) -> Self {
         Self { exit, message: None }
     }
@@ -79,7 +79,7 @@ impl Failure {
         Self::new(Exit::Refused, message)
     }
 
-    /// The same with something said behind it.
+    /// The same with a remark behind it.
     pub(crate) fn with_hint(mut self, hint: &str) -> Self {
         if let Some(message) = &mut self.message {
             message.push_str(hint);
@@ -92,12 +92,12 @@ impl Failure {
         self.exit
     }
 
-    /// What it says.
+    /// Its message.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()
     }
 
-    /// Says it on stderr; the answer is what the process ends with.
+    /// Prints it on stderr, and returns the exit code of the process.
     pub(crate) fn report(&self) -> ExitCode {
         if let Some(message) = &self.message {
             output::talk(&format!("error: {message}"));

@@ -6,7 +6,7 @@ use super::read;
 
 /// Each reason: its name, the file that sets it, and the test that produces it (file and function).
 const STORIES: &[(&str, &str, &str, &str)] = &[
-    ("Misfire", "crates/admin/src/scheduler/tick.rs", "tests/it/why.rs", "twelve_stories_are_told"),
+    ("Misfire", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "twelve_stories_are_told"),
     ("Overlap", "crates/admin/src/dispatch/turns.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
     ("Paused", "crates/core/src/edit.rs", "crates/store/src/conformance/edits.rs", "an_edit_keeps_settles_and_reopens"),
     (

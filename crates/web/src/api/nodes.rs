@@ -54,7 +54,7 @@ pub(super) struct NodeJson {
     claims_tried: u64,
     claims_lost: u64,
     refused_count: u64,
-    /// What came of its loops' last ticks, as it said with its last beat.
+    /// The results of its loops' last ticks, as its last beat reported them.
     loops: Vec<LoopJson>,
 }
 
