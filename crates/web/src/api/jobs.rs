@@ -325,7 +325,9 @@ async fn edited<Q>(
         let record = find(call, name).await?;
         if_match.against(record.version)?;
         let Some(spec) = edit(&record)? else { return Ok(record) };
-        if spec.app != record.spec.app || spec.schedule != record.spec.schedule {
+        // Whoever has lost sight of a parent may switch the job on and off, and change nothing else: the next run would hand the
+        // parent's parameters to the new definition.
+        if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
             call.check_definition(&spec).await?;
         }
         match call.engine().change_job(&record, spec, Some(record.version), call.caller.name()).await {
