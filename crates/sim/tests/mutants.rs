@@ -27,7 +27,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_shard_count", 1, "I7 liveness"),
     ("no_mark", 25, "I3 at most once"),
     ("lease_without_end", 59, "I5 lease"),
-    ("no_lease_check_before_send", 1527, "I5 lease"),
+    ("no_lease_check_before_send", 1831, "I5 lease"),
     ("not_reported_is_not_held", 50, "I6 verdicts are final"),
     ("no_gates_after_adoption", 48, "I4 no overlap"),
     ("ack_before_commit", 54, "I6 durable"),
