@@ -50,12 +50,6 @@ impl JoinRequest {
     }
 }
 
-/// Whether a lease may be renewed until then. Where the database's clock has stepped back so far that its end would come
-/// before what was sent under it, it may not: whoever adopts tells by that end what may have been sent.
-pub(crate) fn may_renew(lease_until: Timestamp, until: Timestamp, lease: Duration) -> bool {
-    lease_until <= until + lease / 10
-}
-
 /// The ordinal of the next lease, after so many: the next in turn that no living node has. A node that starts anew does not go
 /// on with the one it had: where the database's clock has stepped back since, it would make ids that are there already.
 pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> i64 {

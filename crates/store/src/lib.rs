@@ -19,6 +19,7 @@ pub mod calendars;
 pub mod catalog;
 pub mod changes;
 pub mod cluster;
+#[cfg(feature = "testing")]
 pub mod conformance;
 pub mod declarations;
 mod delegate_store;
@@ -27,6 +28,7 @@ mod follow;
 pub mod ledger;
 mod log_codec;
 pub mod logs;
+#[cfg(feature = "testing")]
 mod mem;
 pub mod outbox;
 mod parents;
@@ -48,6 +50,7 @@ pub use declarations::Declarations;
 pub use error::{OpenError, StoreError, Trouble};
 pub use ledger::Ledger;
 pub use logs::Logs;
+#[cfg(feature = "testing")]
 pub use mem::MemStore;
 pub use outbox::Outbox;
 pub use request_keys::RequestKeys;

@@ -1,6 +1,7 @@
 //! Who may use whom. A new arrow is an edit of a table here, and thereby a decision.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use cargo_metadata::DependencyKind;
 
@@ -126,6 +127,27 @@ fn outside_crates_are_named_only_at_home() {
         }
     }
     assert!(strays.is_empty(), "{strays:#?}");
+}
+
+/// A build of one package takes the features of what it builds on, and no others: the manuals build `rondel-cli` alone.
+#[test]
+fn the_store_for_tests_is_not_in_the_shipped_binary() {
+    let shipped = reach("rondel-cli");
+    for package in WORKSPACE.workspace_packages() {
+        let is_testing = |feature: &String| feature == "testing";
+        assert!(!package.features.get("default").is_some_and(|default| default.iter().any(is_testing)));
+        for used in package.dependencies.iter().filter(|used| used.name == "rondel-store") {
+            let is_on = used.kind == DependencyKind::Normal && used.features.iter().any(is_testing);
+            let is_shipped = package.name.as_str() == "rondel-cli" || shipped.contains(package.name.as_str());
+            assert!(!(is_on && is_shipped), "{} turns on the store for tests", package.name);
+        }
+    }
+    for path in ["docs/INSTALL.md", "docker-compose.yml"] {
+        let text = super::read(Path::new(path));
+        let builds: Vec<&str> = text.lines().filter(|line| line.contains("cargo build --profile dist")).collect();
+        assert!(!builds.is_empty(), "{path} does not build the binary");
+        assert!(builds.iter().all(|line| line.contains("-p rondel-cli")), "{path}: {builds:?}");
+    }
 }
 
 #[test]

@@ -101,6 +101,7 @@ pub struct TokenScope {
     pub apps: Vec<AppId>,
 }
 
+#[cfg(feature = "testing")]
 impl TokenScope {
     /// Whether a token is in it.
     pub(crate) fn has(&self, token: &TokenRecord) -> bool {

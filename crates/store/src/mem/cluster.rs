@@ -8,7 +8,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 
 use super::{MemStore, StoredNode, size};
 use crate::cluster::{
-    ExecutorProof, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count, may_renew,
+    ExecutorProof, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count,
     next_ordinal,
 };
 use crate::settle::clean_name;
@@ -61,7 +61,8 @@ impl Cluster for MemStore {
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>> {
         let now = self.now();
         let mut state = self.state();
-        let is_held = |node: &Node| node.epoch == token.epoch && may_renew(node.lease_until, now + lease, lease);
+        // The end moves back by a tenth at most, as in SQL.
+        let is_held = |node: &Node| node.epoch == token.epoch && node.lease_until <= now + lease + lease / 10;
         let held = state.nodes.get_mut(&token.node).filter(|held| is_held(&held.node));
         Ok(held.map(|held| {
             held.node.lease_until = now + lease;
