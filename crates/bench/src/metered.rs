@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rondel_core::{JobId, RunId, Timestamp};
-use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finished, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finished, Finisher, RunCheck};
 use rondel_store::{Result, SqlStore};
 use tokio::time::Instant;
 
@@ -114,7 +114,7 @@ impl Metered {
         }
     }
 
-    fn note_finished(&self, batch: &[Finish], finished: &[Finished]) {
+    fn note_finished(&self, batch: &[AttemptEnd], finished: &[Finished]) {
         let now = clock::now();
         let mut metrics = self.lock();
         let in_window = metrics.window.is_some_and(|window| window.has(now));
@@ -145,7 +145,7 @@ rondel_store::delegate_store!(Metered {
         Ok(claimed)
     }
 
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let ends = self.time("finish", batch.len(), self.inner.finish(finisher, batch)).await?;
         self.note_finished(batch, &ends.answers);
         Ok(ends)

@@ -8,7 +8,7 @@ use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::run::RunOf;
 use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{ClaimJob, DueJob, Finish, Finisher};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, DueJob, Finisher};
 use rondel_store::{Cluster, LeaseToken, Ledger, SqlStore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -128,7 +128,7 @@ async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done,
         for due in &mut lane.due {
             due.term = terms.get(&due.job).copied().unwrap_or(due.term);
         }
-        let results: Vec<Finish> = claims.iter().flat_map(|claim| &claim.runs).map(finish).collect();
+        let results: Vec<AttemptEnd> = claims.iter().flat_map(|claim| &claim.runs).map(finish).collect();
         let start = Instant::now();
         lane.store.finish(Finisher { token: lane.token, ids: &ids }, &results).await?;
         done.finish += start.elapsed();
@@ -158,9 +158,9 @@ fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token:
     Run::new(RunId::new(0), of, Timestamp::EPOCH, Trigger::Once, (token.node, token.epoch))
 }
 
-fn finish(run: &Run) -> Finish {
+fn finish(run: &Run) -> AttemptEnd {
     let later = |millis| run.due_at + Duration::from_millis(millis);
-    Finish {
+    AttemptEnd {
         run: run.id,
         job: run.job,
         attempt: 1,

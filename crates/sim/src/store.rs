@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
 use rondel_store::{MemStore, Result, StoreError};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -100,7 +100,7 @@ rondel_store::delegate_store!(SimStore {
         self.call("claim", effect).await
     }
 
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let effect = async {
             let ends = self.inner().finish(finisher, batch).await?;
             watch::finished(&self.world, batch).await;

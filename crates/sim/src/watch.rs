@@ -8,7 +8,7 @@ use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::catalog::JobQuery;
 use rondel_store::cluster::Node;
-use rondel_store::ledger::{Claimed, DueRange, Finish, RunQuery};
+use rondel_store::ledger::{AttemptEnd, Claimed, DueRange, RunQuery};
 use rondel_store::{Catalog as _, Cluster as _, LeaseToken, Ledger as _};
 
 use crate::process::Process;
@@ -95,7 +95,7 @@ pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::S
 }
 
 /// A verdict stays as it is, but for `unknown`, of which the truth may come late.
-pub(crate) async fn finished(world: &World, batch: &[Finish]) {
+pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
     let ids: Vec<RunId> = batch.iter().map(|finish| finish.run).collect();
     let runs = world.store.runs(&ids).await.unwrap_or_default();
     let mut truth = world.truth();

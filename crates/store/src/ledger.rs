@@ -183,7 +183,7 @@ pub struct NotedWait {
 
 /// The end of an attempt, from whatever side it comes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finish {
+pub struct AttemptEnd {
     /// The run.
     pub run: RunId,
     /// The job: rows are locked in the order of their ids, results are written in the job's lane.
@@ -215,7 +215,7 @@ pub struct Finish {
     pub owner: Option<LeaseToken>,
 }
 
-/// What became of a [`Finish`].
+/// What became of an [`AttemptEnd`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finished {
     /// It is durable, and so is what follows. With another attempt, the run as it waits now.
@@ -376,7 +376,7 @@ pub trait Ledger {
 
     /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the
     /// attempts), the broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox.
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends>;
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends>;
 
     /// Notes that somebody wants an open run cancelled.
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;

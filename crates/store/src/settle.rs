@@ -13,7 +13,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::LeaseToken;
 use crate::catalog::JobRecord;
-use crate::ledger::Finish;
+use crate::ledger::AttemptEnd;
 
 /// The longest message that is kept, in bytes.
 pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024;
@@ -71,7 +71,7 @@ pub(crate) enum Judgement {
 }
 
 /// Judges a result.
-pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
+pub(crate) fn judge(standing: Standing, finish: &AttemptEnd) -> Judgement {
     if !(1..=standing.attempt).contains(&finish.attempt) {
         return Judgement::NoSuchRun;
     }
@@ -109,7 +109,7 @@ pub(crate) fn judge(standing: Standing, finish: &Finish) -> Judgement {
 
 /// Whether a result proves that a handler began: then nobody passed the run over, whatever its row says. It was on its way
 /// when an edit settled it.
-fn has_begun(finish: &Finish) -> bool {
+fn has_begun(finish: &AttemptEnd) -> bool {
     let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
     has_run && finish.executor.is_some() && finish.started_at.is_some()
 }
@@ -181,7 +181,7 @@ pub(crate) fn delayed(
 /// A result whose text every database can hold.
 #[derive(Clone, Debug)]
 pub(crate) struct CleanFinish<'f> {
-    pub(crate) finish: &'f Finish,
+    pub(crate) finish: &'f AttemptEnd,
     pub(crate) executor_id: Option<ExecutorId>,
     pub(crate) executor: Option<Cow<'f, str>>,
     pub(crate) started_at: Option<Timestamp>,
@@ -193,7 +193,7 @@ pub(crate) struct CleanFinish<'f> {
 }
 
 impl<'f> CleanFinish<'f> {
-    pub(crate) fn new(finish: &'f Finish) -> Self {
+    pub(crate) fn new(finish: &'f AttemptEnd) -> Self {
         Self {
             finish,
             executor_id: finish.executor.as_ref().map(|(id, _)| *id),
@@ -257,7 +257,7 @@ mod tests {
             delays: false,
             awaits_children: false,
         };
-        let finish = |outcome, began: bool| Finish {
+        let finish = |outcome, began: bool| AttemptEnd {
             run: RunId::new(1),
             job: rondel_core::JobId::new(1),
             attempt: 1,

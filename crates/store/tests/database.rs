@@ -14,7 +14,7 @@ use rondel_core::{
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{ClaimJob, DueRange, Finish, Finished, Finisher, InHand};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher, InHand};
 use rondel_store::outbox::TakeOutbox;
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, Outbox, SqlStore, StoreConfig, Tokens, Upkeep};
@@ -359,7 +359,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
         let store = SqlStore::open(&place.config).await.unwrap();
         let (token, runs) = pending(&store, 40).await;
         refuse(&place, "message").await;
-        let finish = |run: &Run| Finish {
+        let finish = |run: &Run| AttemptEnd {
             run: run.id,
             job: run.job,
             attempt: 1,
@@ -382,7 +382,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             jitter: 0.0,
             owner: None,
         };
-        let batch: Vec<Finish> = runs.iter().map(finish).collect();
+        let batch: Vec<AttemptEnd> = runs.iter().map(finish).collect();
         let ids = IdGen::new(1023);
         let answers = store.finish(Finisher { token, ids: &ids }, &batch).await.unwrap().answers;
         for (number, answer) in answers.iter().enumerate() {

@@ -45,7 +45,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::{CancelElsewhere, Finish, Finished, LimitName, RunCheck};
+use rondel_store::ledger::{AttemptEnd, CancelElsewhere, Finished, LimitName, RunCheck};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -321,8 +321,8 @@ pub(crate) fn finish_unsent(
     outcome: Outcome,
     now: Timestamp,
     message: Option<String>,
-) -> Finish {
-    Finish {
+) -> AttemptEnd {
+    AttemptEnd {
         run: run.id,
         job: run.job,
         attempt: run.attempt,

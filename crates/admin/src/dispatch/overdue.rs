@@ -8,7 +8,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::spec::Delivery;
 use rondel_core::time::format_duration;
 use rondel_core::{Reason, RunId, Timestamp};
-use rondel_store::ledger::Finish;
+use rondel_store::ledger::AttemptEnd;
 
 use super::messages::cancel;
 use super::run_loop::DispatchLoop;
@@ -110,7 +110,7 @@ impl DispatchLoop {
         };
         let timeout = job.timeout.map(format_duration).unwrap_or_default();
         let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
-        let finish = Finish {
+        let finish = AttemptEnd {
             executor: Some((active.executor, active.executor_name.clone())),
             detail: Some(Box::new(lost_detail(Some(&active.executor_name)))),
             ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))

@@ -9,7 +9,7 @@ use rondel_core::route::question;
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::ledger::Finish;
+use rondel_store::ledger::AttemptEnd;
 
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
 use super::run_loop::DispatchLoop;
@@ -329,7 +329,7 @@ impl DispatchLoop {
 
     /// Gives an end that has no executor behind it to its lane. Where the lane has no room the run is forgotten: it is
     /// open in the store, where the standing queries find it, and it is judged anew.
-    pub(super) fn submit(&mut self, finish: Finish, counted: Counted) {
+    pub(super) fn submit(&mut self, finish: AttemptEnd, counted: Counted) {
         let run = finish.run;
         if !self.shared.results.try_submit(finish, counted, None) {
             self.shared.in_memory.forget([run]);

@@ -11,7 +11,7 @@ use rondel_core::outcome::{After, AfterPolicy};
 use rondel_core::{ExecutorId, JobId, Run, RunId, RunStatus};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
-use rondel_store::ledger::{Ends, Finish, Finished, Finisher};
+use rondel_store::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +37,7 @@ const LEASE_DELAY: Duration = Duration::from_millis(100);
 /// The end of an attempt on its way into the store, and whom to answer.
 #[derive(Debug)]
 pub(crate) struct Item {
-    finish: Finish,
+    finish: AttemptEnd,
     counted: Counted,
     reply_to: Option<SessionHandle>,
     texts: Texts,
@@ -64,7 +64,7 @@ struct Texts {
 }
 
 impl Lane {
-    fn count(&self, finish: &Finish) -> Texts {
+    fn count(&self, finish: &AttemptEnd) -> Texts {
         let bytes = [&finish.message, &finish.result].into_iter().flatten().map(String::len).sum();
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
         Texts { bytes, lane: Arc::clone(&self.bytes) }
@@ -79,12 +79,12 @@ impl Drop for Texts {
 
 impl IncomingResult {
     /// The end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock says.
-    pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> Finish {
+    pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
         // From here on its lane counts it.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
         let earliest = due_at.min(self.received_at);
-        Finish {
+        AttemptEnd {
             run: self.run,
             job: run.job,
             attempt: self.attempt,
@@ -114,7 +114,7 @@ impl ResultLanes {
     }
 
     /// Puts a result into its lane if there is room. One that finds none is not answered, so it will come again.
-    pub(crate) fn try_submit(&self, finish: Finish, counted: Counted, reply_to: Option<SessionHandle>) -> bool {
+    pub(crate) fn try_submit(&self, finish: AttemptEnd, counted: Counted, reply_to: Option<SessionHandle>) -> bool {
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
         // What the server came to by itself has next to no text, and is never turned away for those of executors.
@@ -123,14 +123,14 @@ impl ResultLanes {
     }
 
     /// Waits for room. For callers that the lanes never wait for.
-    pub(crate) async fn submit(&self, finish: Finish, counted: Counted, reply_to: Option<SessionHandle>) {
+    pub(crate) async fn submit(&self, finish: AttemptEnd, counted: Counted, reply_to: Option<SessionHandle>) {
         // A closed lane means that the process ends: the row is still open in the store, and found there.
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
         drop(lane.items.send(Item { finish, counted, reply_to, texts }).await);
     }
 
-    pub(crate) async fn submit_unsent(&self, ended: Vec<(Finish, Counted)>) {
+    pub(crate) async fn submit_unsent(&self, ended: Vec<(AttemptEnd, Counted)>) {
         for (finish, counted) in ended {
             self.submit(finish, counted, None).await;
         }
@@ -222,7 +222,7 @@ impl ResultLoop {
         rondel_failpoint::pass("acknowledge.sent");
         let settled = finishes.into_iter().zip(finished);
         let settled = settled.map(|(finish, finished)| {
-            let Finish { run, attempt, owner, .. } = finish;
+            let AttemptEnd { run, attempt, owner, .. } = finish;
             Settled { run, attempt, owner, finished }
         });
         drop(self.events.send(Event::Settled(settled.collect())).await);
@@ -232,7 +232,7 @@ impl ResultLoop {
     }
 
     /// Says at the level of debugging what became of attempts.
-    fn tell(finishes: &[Finish], finished: &[Finished]) {
+    fn tell(finishes: &[AttemptEnd], finished: &[Finished]) {
         for (finish, finished) in finishes.iter().zip(finished) {
             let Finished::Stored(after, _) = finished else { continue };
             let (run_id, job_id, attempt) = (finish.run, finish.job, finish.attempt);
@@ -261,7 +261,7 @@ impl ResultLoop {
     }
 
     /// Tries until the database takes the batch; `None` where the process ends first.
-    async fn finish(&self, batch: &[Finish], stop: &CancellationToken) -> Option<Ends> {
+    async fn finish(&self, batch: &[AttemptEnd], stop: &CancellationToken) -> Option<Ends> {
         let mut failed_count = 0_u32;
         loop {
             // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
@@ -292,7 +292,7 @@ impl ResultLoop {
 }
 
 /// What a mutant does.
-fn acknowledge_early(finishes: &[Finish], replies: &[Option<SessionHandle>]) {
+fn acknowledge_early(finishes: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
     let stored = Finished::Stored(After::Verdict { status: RunStatus::Succeeded, reason: None }, None);
     for (finish, session) in finishes.iter().zip(replies) {
         if let Some(session) = session {

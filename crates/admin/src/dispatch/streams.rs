@@ -6,7 +6,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, Reason, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
-use rondel_store::ledger::Finish;
+use rondel_store::ledger::AttemptEnd;
 
 use super::run_loop::DispatchLoop;
 use super::state::{Active, Phase};
@@ -100,7 +100,7 @@ impl DispatchLoop {
         let Some(active) = self.runs.in_hand.get_mut(&run) else { return };
         let executor = (active.executor, active.executor_name.clone());
         let detail = lost_detail(Some(&active.executor_name));
-        let finish = Finish {
+        let finish = AttemptEnd {
             executor: Some(executor),
             ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rondel_core::outcome::{After, Outcome, cancelled_by};
 use rondel_core::{RunId, Timestamp};
-use rondel_store::ledger::{Finish, Finished};
+use rondel_store::ledger::{AttemptEnd, Finished};
 
 use super::messages::cancel;
 use super::reporter::Reporter;
@@ -55,7 +55,7 @@ impl DispatchLoop {
                 return None;
             }
             let trace = ready.run.trace.clone();
-            let finish = Finish { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
+            let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
             if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone()))
                 && let Some(ready) = self.rollcall.remove(run, &mut self.runs)
             {
@@ -82,7 +82,7 @@ impl DispatchLoop {
         }
         let ready = &active.ready;
         let trace = ready.run.trace.clone();
-        let finish = Finish { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
+        let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
         if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone())) {
             let was_ending = active.phase == Phase::Ending;
             active.phase = Phase::Settling;

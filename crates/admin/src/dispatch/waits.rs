@@ -11,7 +11,7 @@ use rondel_core::reason::words::because;
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor, milliseconds};
 use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, RunId, Timestamp};
-use rondel_store::ledger::{Finish, NotedWait};
+use rondel_store::ledger::{AttemptEnd, NotedWait};
 
 use super::answers::DESCRIBED_COUNT_MAX;
 use super::executors::is_fit_for_it;
@@ -44,9 +44,9 @@ struct Noted {
 }
 
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
-pub(crate) fn explained(finish: Finish, reason: Reason, detail: Detail) -> Finish {
+pub(crate) fn explained(finish: AttemptEnd, reason: Reason, detail: Detail) -> AttemptEnd {
     let message = Some(because(reason, &detail, Lang::En));
-    Finish { message, detail: Some(Box::new(detail)), ..finish }
+    AttemptEnd { message, detail: Some(Box::new(detail)), ..finish }
 }
 
 /// The parameters of the end of an attempt that an executor had, or may have had.
@@ -72,7 +72,7 @@ const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
 
 /// The end of a run that is too late by its job's misfire policy. One that a server had queued in time, and noted so, was not
 /// missed: it waited too long, for what it waited for then.
-pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> Finish {
+pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
     let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some());
     let (reason, detail) = match noted {
         Some(noted) => {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::After;
 use rondel_core::{Run, Timestamp};
-use rondel_store::ledger::{Finish, Finished};
+use rondel_store::ledger::{AttemptEnd, Finished};
 
 use crate::definitions::Compiled;
 use crate::dispatch::Ready;
@@ -98,7 +98,7 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-/// What is counted of the end of an attempt beside what its [`Finish`] says.
+/// What is counted of the end of an attempt beside what its [`AttemptEnd`] has.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     definition: Arc<Compiled>,
@@ -152,7 +152,7 @@ impl Metrics {
     }
 
     /// An end is durable.
-    pub(crate) fn ended(&self, finish: &Finish, counted: &Counted, finished: &Finished) {
+    pub(crate) fn ended(&self, finish: &AttemptEnd, counted: &Counted, finished: &Finished) {
         let Finished::Stored(after, _) = finished else { return };
         let counts = &counted.definition.counts;
         match after {

@@ -11,7 +11,7 @@ use rondel_core::{NamespaceId, Trigger};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finisher, RunCheck, RunQuery};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck, RunQuery};
 use rondel_store::{Ledger as _, MemStore, Result, Store};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt as _;
@@ -66,7 +66,7 @@ rondel_store::delegate_store!(Slow {
         self.call("claim", self.inner().claim(token, jobs)).await
     }
 
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         self.call("finish", self.inner().finish(finisher, batch)).await
     }
 

@@ -13,7 +13,7 @@ use super::{
     spec,
 };
 use crate::catalog::{Deleted, JobRecord, NewJob};
-use crate::ledger::{ClaimJob, Ends, Finish};
+use crate::ledger::{AttemptEnd, ClaimJob, Ends};
 use crate::{LeaseToken, Store};
 
 const DELAY: Duration = Duration::from_secs(2);
@@ -55,13 +55,13 @@ async fn following(store: &dyn Store, token: LeaseToken, shard_index: i32) -> (J
     (job, run)
 }
 
-fn ending(run: &Run, outcome: Outcome) -> Finish {
+fn ending(run: &Run, outcome: Outcome) -> AttemptEnd {
     let mut finish = finish(run, outcome);
     finish.policy.delays = true;
     finish
 }
 
-async fn end(store: &dyn Store, token: LeaseToken, batch: &[Finish]) -> Ends {
+async fn end(store: &dyn Store, token: LeaseToken, batch: &[AttemptEnd]) -> Ends {
     store.finish(finisher(token), batch).await.unwrap()
 }
 
@@ -90,7 +90,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
         assert_eq!(found.next_fire_at, finish.finished_at + DELAY, "{:?}", finish.outcome);
     }
     assert!(!end(store, token, &batch[..4]).await.is_due, "it is known");
-    let second = Finish { attempt: 2, ..batch[4].clone() };
+    let second = AttemptEnd { attempt: 2, ..batch[4].clone() };
     assert!(end(store, token, &[second]).await.is_due);
     assert!(due(store, &again, &[token.node]).await.is_some());
 }
@@ -101,7 +101,7 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
     let (job, run) = following(store, token, 0).await;
     let before = store.now().await.unwrap();
     let ahead = before + Duration::from_secs(3600);
-    assert!(end(store, token, &[Finish { finished_at: ahead, ..ending(&run, Outcome::Succeeded) }]).await.is_due);
+    assert!(end(store, token, &[AttemptEnd { finished_at: ahead, ..ending(&run, Outcome::Succeeded) }]).await.is_due);
     let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
 }
@@ -112,7 +112,7 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let (job, whole) = following(store, token, BROADCAST).await;
     let shards = shards(&whole, 3);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
-    let ends: Vec<Finish> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
+    let ends: Vec<AttemptEnd> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
     assert!(!end(store, token, &ends[..2]).await.is_due);
     assert_eq!(due(store, &job, &[token.node]).await, None);
     assert!(end(store, token, &ends[2..]).await.is_due);

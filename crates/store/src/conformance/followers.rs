@@ -10,7 +10,7 @@ use super::{
     DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
 };
 use crate::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob};
-use crate::ledger::{CancelAsked, Ends, Finish, Finished};
+use crate::ledger::{AttemptEnd, CancelAsked, Ends, Finished};
 use crate::{LeaseToken, Store};
 
 async fn new_job(store: &dyn Store, spec: JobSpec) -> NewJob {
@@ -172,7 +172,7 @@ async fn start(store: &dyn Store, token: LeaseToken, job: &JobRecord) -> Run {
 
 async fn end(store: &dyn Store, token: LeaseToken, run: &Run, outcome: Outcome) -> Ends {
     let result = format!("{{\"by\": \"{}\"}}", run.job);
-    store.finish(finisher(token), &[Finish { result: Some(result), ..finish(run, outcome) }]).await.unwrap()
+    store.finish(finisher(token), &[AttemptEnd { result: Some(result), ..finish(run, outcome) }]).await.unwrap()
 }
 
 fn of<'r>(runs: &'r [Run], job: &JobRecord) -> &'r Run {
@@ -304,7 +304,7 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     };
     assert_eq!(store.mark(token, &[hand]).await.unwrap(), [root.id]);
     let policy = AfterPolicy { at_least_once: false, ..POLICY };
-    let lost = Finish { policy, executor: None, ..finish(&root, Outcome::Lost(Reason::ExecutorLost)) };
+    let lost = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Lost(Reason::ExecutorLost)) };
     let ends = store.finish(finisher(token), &[lost]).await.unwrap();
     assert_eq!(ends.released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
     let late = end(store, token, &root, Outcome::Succeeded).await;
@@ -339,7 +339,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let c = child(store, "c", &[&b], json!({})).await;
     let policy = AfterPolicy { awaits_children: true, ..POLICY };
     let ends = async |run: &Run, outcome| {
-        let finish = Finish { policy, result: Some("1".to_owned()), ..finish(run, outcome) };
+        let finish = AttemptEnd { policy, result: Some("1".to_owned()), ..finish(run, outcome) };
         store.finish(finisher(token), &[finish]).await.unwrap()
     };
     let state = async |run: RunId| {

@@ -8,7 +8,7 @@ use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
-use crate::ledger::{CancelAsked, CancelElsewhere, Finish, InHand, LimitName, NotedWait, RunCheck};
+use crate::ledger::{AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, RunCheck};
 use crate::{LeaseToken, Store};
 
 pub(super) fn in_hand(run: &Run, executor: &str) -> InHand {
@@ -317,11 +317,11 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
 
     let lost = Detail { executor: Some("w1".to_owned()), ..Detail::default() };
     let detail = Some(Box::new(lost.clone()));
-    finish_one(store, Finish { detail, ..finish(&other, Outcome::Lost(Reason::ExecutorLost)) }).await;
+    finish_one(store, AttemptEnd { detail, ..finish(&other, Outcome::Lost(Reason::ExecutorLost)) }).await;
     assert_eq!(store.attempts(other.id).await.unwrap()[0].detail.as_deref(), Some(&lost));
     assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&lost));
     let full = Detail { waited_ms: Some(5), ..Detail::default() };
-    let ended = Finish {
+    let ended = AttemptEnd {
         attempt: 2,
         detail: Some(Box::new(full.clone())),
         ..finish(&other, Outcome::Skipped(Reason::Expired))

@@ -8,7 +8,7 @@ use rondel_core::{AppId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{FAILED, POLICY, app, claim, due, finish, finish_all, job, join, next_id, read, run};
 use crate::cluster::{HomeMove, LoopReport, Node, NodeReport};
-use crate::ledger::{Finish, MovedJobs};
+use crate::ledger::{AttemptEnd, MovedJobs};
 use crate::{LeaseToken, Store};
 
 pub(super) async fn node(store: &dyn Store, id: NodeId) -> Node {
@@ -90,7 +90,7 @@ pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     finish_all(store, &[finish(&going[0], Outcome::Succeeded)]).await;
     store.note_running(token, &[super::hands::in_hand(&sent_rows[0], "one")]).await.unwrap();
     store.mark(token, &[super::hands::in_hand(&marked_rows[0], "one")]).await.unwrap();
-    let again = Finish {
+    let again = AttemptEnd {
         policy: rondel_core::outcome::AfterPolicy { retry_max: 1, ..POLICY },
         ..finish(&retried_rows[0], FAILED)
     };

@@ -42,7 +42,7 @@ use rondel_core::{
 
 use crate::catalog::{Created, JobRecord, NewJob};
 use crate::cluster::{ExecutorRecord, Join, JoinRequest};
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, Finish, Finished, Finisher};
+use crate::ledger::{AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, Finished, Finisher};
 use crate::{LeaseToken, Store};
 
 pub use self::access::*;
@@ -351,8 +351,8 @@ const POLICY: AfterPolicy = AfterPolicy {
     awaits_children: false,
 };
 
-fn finish(run: &Run, outcome: Outcome) -> Finish {
-    Finish {
+fn finish(run: &Run, outcome: Outcome) -> AttemptEnd {
+    AttemptEnd {
         run: run.id,
         job: run.job,
         attempt: run.attempt,
@@ -376,14 +376,14 @@ fn finisher(token: LeaseToken) -> Finisher<'static> {
 }
 
 /// Ends that nothing follows from.
-async fn finish_all(store: &dyn Store, batch: &[Finish]) -> Vec<Finished> {
+async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<Finished> {
     let nobody = LeaseToken { node: NodeId::new(0), epoch: 0 };
     let ends = store.finish(finisher(nobody), batch).await.unwrap();
     assert_eq!(ends.released, []);
     ends.answers
 }
 
-async fn finish_one(store: &dyn Store, finish: Finish) -> Finished {
+async fn finish_one(store: &dyn Store, finish: AttemptEnd) -> Finished {
     let mut answers = finish_all(store, &[finish]).await;
     assert_eq!(answers.len(), 1);
     answers.pop().unwrap()

@@ -12,7 +12,7 @@ use super::{
     DEFAULT, FAILED, claim, created, finish, finish_all, finish_one, job_with, join, name, next_id, pending, run, spec,
 };
 use crate::catalog::{Namespace, NewJob};
-use crate::ledger::Finish;
+use crate::ledger::AttemptEnd;
 use crate::outbox::{FailureWebhook, OutboxItem, RUN_FAILED, RUN_SKIPPED, TakeOutbox};
 use crate::{LeaseToken, Store};
 
@@ -62,7 +62,7 @@ pub async fn a_failed_run_is_told_once(store: &dyn Store) {
     let mut unknown = finish(&lost, Outcome::Lost(Reason::ExecutorLost));
     unknown.policy.at_least_once = false;
     store.mark(token, &[in_hand(&lost)]).await.unwrap();
-    let failed = Finish { message: Some("it \"broke\"".to_owned()), ..finish(&fails, FAILED) };
+    let failed = AttemptEnd { message: Some("it \"broke\"".to_owned()), ..finish(&fails, FAILED) };
     let batch = [
         failed.clone(),
         finish(&well, Outcome::Succeeded),
@@ -107,7 +107,7 @@ pub async fn a_failed_run_is_told_once(store: &dyn Store) {
     // The last attempt tells; a true verdict that comes late does not tell again.
     store.drop_outbox(&told.iter().map(|item| item.id).collect::<Vec<_>>()).await.unwrap();
     store.take_waiting(token, Timestamp::MAX, 10_000).await.unwrap();
-    finish_one(store, Finish { attempt: 2, ..again }).await;
+    finish_one(store, AttemptEnd { attempt: 2, ..again }).await;
     finish_one(store, finish(&lost, FAILED)).await;
     let told = take(store, soon(store).await, &ids).await;
     assert_eq!(told.iter().filter_map(|item| item.run).collect::<Vec<_>>(), [retried.id]);
@@ -125,10 +125,10 @@ pub async fn a_skip_is_told_where_its_job_says_so(store: &dyn Store) {
     let (nobody, overlap, requested) =
         (pending(store, token).await, pending(store, token).await, pending(store, token).await);
     let skipped =
-        |run: &Run, reason| Finish { executor: None, started_at: None, ..finish(run, Outcome::Skipped(reason)) };
+        |run: &Run, reason| AttemptEnd { executor: None, started_at: None, ..finish(run, Outcome::Skipped(reason)) };
     let detail = Detail { app: Some("work".to_owned()), waited_ms: Some(60_000), ..Detail::default() };
     let batch = [
-        Finish { detail: Some(Box::new(detail)), ..skipped(&nobody, Reason::NoExecutor) },
+        AttemptEnd { detail: Some(Box::new(detail)), ..skipped(&nobody, Reason::NoExecutor) },
         skipped(&overlap, Reason::Overlap),
         skipped(&requested, Reason::Requested),
     ];

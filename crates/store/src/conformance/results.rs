@@ -7,20 +7,20 @@ use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
 use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
-use crate::ledger::{Finish, Finished, InHand};
+use crate::ledger::{AttemptEnd, Finished, InHand};
 use crate::{LeaseToken, Store};
 
 /// Once stored it is durable, whole, and never changes; what does not exist is said to.
 pub async fn a_result_is_stored_once(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
-    let first = Finish {
+    let first = AttemptEnd {
         message: Some("done \u{1f980}".to_owned()),
         result: Some(r#"{"rows": 3}"#.to_owned()),
         ..finish(&run, Outcome::Succeeded)
     };
-    let unknown = Finish { run: RunId::new(next_id()), ..first.clone() };
-    let ahead = Finish { attempt: 2, ..first.clone() };
+    let unknown = AttemptEnd { run: RunId::new(next_id()), ..first.clone() };
+    let ahead = AttemptEnd { attempt: 2, ..first.clone() };
     let answers = finish_all(store, &[unknown, ahead, first.clone()]).await;
     assert_eq!(answers, [Finished::NoSuchRun, Finished::NoSuchRun, verdict(RunStatus::Succeeded)]);
     let stored = read(store, run.id).await;
@@ -46,7 +46,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     let hand =
         InHand { run: run.id, attempt: 1, executor_id: ExecutorId::new(9), executor: "b".to_owned(), at: run.due_at };
     store.note_running(token, &[hand]).await.unwrap();
-    let end = Finish { executor: None, started_at: None, ..finish(&run, Outcome::Cancelled) };
+    let end = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Cancelled) };
     finish_one(store, end).await;
     let stored = read(store, run.id).await;
     assert_eq!((stored.status, stored.reason), (RunStatus::Cancelled, Some(Reason::Requested)));
@@ -59,15 +59,16 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let run = pending(store, token).await;
     let zombie = LeaseToken { epoch: token.epoch - 1, ..token };
     let skipped =
-        |owner| Finish { owner: Some(owner), executor: None, ..finish(&run, Outcome::Skipped(Reason::Expired)) };
-    let lost = Finish { outcome: Outcome::Lost(Reason::ExecutorLost), ..skipped(zombie) };
+        |owner| AttemptEnd { owner: Some(owner), executor: None, ..finish(&run, Outcome::Skipped(Reason::Expired)) };
+    let lost = AttemptEnd { outcome: Outcome::Lost(Reason::ExecutorLost), ..skipped(zombie) };
     assert_eq!(finish_all(store, &[skipped(zombie), lost]).await, [Finished::NotOwner, Finished::NotOwner]);
     assert_eq!(read(store, run.id).await, run);
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, verdict(RunStatus::Succeeded));
     assert_eq!(finish_one(store, skipped(token)).await, Finished::Duplicate);
 
     let other = pending(store, token).await;
-    let unknown = Finish { owner: Some(token), executor: None, ..finish(&other, Outcome::Skipped(Reason::Expired)) };
+    let unknown =
+        AttemptEnd { owner: Some(token), executor: None, ..finish(&other, Outcome::Skipped(Reason::Expired)) };
     assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
 }
 
@@ -75,7 +76,7 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
 pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
-    let lost = Finish { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
+    let lost = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
     let Finished::Stored(After::Again { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
         unreachable!("another attempt follows")
     };
@@ -100,7 +101,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
     // Attempts that never began add no row, and change none.
     for attempt in [0, -1, i32::MIN, 3] {
-        let invented = Finish { attempt, ..late.clone() };
+        let invented = AttemptEnd { attempt, ..late.clone() };
         assert_eq!(finish_one(store, invented).await, Finished::NoSuchRun, "{attempt}");
     }
     assert_eq!(store.attempts(run.id).await.unwrap(), [expected]);
@@ -119,12 +120,12 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
         at: run.due_at,
     };
     store.mark(token, &[hand]).await.unwrap();
-    let mut lost = Finish { executor: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
+    let mut lost = AttemptEnd { executor: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
     lost.policy.at_least_once = false;
     let after = After::Verdict { status: RunStatus::Unknown, reason: Some(Reason::ExecutorLost) };
     assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
     assert_eq!(finish_one(store, lost).await, Finished::Duplicate, "nobody can tell, still");
-    let late = Finish { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
+    let late = AttemptEnd { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
     assert_eq!(finish_all(store, &[late.clone(), late]).await, [Finished::Late, Finished::Duplicate]);
     let stored = read(store, run.id).await;
     assert_eq!((stored.status, stored.reason), (RunStatus::Failed, None));
@@ -136,7 +137,7 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
 pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
-    let mut failed = Finish { message: Some("boom".to_owned()), ..finish(&run, FAILED) };
+    let mut failed = AttemptEnd { message: Some("boom".to_owned()), ..finish(&run, FAILED) };
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
     let again = After::Again { due_at, reason: Reason::Retry, lost_count: 0 };
@@ -169,7 +170,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     assert_eq!(finish_one(store, failed.clone()).await, Finished::Superseded);
     let woken = store.take_waiting(token, due_at, 10_000).await.unwrap();
     assert!(woken.iter().any(|woken| woken.id == run.id));
-    assert_eq!(finish_one(store, Finish { attempt: 2, ..failed }).await, verdict(RunStatus::Failed));
+    assert_eq!(finish_one(store, AttemptEnd { attempt: 2, ..failed }).await, verdict(RunStatus::Failed));
     assert_eq!(store.attempts(run.id).await.unwrap(), [first]);
     let stored = read(store, run.id).await;
     assert_eq!((stored.attempt, stored.reason, stored.message.as_deref()), (2, None, Some("boom")));
@@ -181,7 +182,7 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     let (run, other) = (pending(store, token).await, pending(store, token).await);
     let mut failed = finish(&run, FAILED);
     failed.policy.retry_max = 3;
-    let second = Finish { attempt: 2, ..finish(&run, Outcome::Succeeded) };
+    let second = AttemptEnd { attempt: 2, ..finish(&run, Outcome::Succeeded) };
     let batch = [failed.clone(), finish(&other, Outcome::Succeeded), failed, second.clone(), second];
     let answers = finish_all(store, &batch).await;
     assert!(matches!(&answers[0], Finished::Stored(After::Again { .. }, Some(run)) if run.attempt == 2), "{answers:?}");
@@ -215,8 +216,8 @@ pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
     let (first, second, third) =
         (pending(store, token).await, pending(store, token).await, pending(store, token).await);
     let batch = [
-        Finish { message: Some("a\0b \u{1f980} 'quoted' ? $1".to_owned()), ..finish(&first, Outcome::Succeeded) },
-        Finish {
+        AttemptEnd { message: Some("a\0b \u{1f980} 'quoted' ? $1".to_owned()), ..finish(&first, Outcome::Succeeded) },
+        AttemptEnd {
             message: Some("日".repeat(400_000)),
             result: Some("x".repeat(1 << 20)),
             executor: Some((ExecutorId::new(1), "ü".repeat(1000))),

@@ -9,7 +9,7 @@ use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::{FAILED, POLICY, claim, finish, finish_all, job, join, next_id, run};
 use crate::Store;
-use crate::ledger::Finish;
+use crate::ledger::AttemptEnd;
 use crate::upkeep::JobStat;
 
 /// When ids of checks seem to have been made; a little later.
@@ -82,7 +82,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     // Only a run with a mark may have begun, so that nobody can tell how it ended.
     store.mark(token, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
     let lost =
-        Finish { policy: at_most_once, started_at: None, ..finish(&rows[2], Outcome::Lost(Reason::ExecutorLost)) };
+        AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[2], Outcome::Lost(Reason::ExecutorLost)) };
     finish_all(store, &[lost]).await;
 
     roll_up(store).await;

@@ -49,7 +49,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
     let (open, young) = (old(store, token, 0).await, pending(store, token).await);
     finish_one(store, finish(&young, Outcome::Succeeded)).await;
     let ended_now = old(store, token, 0).await;
-    let end = crate::ledger::Finish { finished_at: store.now().await.unwrap(), ..finish(&ended_now, FAILED) };
+    let end = crate::ledger::AttemptEnd { finished_at: store.now().await.unwrap(), ..finish(&ended_now, FAILED) };
     finish_one(store, end).await;
     let mut gone = Vec::new();
     for _ in 0..5 {
@@ -61,7 +61,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
         let chunk = LogChunk { run: run.id, attempt: 1, sequence: 0, lines: vec![line] };
         store.append_logs(&[chunk]).await.unwrap();
         store.ask_cancel(run.id, CancelRequest::requested("somebody"), run.due_at).await.unwrap();
-        finish_one(store, crate::ledger::Finish { attempt: 2, ..failed }).await;
+        finish_one(store, crate::ledger::AttemptEnd { attempt: 2, ..failed }).await;
         gone.push(run);
     }
     // A retry by hand of a run that goes is a run of its own.

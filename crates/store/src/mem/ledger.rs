@@ -12,7 +12,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use super::{Due, MemStore, State, StoredNode, key, size};
 use crate::cluster::HomeMove;
 use crate::ledger::{
-    ATTEMPT_COUNT_MAX, Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish,
+    ATTEMPT_COUNT_MAX, Adoption, AttemptEnd, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends,
     Finisher, InHand, LimitName, MovedJobs, NotedWait, RunCheck, RunQuery, UnsentRun,
 };
 use crate::settle::clean_name;
@@ -228,7 +228,7 @@ impl Ledger for MemStore {
         Ok(true)
     }
 
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let now = self.now();
         let mut state = self.state();
         let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();

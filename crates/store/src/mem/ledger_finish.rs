@@ -8,11 +8,11 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use super::State;
 use crate::LeaseToken;
-use crate::ledger::{Finish, Finished};
+use crate::ledger::{AttemptEnd, Finished};
 use crate::settle::{self, CleanFinish, Judgement, Standing};
 
 impl State {
-    pub(super) fn finish(&mut self, finish: &Finish, now: Timestamp) -> Finished {
+    pub(super) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> Finished {
         let clean = CleanFinish::new(finish);
         let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
         let standing = Standing {
@@ -119,7 +119,7 @@ impl State {
     }
 
     /// Counts the broadcast of a shard down, and gives it a verdict if this was its last one.
-    fn count_shards(&mut self, finish: &Finish, closed_count: i32, now: Timestamp) {
+    fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
         let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != BROADCAST).cloned() else {
             return;
         };

@@ -8,7 +8,7 @@ use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp};
 use super::SqlStore;
 use crate::cluster::HomeMove;
 use crate::ledger::{
-    Adoption, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finish, Finisher, InHand,
+    Adoption, AttemptEnd, CancelAsked, CancelElsewhere, ClaimJob, Claimed, DueJob, DueRange, Ends, Finisher, InHand,
     LimitName, MovedJobs, NotedWait, RunCheck, RunQuery, UnsentRun,
 };
 use crate::{LeaseToken, Ledger, Result};
@@ -75,7 +75,7 @@ impl Ledger for SqlStore {
         self.expand_broadcast(token, run, shards).await
     }
 
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         self.finish_batch(finisher, batch).await
     }
 

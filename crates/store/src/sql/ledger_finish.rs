@@ -17,7 +17,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::rows;
 use super::{SqlStore, Tx, transact};
 use crate::follow::EndedRun;
-use crate::ledger::{Ends, Finish, Finished, Finisher};
+use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use crate::outbox::may_be_reported;
 use crate::settle::{self, CleanFinish, Judgement, Standing};
 use crate::{LeaseToken, Result, StoreError};
@@ -66,7 +66,7 @@ const CORRECT_ATTEMPTS: Statement = Statement {
 };
 impl SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
-    pub(super) async fn finish_batch(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    pub(super) async fn finish_batch(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
         let mut parts = vec![&clean[..]];
@@ -92,9 +92,9 @@ impl SqlStore {
     }
 
     /// Ends a run whose result the database refuses, without anything of what was refused.
-    async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &Finish, error: &StoreError) -> Result<Ends> {
+    async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
         tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
-        let failed = Finish {
+        let failed = AttemptEnd {
             outcome: Outcome::Failed { retryable: false },
             executor: None,
             started_at: None,
@@ -129,7 +129,7 @@ struct Locked {
 }
 
 impl Locked {
-    fn ended(&self, finish: &Finish, status: RunStatus) -> EndedRun {
+    fn ended(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
         EndedRun {
             run: finish.run,
             job: JobId::new(self.key.job),
@@ -401,7 +401,7 @@ impl<'f> Batch<'f> {
     }
 }
 
-fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, closed_count: i32, finish: &Finish) {
+fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, closed_count: i32, finish: &AttemptEnd) {
     if let Some(parent) = locked.parent.filter(|_| locked.shard_index != BROADCAST) {
         let new = ShardCount {
             key: locked.key,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rondel_admin::clock::boot_micros;
 use rondel_store::access::{AuditEntry, AuditQuery, UNANSWERED, Verdict};
-use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
 use rondel_store::{MemStore, Result, Store, StoreError};
 use rondel_web::{Access, WebConfig, route_table};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ rondel_store::delegate_store!(Failing {
         self.call("claim", self.inner().claim(token, jobs)).await
     }
 
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         self.call("finish", self.inner().finish(finisher, batch)).await
     }
 

@@ -13,7 +13,7 @@ use rondel_core::access::{Grant, Role};
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{IdGen, JobId, RunId, Timestamp};
 use rondel_store::access::{TokenKind, TokenRecord};
-use rondel_store::ledger::{Finish, Finisher};
+use rondel_store::ledger::{AttemptEnd, Finisher};
 use rondel_store::{MemStore, Store};
 use rondel_web::{WebConfig, app};
 use serde_json::{Value, json};
@@ -134,7 +134,7 @@ impl Server {
     /// Gives a run its verdict, as an executor's result would.
     pub(crate) async fn finish(&self, run: RunId, outcome: Outcome) {
         let job: JobId = self.engine.store().runs(&[run]).await.unwrap()[0].job;
-        let finish = Finish {
+        let finish = AttemptEnd {
             run,
             job,
             attempt: 1,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::clock::boot_micros;
-use rondel_store::ledger::{ClaimJob, Claimed, Ends, Finish, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
 use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use serde_json::json;
@@ -44,7 +44,7 @@ rondel_store::delegate_store!(Holding {
         self.call("claim", self.inner().claim(token, jobs)).await
     }
 
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[Finish]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         self.call("finish", self.inner().finish(finisher, batch)).await
     }
 
