@@ -42,7 +42,7 @@ impl DispatchLoop {
     pub(super) fn await_answers(&mut self, executor: ExecutorId, runs: &[RunId]) {
         let beats = self.executors.get(executor).map_or(0, |online| online.beat_count);
         for run in runs {
-            if let Some(active) = self.runs.in_hand.get_mut(run) {
+            if let Some(active) = self.runs.active_mut(*run) {
                 active.beats_at_send = Some(beats);
             }
         }
@@ -50,7 +50,7 @@ impl DispatchLoop {
 
     /// The stream on which answers would have come has ended: the executor's hello, or its loss, says what became of its runs.
     pub(super) fn await_no_answers(&mut self, executor: ExecutorId) {
-        self.runs.in_hand.values_mut().filter(|active| active.executor == executor).for_each(Active::answered);
+        self.runs.actives_mut().filter(|active| active.executor == executor).for_each(Active::answered);
     }
 
     /// Ends the streams of executors that go on without answering. Not without a lease: then they could not come back.
@@ -58,7 +58,7 @@ impl DispatchLoop {
         if !self.shared.membership.holds() {
             return;
         }
-        for active in self.runs.in_hand.values().filter(|active| active.is_unanswered()) {
+        for active in self.runs.actives().filter(|active| active.is_unanswered()) {
             let Some(online) = self.executors.get(active.executor) else { continue };
             let beats = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
             let is_late = active.sent_at + self.shared.config.answer_within <= now;

@@ -21,7 +21,7 @@ impl DispatchLoop {
     /// Of these jobs those that may go: they have no run in an executor's hands, or on the way there, and start none from
     /// now on.
     pub(super) fn close_jobs(&mut self, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-        let busy: HashSet<JobId> = self.runs.in_hand.values().map(|active| active.ready.run.job).collect();
+        let busy: HashSet<JobId> = self.runs.actives().map(|active| active.ready.run.job).collect();
         let may_go = |job: &&JobId| !busy.contains(job) && !self.probes.has(**job) && !self.handing.contains(job);
         let closed: BTreeSet<JobId> = jobs.iter().filter(may_go).copied().collect();
         self.handing.extend(closed.iter().copied());

@@ -439,7 +439,7 @@ mod tests {
         assert!(send(&mut limits, &ready(3, &definition(&json!({"rate": {"max": 9, "per": "1s"}}))), at(0), &mut runs));
         // Another node took over: who counts is asked anew.
         limits.retain(|_| false);
-        assert_eq!(runs.drain_waiting().count(), 0);
+        assert_eq!(runs.drain_waiting().len(), 0);
         assert!(!send(&mut limits, &ready(4, &job), at(0), &mut runs));
         let broadcast = definition(&json!({"route": "broadcast", "concurrency": {"key": "other", "max": 1}}));
         let whole = ready(5, &broadcast);

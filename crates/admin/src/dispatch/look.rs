@@ -112,15 +112,14 @@ impl DispatchLoop {
         let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
         let mut held: Vec<(Timestamp, RunId)> = self
             .runs
-            .in_hand
-            .values()
+            .actives()
             .filter(|active| is_held(active.phase) && is_old(active.sent_at))
             .map(|active| (active.looked_at, active.ready.run.id))
             .collect();
         held.sort_unstable();
         held.truncate(LOOK_MAX);
         for (_, run) in &held {
-            if let Some(active) = self.runs.in_hand.get_mut(run) {
+            if let Some(active) = self.runs.active_mut(*run) {
                 active.looked_at = now;
             }
         }
@@ -134,7 +133,7 @@ impl DispatchLoop {
         let is_own = |check: &RunCheck| check.owner.node == this.node;
         for run in asked {
             let row = rows.get(run).copied();
-            let held = self.runs.in_hand.get(run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
+            let held = self.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
             if let Some(ready) = held.map(|active| &active.ready).or_else(|| self.runs.called(*run)) {
                 let attempt = ready.run.attempt;
                 self.went_on(*run, attempt, known(attempt, row, is_own), now);
@@ -158,7 +157,7 @@ impl DispatchLoop {
         self.forget_attempt(run, attempt);
         if known == Known::Again && self.shared.in_memory.has_later(run, attempt) {
             // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
-            if !self.runs.in_hand.contains_key(&run) {
+            if self.runs.active(run).is_none() {
                 self.release_limit(run);
                 self.work_off(now);
             }
@@ -184,7 +183,7 @@ impl DispatchLoop {
     /// This attempt, or one before it, is in nobody's hands any more.
     pub(super) fn forget_attempt(&mut self, run: RunId, attempt: i32) {
         let is_past = |ready: &Ready| ready.run.attempt <= attempt;
-        if self.runs.in_hand.get(&run).is_some_and(|active| is_past(&active.ready)) {
+        if self.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
             self.free_active(run);
             self.deadlines.forget(run);
         }

@@ -245,8 +245,8 @@ pub(crate) enum Event {
     Hold(Vec<Ready>),
     /// Runs that awaited their children and are over now.
     Over(Vec<(JobId, RunId)>),
-    /// A broadcast that is expanded.
-    Expanded(Ready, Shards),
+    /// What became of the shards of a broadcast, by its row.
+    Expanded(Run, Shards),
     /// At-most-once runs that were marked, or not.
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
     /// Runs of leases that are over, which may have been sent; who may have got them; and all leases that are over.

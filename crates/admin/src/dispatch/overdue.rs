@@ -84,7 +84,7 @@ impl DispatchLoop {
     pub(super) fn watch_deadlines(&mut self, now: Timestamp) {
         let patience = (self.shared.config.overdue_ask, self.shared.config.overdue_give_up);
         for (run, attempt, what) in self.deadlines.overdue(self.shared.clock.boot_micros(), patience) {
-            let active = self.runs.in_hand.get(&run).filter(|active| active.ready.run.attempt == attempt);
+            let active = self.runs.active(run).filter(|active| active.ready.run.attempt == attempt);
             let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
                 continue;
             };
@@ -102,7 +102,7 @@ impl DispatchLoop {
 
     /// Nobody knows whether it still runs. A job that may run twice has its verdict; for one that may not, nobody can tell.
     fn give_up(&mut self, run: RunId, now: Timestamp) {
-        let Some(active) = self.runs.in_hand.get_mut(&run) else { return };
+        let Some(active) = self.runs.active_mut(run) else { return };
         let job = &active.ready.definition.job;
         let outcome = match job.delivery {
             Delivery::AtLeastOnce => Outcome::TimedOut,

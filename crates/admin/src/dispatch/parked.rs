@@ -196,11 +196,6 @@ impl Parked {
         }
         runs.take_waiting(run)
     }
-
-    /// Takes in what another one has.
-    pub(crate) fn append(&mut self, other: Self) {
-        other.runs.into_iter().for_each(|(run, position)| self.insert(run, position));
-    }
 }
 
 #[cfg(test)]
@@ -250,7 +245,7 @@ mod tests {
         assert_eq!(placed(&mut some, 9, |_| true), [4, 5, 1, 3]);
         let (parked, mut runs) = some;
         assert!(parked.apps().is_empty() && parked.ends.is_empty() && parked.runs.is_empty());
-        assert_eq!(runs.drain_waiting().count(), 0);
+        assert_eq!(runs.drain_waiting().len(), 0);
     }
 
     #[test]

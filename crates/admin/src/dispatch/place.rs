@@ -9,11 +9,12 @@ use rondel_core::route::question;
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::LeaseToken;
 use rondel_store::ledger::AttemptEnd;
 
 use super::messages::{TRIGGER_BATCH, trigger, triggers};
 use super::run_loop::DispatchLoop;
-use super::state::{Active, Arrival, Phase, Timer, Waiting};
+use super::state::{Active, Arrival, Phase, Stage, Timer, Waiting};
 use super::steps::Step;
 use super::switches::Switched;
 use super::waits::too_late;
@@ -36,7 +37,7 @@ impl DispatchLoop {
         }
         while self.marked_ahead.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, run)) = self.marked_ahead.pop_first() else { return };
-            if let Some(active) = self.runs.in_hand.get(&run) {
+            if let Some(active) = self.runs.active(run) {
                 self.outgoing.entry(active.executor).or_default().push(run);
             }
         }
@@ -132,7 +133,7 @@ impl DispatchLoop {
         } else {
             self.outgoing.entry(executor).or_default().push(active.ready.run.id);
         }
-        self.runs.put_in_hand(active);
+        self.runs.put_active(active);
     }
 
     /// Puts this turn's triggers on the streams, one message per executor (and per 500). Without a lease nothing is marked
@@ -167,7 +168,7 @@ impl DispatchLoop {
             (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()), Vec::new());
         for run in runs {
             let is_placed = |active: &&mut Active| active.executor == executor && active.phase == Phase::Placed;
-            let Some(active) = self.runs.in_hand.get_mut(run).filter(is_placed) else { continue };
+            let Some(active) = self.runs.active_mut(*run).filter(is_placed) else { continue };
             if active.ready.token() == token && active.may_be_sent(now) {
                 // One that has waited here knows an older term than a run of its job that came by it.
                 let newest = self.terms.entry(active.ready.run.job).or_default();
@@ -206,7 +207,7 @@ impl DispatchLoop {
 
     fn note_sent(&mut self, runs: &[RunId], now: Timestamp) {
         for run in runs {
-            if let Some(active) = self.runs.in_hand.get_mut(run) {
+            if let Some(active) = self.runs.active_mut(*run) {
                 self.shared.metrics.sent(&active.ready, now);
                 active.ready.was_sent = true;
                 (active.phase, active.sent_at) = (Phase::Sent, now);
@@ -273,7 +274,7 @@ impl DispatchLoop {
 
     /// Takes a run out of its executor's hands.
     pub(super) fn free_active(&mut self, run: RunId) -> Option<Active> {
-        let active = self.runs.in_hand.remove(&run)?;
+        let active = self.runs.take_active(run)?;
         self.marked_ahead.remove(&(active.ready.run.due_at, run));
         if !matches!(active.phase, Phase::Ending | Phase::Settling) {
             self.free_slot(active.executor);
@@ -287,8 +288,7 @@ impl DispatchLoop {
         self.to_mark.clear();
         self.marked_ahead.clear();
         let is_unsent = |active: &&Active| matches!(active.phase, Phase::Marking | Phase::Placed);
-        let mut unsent: Vec<RunId> =
-            self.runs.in_hand.values().filter(is_unsent).map(|active| active.ready.run.id).collect();
+        let mut unsent: Vec<RunId> = self.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
         unsent.sort_unstable();
         let mut unmark = Vec::new();
         for run in unsent {
@@ -361,11 +361,14 @@ impl DispatchLoop {
         let shards: Vec<Run> = shards.collect();
         // From before they are written: no standing query takes up what the answer to this is still to tell of.
         self.shared.in_memory.admit(shards.clone());
-        match self.steps.try_send(Step::Expand(Box::new(root.clone()), shards)) {
-            Ok(()) => None,
+        match self.steps.try_send(Step::Expand(Box::new(root.run.clone()), shards)) {
+            Ok(()) => {
+                self.runs.put(root, Stage::Expanding);
+                None
+            }
             Err(error) => {
                 if let Step::Expand(_, shards) = error.into_inner() {
-                    self.forget_shards(&root, &shards);
+                    self.forget_shards(&shards);
                 }
                 Some(root)
             }
@@ -373,34 +376,33 @@ impl DispatchLoop {
     }
 
     /// These shards do not wait here for the answer to their writing any more.
-    pub(super) fn forget_shards(&self, root: &Ready, shards: &[Run]) {
-        self.shared.in_memory.forget_of(shards.iter().map(|shard| (shard.id, root.token())));
+    pub(super) fn forget_shards(&self, shards: &[Run]) {
+        self.shared.in_memory.forget_of(shards.iter().map(|shard| (shard.id, lease_of(shard))));
     }
 
     /// Asks again for broadcasts of which the database did not say whether they are expanded.
     pub(super) fn expand_again(&mut self) {
-        for (root, shards) in self.runs.take_unconfirmed() {
+        for (root, shards) in self.runs.expand_again() {
             if let Err(error) = self.steps.try_send(Step::Expand(Box::new(root), shards))
                 && let Step::Expand(root, shards) = error.into_inner()
+                && let Some(root) = self.runs.take_expanding(&root)
             {
-                self.runs.wait_for_expansion(*root, shards);
+                self.runs.wait_for_expansion(root, shards);
             }
         }
     }
 
     /// The shards take their places beside the broadcast's row, and then that gives up its own: nothing of the job comes
     /// between. Those that this node did not write itself under this lease come by the standing queries.
-    pub(super) fn expanded(&mut self, root: Ready, shards: Shards, now: Timestamp) {
+    pub(super) fn expanded(&mut self, row: &Run, shards: Shards, now: Timestamp) {
         let Shards { asked, open } = shards;
-        if root.token() != self.shared.membership.token() {
-            // It was taken under a lease that is over. Whoever has it by now finds its shards; its place here is the new one's.
-            self.forget_shards(&root, &asked);
-            return self.shared.in_memory.forget_of([(root.run.id, root.token())]);
-        }
-        let Some(open) = open else {
-            self.withdraw(root.run.id);
-            return self.runs.wait_for_expansion(root, asked);
+        let root = self.runs.take_expanding(row);
+        let Some(root) = root.filter(|root| root.token() == self.shared.membership.token()) else {
+            // It was taken under a lease that has ended. Its next owner finds its shards; its place here is the new one's.
+            self.forget_shards(&asked);
+            return self.shared.in_memory.forget_of([(row.id, lease_of(row))]);
         };
+        let Some(open) = open else { return self.runs.wait_for_expansion(root, asked) };
         if !open.is_empty() {
             root.definition.counts.fires(root.run.trigger, FireOutcome::Dispatched, 1);
         }
@@ -417,7 +419,7 @@ impl DispatchLoop {
         let unsent: Vec<Run> = open.into_iter().filter(|shard| own.contains(&shard.id) && is_unsent(shard)).collect();
         let has_come: BTreeSet<RunId> = unsent.iter().map(|shard| shard.id).collect();
         let gone: Vec<Run> = asked.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
-        self.forget_shards(&root, &gone);
+        self.forget_shards(&gone);
         unsent.into_iter().for_each(|shard| self.arrived(ready(shard)));
         self.forget_unsent(&root);
         self.leave_gate(root.run.id);
@@ -430,7 +432,7 @@ impl DispatchLoop {
         let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
         for (run, attempt) in asked {
             let is_this = |active: &&mut Active| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
-            let Some(active) = self.runs.in_hand.get_mut(run).filter(is_this) else {
+            let Some(active) = self.runs.active_mut(*run).filter(is_this) else {
                 // It was dropped meanwhile.
                 unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
                 continue;
@@ -452,6 +454,11 @@ impl DispatchLoop {
         self.work_off(now);
         self.unmark(unwanted);
     }
+}
+
+/// The lease that a run stands under.
+const fn lease_of(run: &Run) -> LeaseToken {
+    LeaseToken { node: run.node, epoch: run.node_epoch }
 }
 
 impl Active {

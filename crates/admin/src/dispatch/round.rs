@@ -78,7 +78,7 @@ impl DispatchLoop {
     /// Tells operators how many runs are in executors' hands, and how many are due and wait.
     fn show(&self) {
         let waiting = self.parked.len() + self.gates.queued_count() + self.limits.waiting_count();
-        self.shared.metrics.runs_active.store(size(self.runs.in_hand.len()), Ordering::Relaxed);
+        self.shared.metrics.runs_active.store(size(self.runs.active_count()), Ordering::Relaxed);
         self.shared.metrics.runs_queued.store(size(waiting), Ordering::Relaxed);
     }
 
@@ -89,12 +89,12 @@ impl DispatchLoop {
             active.phase = Phase::Noted;
             active.in_hand()
         };
-        let mut noted: Vec<InHand> = self.runs.in_hand.values_mut().filter(lives_long).map(note).collect();
+        let mut noted: Vec<InHand> = self.runs.actives_mut().filter(lives_long).map(note).collect();
         noted.sort_unstable_by_key(|in_hand| in_hand.run);
         for batch in noted.chunks(500) {
             if self.steps.try_send(Step::NoteRunning(batch.to_vec())).is_err() {
                 for in_hand in batch {
-                    if let Some(active) = self.runs.in_hand.get_mut(&in_hand.run) {
+                    if let Some(active) = self.runs.active_mut(in_hand.run) {
                         active.phase = Phase::Sent;
                     }
                 }
@@ -106,19 +106,16 @@ impl DispatchLoop {
         if !self.executors.has_room_in(app, now) {
             return;
         }
-        let (mut parked, mut offer) = (std::mem::take(&mut self.parked), Offer::default());
-        while let Some(Waiting { ready, since }) = parked.next(app, &offer, &mut self.runs) {
+        let mut offer = Offer::default();
+        while let Some(Waiting { ready, since }) = self.parked.next(app, &offer, &mut self.runs) {
             let run = ready.run.id;
             let refused = self.place(ready, now);
             self.work_off(now);
             self.limits.waits_since(run, since, &mut self.runs);
             if let Some(ready) = refused {
-                parked.refuse(Waiting { ready, since }, &mut offer, &mut self.runs);
+                self.parked.refuse(Waiting { ready, since }, &mut offer, &mut self.runs);
             }
         }
-        // What was parked meanwhile gave its place to one that was offered.
-        parked.append(std::mem::take(&mut self.parked));
-        self.parked = parked;
     }
 
     /// Runs that may have been sent under leases that are over: they have their places in their jobs' order, and whoever
@@ -138,7 +135,9 @@ impl DispatchLoop {
         }
         over.iter().for_each(|lease| self.tell_fence(*lease));
         self.rollcall.call(&runs, sessions, over, &mut self.executors, now);
-        runs.into_iter().for_each(|called| self.runs.put_called(called.ready));
+        for called in runs {
+            self.runs.put_called(called.ready);
+        }
         self.resolve_rollcall(now);
         self.ask_witnesses();
     }
@@ -149,9 +148,9 @@ impl DispatchLoop {
     fn unless_in_hand(&mut self, called: CalledRun) -> Option<CalledRun> {
         let run = &called.ready.run;
         self.forget_attempt(run.id, run.attempt - 1);
-        match self.runs.in_hand.get_mut(&run.id).filter(|active| active.ready.run.attempt == run.attempt) {
+        match self.runs.active_mut(run.id).filter(|active| active.ready.run.attempt == run.attempt) {
             Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
-                self.runs.in_hand.remove(&run.id);
+                self.runs.take_active(run.id);
                 Some(called)
             }
             Some(active) => {
@@ -207,7 +206,7 @@ impl DispatchLoop {
         if let Some(online) = self.executors.get_mut(executor) {
             online.in_flight += 1;
         }
-        self.runs.put_in_hand(active);
+        self.runs.put_active(active);
     }
 
     pub(super) fn end_lost(&mut self, ready: &Ready, reason: Reason, now: Timestamp) {

@@ -206,7 +206,7 @@ impl DispatchLoop {
                     self.work_off(now);
                 }
             }
-            Event::Expanded(root, shards) => self.expanded(root, shards, now),
+            Event::Expanded(root, shards) => self.expanded(&root, shards, now),
             Event::Marked(asked, won) => self.marked(&asked, &won, now),
             Event::Unmarked => self.unmarking = self.unmarking.saturating_sub(1),
             Event::RollCall(runs, sessions, over) => self.call_roll(runs, &sessions, &over, now),
@@ -226,7 +226,7 @@ impl DispatchLoop {
             Event::MaybeHandedOver(runs) => self.maybe_handed_over(runs, now),
             Event::LeaseLost => self.drop_unsent(),
             // Nobody waits any more where the drain is over.
-            Event::ListInHand(tell) => drop(tell.send(self.runs.in_hand.keys().copied().collect())),
+            Event::ListInHand(tell) => drop(tell.send(self.runs.actives().map(|active| active.ready.run.id).collect())),
             Event::StopApps(apps) => self.stop_apps(&apps),
             Event::Dismiss => self.dismiss(),
             Event::Drain(done, grace) => {
@@ -250,7 +250,7 @@ impl DispatchLoop {
     fn drop_unsent(&mut self) {
         self.drop_placed();
         (self.parked, self.probes) = (Parked::default(), Probes::default());
-        let is_active = |run| self.runs.in_hand.contains_key(&run);
+        let is_active = |run| self.runs.active(run).is_some();
         self.gates.retain(is_active);
         self.limits.retain(is_active);
         self.covering.clear();
@@ -258,7 +258,7 @@ impl DispatchLoop {
         let mut dropped = self.runs.drain_called();
         for open in self.runs.drain_waiting() {
             if let Stage::Unconfirmed(shards) = open.stage {
-                self.forget_shards(&open.ready, &shards);
+                self.forget_shards(&shards);
             }
             dropped.push(open.ready);
         }
@@ -266,7 +266,7 @@ impl DispatchLoop {
     }
 
     fn answer_drain(&mut self) {
-        if self.runs.in_hand.is_empty()
+        if self.runs.active_count() == 0
             && self.unmarking == 0
             && let Some(done) = self.drained.take()
         {

@@ -1,9 +1,9 @@
-//! The open runs of this node. Each attempt is owned here, once: it waits, with the stage that it is in; or it is called for,
-//! since an executor may have it; or an executor has it. The queues beside this (gates, limits, parked, probes, roll call) are
-//! indexes by id and own nothing.
+//! The open runs of this node. Each attempt has one owner, this table: it waits, with the stage that it is in; or it is in hand:
+//! an executor has it, or may have it and the roll call finds out. The queues beside this (gates, limits, parked, probes, roll
+//! call) are indexes by id and own nothing.
 //!
-//! A run that a decision is being made about is taken out and put back with its next stage. Where the end of an attempt is on its
-//! way, the next one may wait here already: of one run, at most one attempt waits and one is in hand.
+//! While the end of an attempt is being stored, the next one may wait here already: of one run, at most one attempt waits and
+//! one is in hand. Of two attempts in hand the later one counts: the earlier one has ended, since the store has begun the later.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -41,7 +41,9 @@ pub(crate) enum Stage {
     Parked(Timestamp),
     /// For the answers of executors that are asked about it.
     Probing(Answers),
-    /// A broadcast: for the database to confirm whether it is expanded into these shards.
+    /// A broadcast: for its shards to be stored.
+    Expanding,
+    /// A broadcast: for the database to confirm whether these shards are stored.
     Unconfirmed(Vec<Run>),
 }
 
@@ -117,6 +119,7 @@ impl OpenRun {
             | Stage::Queued
             | Stage::Admitted
             | Stage::Probing(_)
+            | Stage::Expanding
             | Stage::Unconfirmed(_) => self.ready.run.due_at,
         }
     }
@@ -204,14 +207,30 @@ pub(crate) enum Phase {
     Settling,
 }
 
+/// An attempt that does not wait here.
+#[derive(Debug)]
+enum Hand {
+    /// An executor has it, or is about to get it.
+    Active(Box<Active>),
+    /// An executor may have it, sent under a lease that has ended.
+    Called(Box<Ready>),
+}
+
+impl Hand {
+    const fn attempt(&self) -> i32 {
+        match self {
+            Self::Active(active) => active.ready.run.attempt,
+            Self::Called(ready) => ready.run.attempt,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct OpenRuns {
-    /// Those that wait.
+    /// Attempts that wait.
     runs: HashMap<RunId, OpenRun>,
-    /// Those that executors have, or are about to get.
-    pub(crate) in_hand: HashMap<RunId, Active>,
-    /// Those that an executor may have, by a lease that is over.
-    called: HashMap<RunId, Ready>,
+    /// Attempts that executors have or may have.
+    in_hand: HashMap<RunId, Hand>,
     /// Those that are scheduled, by when they are looked at and by their planned instants.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     held_back: Vec<RunId>,
@@ -260,20 +279,29 @@ impl OpenRuns {
         }
     }
 
-    /// The database did not say whether a broadcast is expanded into these shards.
+    /// Takes out a broadcast whose shards are being stored under this lease.
+    pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<Ready> {
+        let open = self.runs.get(&root.id)?;
+        let is_this = matches!(open.stage, Stage::Expanding) && open.ready.run.node_epoch == root.node_epoch;
+        if is_this { self.take(root.id).map(|open| open.ready) } else { None }
+    }
+
+    /// The database did not confirm whether these shards of a broadcast are stored.
     pub(crate) fn wait_for_expansion(&mut self, root: Ready, shards: Vec<Run>) {
         self.unconfirmed.push(root.run.id);
         self.put(root, Stage::Unconfirmed(shards));
     }
 
-    /// Takes out all broadcasts of which that is not known.
-    pub(crate) fn take_unconfirmed(&mut self) -> Vec<(Ready, Vec<Run>)> {
-        let roots = std::mem::take(&mut self.unconfirmed).into_iter();
-        let root = |run| match self.take(run)? {
-            OpenRun { ready, stage: Stage::Unconfirmed(shards) } => Some((ready, shards)),
-            _ => None,
-        };
-        roots.filter_map(root).collect()
+    /// All broadcasts whose shards are unconfirmed, which are stored again.
+    pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
+        let mut again = Vec::new();
+        for root in std::mem::take(&mut self.unconfirmed) {
+            let Some(open) = self.runs.get_mut(&root) else { continue };
+            if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open.stage, Stage::Expanding) {
+                again.push((open.ready.run.clone(), shards));
+            }
+        }
+        again
     }
 
     /// Takes out a run that is in none of the queues beside this.
@@ -283,7 +311,12 @@ impl OpenRuns {
             Stage::Scheduled(timer) => drop(self.scheduled.remove(&(timer.at, open.ready.run.fire_at, run))),
             Stage::HeldBack(_) => self.held_back.retain(|held| *held != run),
             Stage::Unconfirmed(_) => self.unconfirmed.retain(|root| *root != run),
-            Stage::Queued | Stage::Admitted | Stage::Limited(_) | Stage::Parked(_) | Stage::Probing(_) => {}
+            Stage::Queued
+            | Stage::Admitted
+            | Stage::Limited(_)
+            | Stage::Parked(_)
+            | Stage::Probing(_)
+            | Stage::Expanding => {}
         }
         Some(open)
     }
@@ -333,138 +366,103 @@ impl OpenRuns {
         }
     }
 
-    /// Takes out all that wait.
-    pub(crate) fn drain_waiting(&mut self) -> impl Iterator<Item = OpenRun> + use<> {
+    /// Takes out all that wait, but for broadcasts whose shards are being stored: the answer to that is still to come.
+    pub(crate) fn drain_waiting(&mut self) -> Vec<OpenRun> {
         self.scheduled.clear();
         self.held_back.clear();
         self.unconfirmed.clear();
-        std::mem::take(&mut self.runs).into_values()
+        self.runs.extract_if(|_, open| !matches!(open.stage, Stage::Expanding)).map(|(_, open)| open).collect()
     }
 }
 
 /// Runs that executors have, or may have.
 impl OpenRuns {
-    /// An executor gets a run, or has it.
-    pub(crate) fn put_in_hand(&mut self, active: Active) {
-        self.in_hand.insert(active.ready.run.id, active);
+    /// An executor gets an attempt, or has it. An earlier attempt that is called for has ended.
+    pub(crate) fn put_active(&mut self, active: Active) {
+        self.put_hand(active.ready.run.id, Hand::Active(Box::new(active)));
     }
 
-    /// An executor may have a run: the roll call finds out.
-    pub(crate) fn put_called(&mut self, ready: Ready) {
-        self.called.insert(ready.run.id, ready);
+    /// An executor may have an attempt: the roll call finds out. False where a later one is in hand.
+    pub(crate) fn put_called(&mut self, ready: Ready) -> bool {
+        self.put_hand(ready.run.id, Hand::Called(Box::new(ready)))
+    }
+
+    fn put_hand(&mut self, run: RunId, hand: Hand) -> bool {
+        let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= hand.attempt());
+        if is_later {
+            self.in_hand.insert(run, hand);
+        }
+        is_later
+    }
+
+    pub(crate) fn active(&self, run: RunId) -> Option<&Active> {
+        match self.in_hand.get(&run)? {
+            Hand::Active(active) => Some(active),
+            Hand::Called(_) => None,
+        }
+    }
+
+    pub(crate) fn active_mut(&mut self, run: RunId) -> Option<&mut Active> {
+        match self.in_hand.get_mut(&run)? {
+            Hand::Active(active) => Some(active),
+            Hand::Called(_) => None,
+        }
+    }
+
+    pub(crate) fn actives(&self) -> impl Iterator<Item = &Active> {
+        self.in_hand.values().filter_map(|hand| match hand {
+            Hand::Active(active) => Some(&**active),
+            Hand::Called(_) => None,
+        })
+    }
+
+    pub(crate) fn actives_mut(&mut self) -> impl Iterator<Item = &mut Active> {
+        self.in_hand.values_mut().filter_map(|hand| match hand {
+            Hand::Active(active) => Some(&mut **active),
+            Hand::Called(_) => None,
+        })
+    }
+
+    pub(crate) fn active_count(&self) -> usize {
+        self.actives().count()
+    }
+
+    pub(crate) fn take_active(&mut self, run: RunId) -> Option<Active> {
+        match self.in_hand.remove(&run)? {
+            Hand::Active(active) => Some(*active),
+            called @ Hand::Called(_) => {
+                self.in_hand.insert(run, called);
+                None
+            }
+        }
     }
 
     pub(crate) fn called(&self, run: RunId) -> Option<&Ready> {
-        self.called.get(&run)
+        match self.in_hand.get(&run)? {
+            Hand::Called(ready) => Some(ready),
+            Hand::Active(_) => None,
+        }
     }
 
     pub(crate) fn take_called(&mut self, run: RunId) -> Option<Ready> {
-        self.called.remove(&run)
+        match self.in_hand.remove(&run)? {
+            Hand::Called(ready) => Some(*ready),
+            active @ Hand::Active(_) => {
+                self.in_hand.insert(run, active);
+                None
+            }
+        }
     }
 
     pub(crate) fn drain_called(&mut self) -> Vec<Ready> {
-        std::mem::take(&mut self.called).into_values().collect()
+        let called = self.in_hand.extract_if(|_, hand| matches!(hand, Hand::Called(_)));
+        let ready = |hand| match hand {
+            Hand::Called(ready) => Some(*ready),
+            Hand::Active(_) => None,
+        };
+        called.filter_map(|(_, hand)| ready(hand)).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::dispatch::tests_support::{definition, ready};
-
-    fn version(second: i64, epoch: i64, attempt: i32) -> Ready {
-        let mut ready = ready(second, &definition(&json!({})));
-        (ready.run.node_epoch, ready.run.attempt) = (epoch, attempt);
-        ready
-    }
-
-    #[tokio::test]
-    async fn of_two_of_one_run_the_later_counts() {
-        let mut runs = OpenRuns::default();
-        assert_eq!(runs.arrival(&version(1, 2, 1)), Arrival::New);
-        let here = version(1, 2, 2);
-        let timer = Timer::new(&here);
-        runs.schedule(here, timer);
-        for (epoch, attempt, expected) in [
-            (3, 1, Arrival::Replaces),
-            (2, 3, Arrival::Replaces),
-            (2, 2, Arrival::Replaces),
-            (2, 1, Arrival::Known),
-            (1, 9, Arrival::Known),
-        ] {
-            assert_eq!(runs.arrival(&version(1, epoch, attempt)), expected, "{epoch} {attempt}");
-        }
-        let (here, _) = runs.take_scheduled(RunId::new(1_000)).unwrap();
-        runs.put(here, Stage::Parked(Timestamp::EPOCH));
-        assert_eq!(runs.arrival(&version(1, 2, 2)), Arrival::Known, "it waits for an executor by now");
-        assert_eq!(runs.arrival(&version(1, 2, 3)), Arrival::Replaces);
-        assert_eq!(runs.arrival(&version(2, 1, 1)), Arrival::New);
-    }
-
-    fn due(runs: &mut OpenRuns, now: Timestamp) -> Vec<i64> {
-        std::iter::from_fn(|| runs.take_due(now)).map(|(ready, _)| ready.run.due_at.second()).collect()
-    }
-
-    #[tokio::test]
-    async fn timers_go_off_in_order_and_what_is_held_back_comes_again() {
-        let (mut runs, job, at) = (OpenRuns::default(), definition(&json!({})), Timestamp::from_secs);
-        for second in [5, 3, 9, 4] {
-            let ready = ready(second, &job);
-            let timer = Timer::new(&ready);
-            runs.schedule(ready, timer);
-        }
-        assert_eq!(runs.next_at(), Some(at(3)));
-        assert!(runs.take_due(at(2)).is_none());
-        let (first, timer) = runs.take_due(at(4)).unwrap();
-        runs.hold_back(first, timer);
-        assert_eq!(due(&mut runs, at(5)), [4, 5], "the first is held back");
-        runs.stop_holding_back();
-        assert_eq!(due(&mut runs, at(5)), [3]);
-        assert!(runs.withdraw(RunId::new(9_000)).is_some() && runs.next_at().is_none());
-    }
-
-    #[test]
-    fn a_broadcast_is_asked_about_until_it_is_known_whether_it_is_expanded() {
-        let (mut runs, root) = (OpenRuns::default(), ready(1, &definition(&json!({"route": "broadcast"}))));
-        let shard = root.run.clone();
-        runs.wait_for_expansion(root, vec![shard]);
-        let asked = runs.take_unconfirmed();
-        assert_eq!(
-            asked.iter().map(|(root, shards)| (root.run.id.get(), shards.len())).collect::<Vec<_>>(),
-            [(1_000, 1)]
-        );
-        assert!(runs.take_unconfirmed().is_empty() && runs.get(RunId::new(1_000)).is_none());
-        let (root, shards) = asked.into_iter().next().unwrap();
-        runs.wait_for_expansion(root, shards);
-        assert!(runs.withdraw(RunId::new(1_000)).is_some() && runs.take_unconfirmed().is_empty());
-    }
-
-    #[tokio::test]
-    async fn what_an_executor_may_have_stays_when_what_waits_is_dropped() {
-        let (mut runs, job) = (OpenRuns::default(), definition(&json!({})));
-        let [waits, is_called, is_sent] = [1, 2, 3].map(|second| ready(second, &job));
-        let timer = Timer::new(&waits);
-        runs.schedule(waits, timer);
-        runs.put_called(is_called);
-        runs.put_in_hand(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
-        assert_eq!(runs.drain_waiting().count(), 1);
-        assert!(runs.next_at().is_none() && runs.called(RunId::new(2_000)).is_some());
-        assert_eq!(runs.take_called(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
-        assert!(runs.drain_called().is_empty() && runs.in_hand.contains_key(&RunId::new(3_000)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_timer_that_goes_off_late_by_its_own_clock_is_outdated() {
-        let (at, marked) = (Timestamp::from_secs, json!({"delivery": "at_most_once"}));
-        assert_eq!(Timer::new(&ready(9, &definition(&marked))).at, at(9) - MARK_LEAD);
-        let timer = Timer::new(&ready(9, &definition(&json!({}))));
-        assert_eq!(timer.at, at(9));
-        tokio::time::advance(Duration::from_millis(900)).await;
-        assert!(!timer.is_outdated(at(9), at(9)));
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(timer.is_outdated(at(9), at(9)), "the clock has stepped back");
-        assert!(!timer.is_outdated(at(9), at(10)), "it is a second late by both");
-    }
-}
+mod tests;

@@ -29,7 +29,7 @@ const APP_STOPPED: CancelRequest<'static> =
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Fix the total of a broadcast and insert its shards.
-    Expand(Box<Ready>, Vec<Run>),
+    Expand(Box<Run>, Vec<Run>),
     /// Mark at-most-once runs before they are sent.
     Mark(Vec<InHand>),
     /// Take the mark off runs that were not received.
@@ -89,7 +89,8 @@ impl StepLoop {
         let store = &self.shared.store;
         match step {
             Step::Expand(root, shards) => {
-                let (open, expanded) = match self.expand(root.token(), &root.run, &shards).await {
+                let lease = LeaseToken { node: root.node, epoch: root.node_epoch };
+                let (open, expanded) = match self.expand(lease, &root, &shards).await {
                     Ok(open) => (Some(open), Ok(())),
                     Err(error) => (None, Err(error)),
                 };

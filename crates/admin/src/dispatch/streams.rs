@@ -41,7 +41,7 @@ impl DispatchLoop {
         self.executors.join(session, &executor, report);
         let is_its =
             |active: &&Active| active.executor == id && !matches!(active.phase, Phase::Ending | Phase::Settling);
-        let in_flight = self.runs.in_hand.values().filter(is_its).count();
+        let in_flight = self.runs.actives().filter(is_its).count();
         if let Some(online) = self.executors.get_mut(id) {
             online.in_flight = in_flight;
         }
@@ -68,7 +68,7 @@ impl DispatchLoop {
     /// word, so it holds for runs of its own app alone.
     fn succeed(&mut self, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report, now: Timestamp) {
         for run in self.sent_to(predecessor, |active| active.ready.run.app == executor.app) {
-            let Some(active) = self.runs.in_hand.get_mut(&run) else { continue };
+            let Some(active) = self.runs.active_mut(run) else { continue };
             if report.finished.contains(&(run, active.ready.run.attempt)) {
                 active.executor = executor.id;
             } else {
@@ -81,8 +81,7 @@ impl DispatchLoop {
         let is_sent = |active: &&Active| {
             active.executor == id && matches!(active.phase, Phase::Sent | Phase::Noted) && which(active)
         };
-        let mut runs: Vec<RunId> =
-            self.runs.in_hand.values().filter(is_sent).map(|active| active.ready.run.id).collect();
+        let mut runs: Vec<RunId> = self.runs.actives().filter(is_sent).map(|active| active.ready.run.id).collect();
         runs.sort_unstable();
         runs
     }
@@ -97,7 +96,7 @@ impl DispatchLoop {
 
     /// The executor was lost with this run, or never received it.
     pub(super) fn lose(&mut self, run: RunId, reason: Reason, now: Timestamp) {
-        let Some(active) = self.runs.in_hand.get_mut(&run) else { return };
+        let Some(active) = self.runs.active_mut(run) else { return };
         let executor = (active.executor, active.executor_name.clone());
         let detail = lost_detail(Some(&active.executor_name));
         let finish = AttemptEnd {
@@ -126,7 +125,7 @@ impl DispatchLoop {
                 let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.number);
                 active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
             };
-            let Some(active) = self.runs.in_hand.get_mut(&run).filter(is_its) else { continue };
+            let Some(active) = self.runs.active_mut(run).filter(is_its) else { continue };
             active.answered();
             let waited = now.since(active.sent_at);
             if let Some(span) = active.span.take() {

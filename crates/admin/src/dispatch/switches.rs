@@ -49,8 +49,7 @@ impl DispatchLoop {
         let is_running = |active: &&Active| {
             apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted)
         };
-        let mut runs: Vec<RunId> =
-            self.runs.in_hand.values().filter(is_running).map(|active| active.ready.run.id).collect();
+        let mut runs: Vec<RunId> = self.runs.actives().filter(is_running).map(|active| active.ready.run.id).collect();
         runs.sort_unstable();
         if !runs.is_empty() {
             self.step(Step::Stop(runs));

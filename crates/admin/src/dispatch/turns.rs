@@ -249,9 +249,12 @@ impl DispatchLoop {
             Stage::Limited(_) => self.limits.remove(run, &mut self.runs).map(|waiting| waiting.ready),
             Stage::Queued => self.gates.remove_queued(run, &mut self.runs),
             // It is about to start, or under way: it is no longer this node's alone.
-            Stage::Scheduled(_) | Stage::HeldBack(_) | Stage::Admitted | Stage::Probing(_) | Stage::Unconfirmed(_) => {
-                None
-            }
+            Stage::Scheduled(_)
+            | Stage::HeldBack(_)
+            | Stage::Admitted
+            | Stage::Probing(_)
+            | Stage::Expanding
+            | Stage::Unconfirmed(_) => None,
         }
     }
 
@@ -274,13 +277,14 @@ impl DispatchLoop {
         let Some(open) = self.runs.withdraw(run) else { return };
         match open.stage {
             Stage::Probing(_) => self.probes.remove(&open.ready),
-            Stage::Unconfirmed(shards) => self.forget_shards(&open.ready, &shards),
+            Stage::Unconfirmed(shards) => self.forget_shards(&shards),
             Stage::Scheduled(_)
             | Stage::HeldBack(_)
             | Stage::Queued
             | Stage::Admitted
             | Stage::Limited(_)
-            | Stage::Parked(_) => {}
+            | Stage::Parked(_)
+            | Stage::Expanding => {}
         }
     }
 }

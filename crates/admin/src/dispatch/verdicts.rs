@@ -60,12 +60,12 @@ impl DispatchLoop {
                 && let Some(ready) = self.rollcall.remove(run, &mut self.runs)
             {
                 let (executor, name) = reporter.as_executor();
-                self.runs.put_in_hand(Active::new(ready, executor, name, now, Phase::Settling));
+                self.runs.put_active(Active::new(ready, executor, name, now, Phase::Settling));
             }
             return None;
         }
         let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
-        let Some(active) = self.runs.in_hand.get_mut(&run).filter(is_this) else { return Some(result) };
+        let Some(active) = self.runs.active_mut(run).filter(is_this) else { return Some(result) };
         let is_its_app = reporter.app == active.ready.run.app;
         if !is_its_app || !reporter.is(active.executor) {
             self.refuse_result(reporter, &result);
@@ -103,8 +103,8 @@ impl DispatchLoop {
     }
     pub(super) fn settled(&mut self, settled: &Settled, now: Timestamp) {
         let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
-        if self.runs.in_hand.get(&settled.run).is_some_and(is_this) {
-            self.runs.in_hand.remove(&settled.run);
+        if self.runs.active(settled.run).is_some_and(is_this) {
+            self.runs.take_active(settled.run);
         }
         let is_newer = settled.owner.is_some_and(|owner| self.shared.in_memory.is_newer(settled.run, owner));
         // It was settled by another way than the roll call: what that finds of it is over.
@@ -142,7 +142,7 @@ impl DispatchLoop {
     pub(super) fn cancel(&mut self, cancels: Vec<(RunId, String)>, now: Timestamp) {
         let mut not_here: BTreeSet<RunId> = BTreeSet::new();
         for (run, by) in cancels {
-            if let Some(active) = self.runs.in_hand.get(&run) {
+            if let Some(active) = self.runs.active(run) {
                 if let Some(online) = self
                     .executors
                     .get(active.executor)

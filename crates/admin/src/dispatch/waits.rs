@@ -186,8 +186,7 @@ impl DispatchLoop {
         let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
         let parked = self.parked.waiting(|open| is_old(open.since()), count, &self.runs);
         let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
-        let unanswered =
-            self.runs.in_hand.values().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
+        let unanswered = self.runs.actives().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
         let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
         let all = queued.chain(limited).chain(parked).chain(unanswered.take(DESCRIBED_COUNT_MAX));
         all.filter(|(ready, _)| is_old(ready.run.due_at)).collect()

@@ -79,7 +79,7 @@ impl Gated {
     /// How many waited for their turn, which are dropped.
     fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> usize {
         self.gates.retain(is_kept);
-        self.runs.drain_waiting().count()
+        self.runs.drain_waiting().len()
     }
 }
 

@@ -1,0 +1,111 @@
+use serde_json::json;
+
+use super::*;
+use crate::dispatch::tests_support::{definition, ready};
+
+fn version(second: i64, epoch: i64, attempt: i32) -> Ready {
+    let mut ready = ready(second, &definition(&json!({})));
+    (ready.run.node_epoch, ready.run.attempt) = (epoch, attempt);
+    ready
+}
+
+#[tokio::test]
+async fn of_two_of_one_run_the_later_counts() {
+    let mut runs = OpenRuns::default();
+    assert_eq!(runs.arrival(&version(1, 2, 1)), Arrival::New);
+    let here = version(1, 2, 2);
+    let timer = Timer::new(&here);
+    runs.schedule(here, timer);
+    for (epoch, attempt, expected) in [
+        (3, 1, Arrival::Replaces),
+        (2, 3, Arrival::Replaces),
+        (2, 2, Arrival::Replaces),
+        (2, 1, Arrival::Known),
+        (1, 9, Arrival::Known),
+    ] {
+        assert_eq!(runs.arrival(&version(1, epoch, attempt)), expected, "{epoch} {attempt}");
+    }
+    let (here, _) = runs.take_scheduled(RunId::new(1_000)).unwrap();
+    runs.put(here, Stage::Parked(Timestamp::EPOCH));
+    assert_eq!(runs.arrival(&version(1, 2, 2)), Arrival::Known, "it waits for an executor by now");
+    assert_eq!(runs.arrival(&version(1, 2, 3)), Arrival::Replaces);
+    assert_eq!(runs.arrival(&version(2, 1, 1)), Arrival::New);
+}
+
+fn due(runs: &mut OpenRuns, now: Timestamp) -> Vec<i64> {
+    std::iter::from_fn(|| runs.take_due(now)).map(|(ready, _)| ready.run.due_at.second()).collect()
+}
+
+#[tokio::test]
+async fn timers_go_off_in_order_and_what_is_held_back_comes_again() {
+    let (mut runs, job, at) = (OpenRuns::default(), definition(&json!({})), Timestamp::from_secs);
+    for second in [5, 3, 9, 4] {
+        let ready = ready(second, &job);
+        let timer = Timer::new(&ready);
+        runs.schedule(ready, timer);
+    }
+    assert_eq!(runs.next_at(), Some(at(3)));
+    assert!(runs.take_due(at(2)).is_none());
+    let (first, timer) = runs.take_due(at(4)).unwrap();
+    runs.hold_back(first, timer);
+    assert_eq!(due(&mut runs, at(5)), [4, 5], "the first is held back");
+    runs.stop_holding_back();
+    assert_eq!(due(&mut runs, at(5)), [3]);
+    assert!(runs.withdraw(RunId::new(9_000)).is_some() && runs.next_at().is_none());
+}
+
+#[test]
+fn a_broadcast_is_asked_about_until_it_is_known_whether_it_is_expanded() {
+    let (mut runs, root) = (OpenRuns::default(), ready(1, &definition(&json!({"route": "broadcast"}))));
+    let shard = root.run.clone();
+    runs.wait_for_expansion(root, vec![shard]);
+    let asked = runs.expand_again();
+    assert_eq!(asked.iter().map(|(root, shards)| (root.id.get(), shards.len())).collect::<Vec<_>>(), [(1_000, 1)]);
+    assert!(runs.expand_again().is_empty(), "it is being stored");
+    let (root, shards) = asked.into_iter().next().unwrap();
+    assert_eq!(runs.drain_waiting().len(), 0, "the answer is still to come");
+    assert!(runs.take_expanding(&Run { node_epoch: root.node_epoch + 1, ..root.clone() }).is_none());
+    let ready = runs.take_expanding(&root).unwrap();
+    runs.wait_for_expansion(ready, shards);
+    assert!(runs.withdraw(RunId::new(1_000)).is_some() && runs.expand_again().is_empty());
+}
+
+#[tokio::test]
+async fn what_an_executor_may_have_stays_when_what_waits_is_dropped() {
+    let (mut runs, job) = (OpenRuns::default(), definition(&json!({})));
+    let [waits, is_called, is_sent] = [1, 2, 3].map(|second| ready(second, &job));
+    let timer = Timer::new(&waits);
+    runs.schedule(waits, timer);
+    runs.put_called(is_called);
+    runs.put_active(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
+    assert_eq!(runs.drain_waiting().len(), 1);
+    assert!(runs.next_at().is_none() && runs.called(RunId::new(2_000)).is_some());
+    assert_eq!(runs.take_called(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
+    assert!(runs.drain_called().is_empty() && runs.active(RunId::new(3_000)).is_some());
+}
+
+#[test]
+fn of_two_attempts_in_hand_the_later_counts() {
+    let active = |ready| Active::new(ready, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent);
+    let run = RunId::new(1_000);
+    let mut runs = OpenRuns::default();
+    assert!(runs.put_called(version(1, 2, 1)));
+    runs.put_active(active(version(1, 2, 2)));
+    assert!(runs.called(run).is_none() && runs.take_called(run).is_none() && runs.active(run).is_some());
+    assert!(!runs.put_called(version(1, 2, 1)), "it has ended");
+    assert_eq!(runs.take_active(run).map(|active| active.ready.run.attempt), Some(2));
+    assert!(runs.put_called(version(1, 2, 2)) && runs.take_active(run).is_none() && runs.called(run).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timer_that_goes_off_late_by_its_own_clock_is_outdated() {
+    let (at, marked) = (Timestamp::from_secs, json!({"delivery": "at_most_once"}));
+    assert_eq!(Timer::new(&ready(9, &definition(&marked))).at, at(9) - MARK_LEAD);
+    let timer = Timer::new(&ready(9, &definition(&json!({}))));
+    assert_eq!(timer.at, at(9));
+    tokio::time::advance(Duration::from_millis(900)).await;
+    assert!(!timer.is_outdated(at(9), at(9)));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(timer.is_outdated(at(9), at(9)), "the clock has stepped back");
+    assert!(!timer.is_outdated(at(9), at(10)), "it is a second late by both");
+}
