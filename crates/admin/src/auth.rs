@@ -133,11 +133,14 @@ pub async fn principal_of(
     Ok(owner.map(|owner| Principal { rights: rights.within(owner.grants.clone()), token, owner: Some(owner) }))
 }
 
+/// What stands before the name of a token wherever a caller is shown. No account has a colon in its name.
+pub const TOKEN_MARK: &str = "token:";
+
 /// What changes by a token are signed with: the account that it belongs to, else the token's own name, marked so that it is not
 /// taken for an account, none of which has a colon in its name.
 #[must_use]
 pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
-    owner.map_or_else(|| format!("token:{}", token.name), |owner| owner.name.clone())
+    owner.map_or_else(|| format!("{TOKEN_MARK}{}", token.name), |owner| owner.name.clone())
 }
 
 /// Remembers a token that may do everything, and belongs to the server.

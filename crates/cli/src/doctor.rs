@@ -239,7 +239,7 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
         Format::Jsonl => output::data(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
         Format::Name => {
             let named = checks.iter().filter(|check| check.verdict != Verdict::Good);
-            output::data(&named.map(|check| check.name).collect::<Vec<_>>().join("\n"))
+            output::names(named.map(|check| check.name))
         }
         Format::Table | Format::Wide => {
             let paint = Paint::of_stdout();
@@ -250,8 +250,11 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
                     Verdict::Wrong => Ink::Red,
                 };
                 let verdict = paint.ink(ink, &format!("{:<8}", word(check.verdict)));
-                let remedy =
-                    if check.remedy.is_empty() { String::new() } else { format!("\n{:22}-> {}", "", check.remedy) };
+                let remedy = if check.remedy.is_empty() {
+                    String::new()
+                } else {
+                    format!("\n{:22}-> {}", "", harmless(&check.remedy))
+                };
                 format!("{verdict} {:<12} {}{remedy}", check.name, harmless(&check.found))
             };
             output::data(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))

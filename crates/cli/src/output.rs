@@ -5,7 +5,7 @@ use std::io::{ErrorKind, IsTerminal as _, Write};
 
 use crate::exit::{Exit, Failure};
 use crate::format::Format;
-use crate::terminal::{harmless, is_harmful};
+use crate::terminal::{harmless, harmless_lines, is_harmful};
 
 /// Writes data: a whole line, or several.
 ///
@@ -60,8 +60,13 @@ pub(crate) fn answer(text: &str) -> Result<(), Failure> {
     data(&harmless_lines(text))
 }
 
-fn harmless_lines(text: &str) -> String {
-    text.lines().map(|line| harmless(line) + "\n").collect()
+/// Writes names, one a line, each harmless for a terminal.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Result<(), Failure> {
+    let lines: Vec<_> = names.into_iter().map(|name| harmless(name.as_ref()).into_owned()).collect();
+    data(&lines.join("\n"))
 }
 
 /// The same JSON without what a terminal would obey or that would reorder visible text: JSON leaves C1 controls and
@@ -83,19 +88,14 @@ fn escaped_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Prints a message on stderr. Without a reader, nothing is lost.
-pub(crate) fn talk(sentence: &str) {
-    writeln!(std::io::stderr().lock(), "{sentence}").ok();
+/// Prints a message on stderr, harmless for a terminal. Without a reader, nothing is lost.
+pub(crate) fn talk(message: &str) {
+    std::io::stderr().lock().write_all(harmless_lines(message).as_bytes()).ok();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_for_a_terminal_keeps_its_lines_alone() {
-        assert_eq!(harmless_lines("a\u{9b}\n\u{1b}[2J\u{202e}b\n"), "a\\u{9b}\n\\x1b[2J\\u{202e}b\n");
-    }
 
     #[test]
     fn json_says_the_same_without_controls() {

@@ -65,9 +65,7 @@ impl StatusArgs {
         clock::show_utc(self.format.utc);
         match self.format.format {
             Format::Table | Format::Wide => output::data(&seen.screen(&client, Paint::of_stdout())),
-            Format::Name => {
-                output::data(&seen.nodes.iter().map(|node| text_of(&node["name"])).collect::<Vec<_>>().join("\n"))
-            }
+            Format::Name => output::names(seen.nodes.iter().map(|node| text_of(&node["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
                 let Seen { nodes, executors, running, waiting, overdue, failed } = seen;
                 let whole = json!({

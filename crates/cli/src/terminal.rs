@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text with everything escaped that a terminal would obey or that would reorder visible text: control
-/// characters (ANSI escapes begin with one), and Unicode's invisible signs for direction and lines. A tab stays.
+/// The text with everything escaped that a terminal would obey, or that would reorder visible text or make two texts look the
+/// same: control characters (ANSI escapes begin with one), and Unicode's invisible characters. A tab stays.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_harmful) {
         return Cow::Borrowed(text);
@@ -22,13 +22,25 @@ pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Whether a terminal would obey it, or it would reorder visible text.
+/// Each line of a text made harmless.
+pub(crate) fn harmless_lines(text: &str) -> String {
+    text.lines().map(|line| harmless(line) + "\n").collect()
+}
+
+/// Whether a terminal would obey it, or it would reorder visible text, or it cannot be seen.
 pub(crate) fn is_harmful(c: char) -> bool {
-    let is_invisible_sign = matches!(
+    (c.is_control() && c != '\t') || is_invisible(c)
+}
+
+/// What Unicode calls default ignorable, and the separators of lines. Variation selectors are left alone: they follow signs
+/// that can be seen.
+fn is_invisible(c: char) -> bool {
+    matches!(
         c,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
-    );
-    (c.is_control() && c != '\t') || is_invisible_sign
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
@@ -44,8 +56,25 @@ mod tests {
             ("c1 \u{9b}31m", "c1 \\u{9b}31m"),
             ("bidi \u{202e}gpj.exe", "bidi \\u{202e}gpj.exe"),
             ("\u{7f}", "\\x7f"),
+            ("ad\u{200b}min\u{2060}\u{2064}", "ad\\u{200b}min\\u{2060}\\u{2064}"),
+            ("soft\u{ad}hyphen \u{3164}", "soft\\u{ad}hyphen \\u{3164}"),
+            ("tag \u{e0041}", "tag \\u{e0041}"),
         ] {
             assert_eq!(harmless(text), safe);
         }
+    }
+
+    #[test]
+    fn characters_that_cannot_be_seen_are_escaped() {
+        let ranges =
+            ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{2069}', '\u{feff}'..='\u{feff}'];
+        for c in ranges.into_iter().flatten() {
+            assert_eq!(harmless(&format!("a{c}b")), format!("a\\u{{{:x}}}b", u32::from(c)));
+        }
+    }
+
+    #[test]
+    fn text_for_a_terminal_keeps_its_lines_alone() {
+        assert_eq!(harmless_lines("a\u{9b}\n\u{1b}[2J\u{202e}b\n"), "a\\u{9b}\n\\x1b[2J\\u{202e}b\n");
     }
 }

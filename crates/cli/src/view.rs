@@ -77,7 +77,7 @@ impl View {
     fn items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
         if format.format == Format::Name {
             let names: Vec<_> = items.iter().map(|item| text_of(&item[self.name])).collect();
-            return output::data(&names.join("\n"));
+            return output::names(names);
         }
         if items.is_empty() {
             output::talk("nothing found");

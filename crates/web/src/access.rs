@@ -18,6 +18,7 @@ use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
 use rondel_store::access::{Means, TokenKind};
 
 use crate::app::Web;
+use crate::call::{named_namespace, shown_namespace};
 use crate::limits::CallerKey;
 use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
@@ -216,6 +217,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
         return cross_origin(&gate.web).into_response();
     }
     let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);
+    let uri = request.uri().clone();
     let caller = match signed_in(&gate.web, cookie.as_deref()).await {
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
@@ -224,33 +226,42 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
         let is_whole = is_safe && !request.headers().contains_key("hx-request");
         return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
     };
-    pass(&gate, caller, request, next).await
+    let mut response = pass(&gate, caller.clone(), request, next).await;
+    // The page of a problem shows the namespace too.
+    if response.extensions().get::<Problem>().is_some()
+        && let Some(called_by) = response.extensions_mut().get_mut::<CalledBy>()
+        && called_by.namespace.is_none()
+    {
+        called_by.namespace = shown_namespace(&gate.web.engine, &caller, named_namespace(&uri).as_deref()).await;
+    }
+    response
 }
 
 /// Handles what may be done, and writes down what was: a change before it is made. What is refused for its number alone is
 /// refused first, so that it costs neither a row nor a permit.
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::routed(request.method(), gate.path);
+    let note = Note::default();
     let (mut response, counted) = match rate::count(&gate.web, caller.key()) {
-        Ok(counted) => (within_rate(gate, &caller, request, next).await, counted),
+        Ok(counted) => (within_rate(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
     // What is refused for want of a right looks the same on every path, whether it exists or not.
     if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
         counted.describe(response.headers_mut());
     }
-    response.extensions_mut().insert(CalledBy(caller.name));
+    response.extensions_mut().insert(CalledBy { name: caller.name, namespace: note.shown_namespace() });
     response
 }
 
-async fn within_rate(gate: &Gate, caller: &Caller, request: Request, next: Next) -> Response {
-    let (web, note) = (&gate.web, Note::default());
+async fn within_rate(gate: &Gate, caller: &Caller, note: &Note, request: Request, next: Next) -> Response {
+    let web = &gate.web;
     let asked = asked(gate, &request);
     if let Err(problem) = load::admit_caller(web, &request, caller.key()) {
         return problem.into_response();
     }
     if !caller.may(gate.permission) {
-        asked.refused(web, caller, &note).await;
+        asked.refused(web, caller, note).await;
         return forbidden(caller).into_response();
     }
     let is_change = is_change(gate, &request);
@@ -271,14 +282,14 @@ async fn within_rate(gate: &Gate, caller: &Caller, request: Request, next: Next)
             Err(problem) => problem.into_response(),
             Ok(begun) => {
                 let response = next.run(request).await;
-                begun.end(web, response.status(), &note).await;
+                begun.end(web, response.status(), note).await;
                 response
             }
         }
     } else {
         let response = next.run(request).await;
-        if note::is_refusal(response.status(), &note) {
-            asked.refused(web, caller, &note).await;
+        if note::is_refusal(response.status(), note) {
+            asked.refused(web, caller, note).await;
         }
         response
     };
@@ -329,9 +340,13 @@ fn to_sign_in(uri: &Uri) -> Response {
     to(&format!("/sign-in?{}", pair("next", wanted)))
 }
 
-/// On a response: who called, for the log line.
+/// On a response: who called, for the log line and the page of a problem.
 #[derive(Clone, Debug)]
-pub(crate) struct CalledBy(pub(crate) String);
+pub(crate) struct CalledBy {
+    pub(crate) name: String,
+    /// The namespace of the request, where it has one.
+    pub(crate) namespace: Option<String>,
+}
 
 async fn authenticated(web: &Web, authorization: Option<String>) -> Result<Caller, Problem> {
     let engine = &web.engine;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::extract::FromRequestParts;
+use http::Uri;
 use http::request::Parts;
 use rondel_admin::Engine;
 use rondel_admin::jobs::JobError;
@@ -49,9 +50,16 @@ pub(crate) struct Person<Q = ()> {
     pub(crate) caller: Caller,
     pub(crate) query: Q,
     pub(crate) note: Note,
+    /// The namespace in the query, which pages keep.
+    named: Option<String>,
 }
 
 impl<Q> Person<Q> {
+    /// The namespace that a page shows as the present one.
+    pub(crate) async fn shown_namespace(&self) -> Option<String> {
+        shown_namespace(self.engine(), &self.caller, self.named.as_deref()).await
+    }
+
     pub(crate) const fn engine(&self) -> &Engine {
         &self.web.engine
     }
@@ -85,10 +93,10 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Person<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, note, .. } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        reader.one(NAMESPACE_UNUSED);
+        let named = reader.one(NAMESPACE_UNUSED);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        Ok(Self { web: web.clone(), caller, query, note })
+        Ok(Self { web: web.clone(), caller, query, note, named })
     }
 }
 
@@ -292,14 +300,33 @@ pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: 
     Err(no_namespace(wanted))
 }
 
+/// Those of which the caller may see something.
+pub(crate) async fn visible_namespaces(engine: &Engine, caller: &Caller) -> Result<Vec<Namespace>, Problem> {
+    let all = engine.store().namespaces().await?;
+    Ok(all.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None)).collect())
+}
+
+/// The namespace that the query of a page names.
+pub(crate) fn named_namespace(uri: &Uri) -> Option<String> {
+    uri.query()?;
+    Reader::new(uri).one("namespace")
+}
+
+/// The namespace that a page shows as the present one: the one that its address names, else the caller's.
+pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Option<&str>) -> Option<String> {
+    let found = match named {
+        Some(name) => visible_namespace(engine, caller, name).await,
+        None => namespace_of_caller(engine, caller).await,
+    };
+    found.ok().map(|namespace| namespace.name)
+}
+
 /// The one that the caller's token means, else `default`, else the first that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
-    let all = engine.store().namespaces().await?;
-    let mut seen = all.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None));
+    let mut seen = visible_namespaces(engine, caller).await?;
     let found = match caller.namespace() {
-        Some(id) => seen.find(|namespace| namespace.id == id),
+        Some(id) => seen.into_iter().find(|namespace| namespace.id == id),
         None => {
-            let mut seen: Vec<Namespace> = seen.collect();
             let place = seen.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
             (place < seen.len()).then(|| seen.swap_remove(place))
         }

@@ -58,7 +58,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
     }
     let status = response.status().as_u16();
-    let by = response.extensions_mut().remove::<CalledBy>().map(|CalledBy(name)| name).unwrap_or_default();
+    let by = response.extensions_mut().remove::<CalledBy>().map(|by| by.name).unwrap_or_default();
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
     let took = began.elapsed();
     if !is_probe(&path) {

@@ -52,6 +52,11 @@ impl Note {
         self.told().namespace = Some(name.to_owned());
     }
 
+    /// The namespace that the request was handled in, where it is known.
+    pub(crate) fn shown_namespace(&self) -> Option<String> {
+        self.told().namespace.clone()
+    }
+
     /// What the request is about, where its path does not say.
     pub(crate) fn object(&self, name: impl Into<String>) {
         self.told().object = Some(name.into());
@@ -127,8 +132,7 @@ impl Asked {
     /// Writes that somebody was refused, unless very many were.
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &Note) {
         if web.denials.take(caller.key()) {
-            let entry =
-                AuditEntry { namespace: note.told().namespace.take(), ..self.entry(web, caller, Verdict::Denied) };
+            let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
             add(web, &entry).await;
         }
     }
@@ -148,7 +152,7 @@ impl Begun {
             let after = told.after.take().filter(|_| verdict == Verdict::Allowed);
             AuditEntry {
                 object: told.object.take().unwrap_or(self.0.object),
-                namespace: told.namespace.take(),
+                namespace: told.namespace.clone(),
                 verdict,
                 before: told.before.take().map(|document| document.to_string()),
                 after: after.map(|document| document.to_string()),

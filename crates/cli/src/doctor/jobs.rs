@@ -77,17 +77,19 @@ fn is_scheduled(job: &Value) -> bool {
     job["enabled"] == true && !job["schedule"].is_null()
 }
 
-/// An app that has something to run and no executor for it.
+/// An app that has jobs and no executor for them.
 fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
-    let scheduled_count = jobs.iter().filter(|job| is_scheduled(job)).count();
-    let late: Vec<&str> = jobs.iter().filter_map(name).filter(|job| overdue.contains_key(job)).collect();
-    if scheduled_count == 0 && late.is_empty() {
+    if jobs.is_empty() {
         return None;
     }
-    let mut found = format!("app {app} has no executor online");
-    if scheduled_count > 0 {
-        found.push_str(&format!(" and {} with a schedule", counted(scheduled_count, "job")));
-    }
+    let scheduled_count = jobs.iter().filter(|job| is_scheduled(job)).count();
+    let late: Vec<&str> = jobs.iter().filter_map(name).filter(|job| overdue.contains_key(job)).collect();
+    let mut found = format!("app {app} has no executor online and ");
+    found.push_str(&match (scheduled_count, jobs.len()) {
+        (0, 1) => "1 job, which is paused or runs only when triggered".to_owned(),
+        (0, count) => format!("{count} jobs, which are paused or run only when triggered"),
+        (count, _) => format!("{} with a schedule", counted(count, "job")),
+    });
     let run_count = run_count(&late, overdue);
     if run_count > 0 {
         let wait = if run_count == 1 { "waits" } else { "wait" };
@@ -263,7 +265,16 @@ mod tests {
         );
         assert_eq!(
             text(vec![job("a", "h", json!({"schedule": null}))], &[overdue("a")]),
-            ["apps: app billing has no executor online; 1 overdue run of a waits for one"]
+            [
+                "apps: app billing has no executor online and 1 job, which is paused or runs only when triggered; 1 overdue run of a \
+                 waits for one"
+            ]
         );
+        let quiet = vec![job("a", "h", json!({"enabled": false})), job("b", "h", json!({"schedule": null}))];
+        assert_eq!(
+            text(quiet, &[]),
+            ["apps: app billing has no executor online and 2 jobs, which are paused or run only when triggered"]
+        );
+        assert_eq!(text(vec![], &[]), Vec::<String>::new());
     }
 }

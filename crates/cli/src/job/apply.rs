@@ -180,7 +180,7 @@ fn print(body: &Body, answer: &Answer, format: FormatArgs) -> Result<(), Failure
         }
         Format::Name => {
             let moved = answer.items.iter().filter(|item| item.action != "unchanged");
-            output::data(&moved.map(|item| item.name.clone()).collect::<Vec<_>>().join("\n"))
+            output::names(moved.map(|item| &item.name))
         }
         Format::Table | Format::Wide => {
             let (paint, now) = (Paint::of_stdout(), clock::now());
@@ -297,7 +297,7 @@ fn report(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
         }
         Format::Name => {
             let moved = items.iter().filter(|(item, _)| item.action != "unchanged");
-            output::data(&moved.map(|(item, _)| item.name.clone()).collect::<Vec<_>>().join("\n"))
+            output::names(moved.map(|(item, _)| &item.name))
         }
         Format::Table | Format::Wide => {
             warn(items.iter().map(|(item, _)| item));

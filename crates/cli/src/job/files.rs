@@ -1,11 +1,13 @@
 //! Files of jobs: YAML or JSON, one by one, a folder of them, or stdin.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rondel_web::yaml::{Node, documents};
 use serde_json::Value;
 
 use super::definition::read_text;
+use super::json_text::JsonText;
 use crate::exit::Failure;
 
 /// How deep folders are looked into.
@@ -16,8 +18,14 @@ const DEPTH_MAX: usize = 8;
 pub(super) struct Entry {
     pub(super) value: Value,
     file: String,
-    /// Where its parts stand; nothing for JSON.
-    node: Option<Node>,
+    source: Source,
+}
+
+/// What knows where the parts of a job stand.
+#[derive(Debug)]
+enum Source {
+    Json(JsonText),
+    Yaml(Node),
 }
 
 impl Entry {
@@ -27,15 +35,13 @@ impl Entry {
         name.map_or_else(|| format!("number {}", index + 1), str::to_owned)
     }
 
-    /// Where something in it stands: `jobs.yaml:14:9`, or without lines `jobs.json: /3/app`.
+    /// Where something in it stands: `jobs.yaml:14:9`.
     pub(super) fn place(&self, pointer: &str) -> String {
-        match &self.node {
-            Some(node) => {
-                let (line, column) = node.place(pointer);
-                format!("{}:{line}:{column}", self.file)
-            }
-            None => self.file.clone(),
-        }
+        let (line, column) = match &self.source {
+            Source::Json(text) => text.place(pointer),
+            Source::Yaml(node) => node.place(pointer),
+        };
+        format!("{}:{line}:{column}", self.file)
     }
 }
 
@@ -106,7 +112,6 @@ fn kind_of(path: &Path) -> Option<Kind> {
 fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
     let text = read_text(path)?;
     let file = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
-    // What begins like JSON and is JSON needs no better reader.
     let begins = text.trim_start().starts_with(['{', '[']);
     if kind_of(path) == Some(Kind::Json) || (begins && kind_of(path).is_none()) {
         return of_json(&text, &file);
@@ -118,11 +123,17 @@ fn of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
         Failure::refused(format!("{file}:{}:{}: is not JSON: {}", error.line(), error.column(), reason(&error)))
     })?;
-    let values = match value {
-        Value::Array(items) => items,
-        one => vec![one],
+    let text: Rc<str> = text.into();
+    let entry = |value: Value, root: String| {
+        let source = Source::Json(JsonText { text: Rc::clone(&text), root });
+        Entry { value, file: file.to_owned(), source }
     };
-    Ok(values.into_iter().map(|value| Entry { value, file: file.to_owned(), node: None }).collect())
+    Ok(match value {
+        Value::Array(items) => {
+            items.into_iter().enumerate().map(|(index, value)| entry(value, format!("/{index}"))).collect()
+        }
+        one => vec![entry(one, String::new())],
+    })
 }
 
 /// The sentence without the place behind it.
@@ -135,7 +146,7 @@ fn reason(error: &serde_json::Error) -> String {
 pub(super) fn of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let found = documents(text)
         .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;
-    let entry = |node: Node| Entry { value: node.value(), file: file.to_owned(), node: Some(node) };
+    let entry = |node: Node| Entry { value: node.value(), file: file.to_owned(), source: Source::Yaml(node) };
     Ok(found.into_iter().flat_map(Node::items).map(entry).collect())
 }
 
@@ -160,6 +171,6 @@ mod tests {
         let names: Vec<_> = entries.iter().map(|entry| entry.value["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["a", "b1", "b2", "b3", "d"]);
         assert!(entries[3].place("/name").ends_with("b.yaml:4:9"), "{}", entries[3].place("/name"));
-        assert!(entries[0].place("/name").ends_with("a.json"));
+        assert!(entries[0].place("/name").ends_with("a.json:1:11"), "{}", entries[0].place("/name"));
     }
 }

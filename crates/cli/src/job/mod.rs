@@ -6,6 +6,7 @@ mod edit;
 mod export;
 mod files;
 mod fires;
+mod json_text;
 mod planned;
 mod versions;
 

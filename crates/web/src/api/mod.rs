@@ -30,6 +30,7 @@ pub(crate) mod schedules;
 mod sign_in_links;
 mod stats;
 mod token_descent;
+mod token_name;
 mod token_room;
 pub(crate) mod tokens;
 pub(crate) mod users;

@@ -2,7 +2,6 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_core::access::Permission;
 use rondel_core::{NamespaceId, name};
 use rondel_store::catalog::{Namespace, NamespaceDeleted};
 use schemars::JsonSchema;
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Page;
 use super::webhooks::NamespacePath;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Person, namespace_by_name};
+use crate::call::{Person, namespace_by_name, visible_namespaces};
 use crate::frame::json;
 use crate::problem::{Code, Problem};
 
@@ -33,10 +32,8 @@ pub(super) struct NewNamespace {
 
 /// Those of which the caller may see something.
 pub(super) async fn list(person: Person) -> Result<Response, Problem> {
-    let rights = &person.caller.rights;
-    let all = person.engine().store().namespaces().await?;
-    let seen = all.into_iter().filter(|namespace| rights.allow(Permission::View, namespace.id, None));
-    let items = seen.map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
+    let seen = visible_namespaces(person.engine(), &person.caller).await?;
+    let items = seen.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 

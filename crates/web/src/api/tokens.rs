@@ -7,17 +7,17 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::request::Parts;
 use rondel_admin::auth::Token;
-use rondel_core::access::{Permission, Role, is_reserved_token_name};
+use rondel_core::access::{Permission, Role};
 use rondel_core::authority::TokenTarget;
 use rondel_core::schema::DurationText;
 use rondel_core::time::parse_duration;
-use rondel_core::{NamespaceId, Timestamp, TokenId, plain};
+use rondel_core::{NamespaceId, Timestamp, TokenId};
 use rondel_store::access::{TokenKind, TokenQuery, TokenRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::token_descent::{self, Bounds};
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, token_room};
+use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, token_name, token_room};
 use crate::access::{Caller, unauthenticated};
 use crate::app::Web;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
@@ -35,7 +35,6 @@ const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long a replaced token works on if nobody says, and at most.
 const OVERLAP: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-const NAME_LEN_MAX: usize = 100;
 /// Tokens that are read at a time while those within reach are looked for.
 const BATCH: u32 = 500;
 
@@ -239,7 +238,7 @@ pub(super) async fn create(person: Person, body: JsonBody<NewToken>) -> Result<R
 pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJson, Problem> {
     let engine = person.engine();
     person.note.object(&new.name);
-    check_name(&new.name)?;
+    token_name::check(&new.name)?;
     let kind = match new.kind {
         Kind::Api => TokenKind::Api,
         Kind::Executor => TokenKind::Executor,
@@ -326,15 +325,6 @@ async fn check_known_app<Q>(person: &Person<Q>, wanted: &GrantJson) -> Result<()
         Some(app) if person.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
         _ => Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app)))),
     }
-}
-
-fn check_name(name: &str) -> Result<(), Problem> {
-    plain::check_line(name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
-    if is_reserved_token_name(name) {
-        let message = format!("{} is the name of a token of the server itself; choose another one", quoted(name));
-        return Err(refuse_value("/name", message));
-    }
-    Ok(())
 }
 
 fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {

@@ -13,7 +13,7 @@ use super::LIMIT;
 use super::form::Fields;
 use super::moment::Moment;
 use super::prefs::Prefs;
-use super::shell::{Asked, Nav, Plain, Shell, html};
+use super::shell::{Asked, Nav, Plain, Shell, User, html};
 use super::sign_in::{add_cookie, blocked, failed};
 use super::texts::Texts;
 use crate::api::me::{SessionPath, account_of_sign_ins, note_session};
@@ -123,7 +123,7 @@ struct Shown {
 async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown) -> Result<Response, Problem> {
     let (engine, caller) = (visitor.engine(), &visitor.caller);
     let store = engine.store();
-    let shell = Shell::new(prefs, Nav::None, Some(caller.name().to_owned()), "/account");
+    let shell = Shell::new(prefs, Nav::None, Some(User::of_person(visitor).await), "/account");
     let (t, now) = (shell.t, engine.now());
     let account = match caller.account {
         Some(id) => store.account(id).await?,

@@ -3,7 +3,7 @@
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `assets` the files that pages load; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
 //!   on its links and forms;
-//! - `sign_in`, `oidc`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar` and `executors` are the pages;
+//! - `sign_in`, `oidc`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `executors` and `namespaces` are the pages;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
 
 mod account;
@@ -22,6 +22,7 @@ mod job_new;
 mod job_params;
 mod jobs;
 mod moment;
+mod namespaces;
 mod oidc;
 pub(crate) mod own_namespace;
 mod params_form;
@@ -77,6 +78,7 @@ pub(crate) fn routes() -> Routes {
         .form("/calendars/{name}", Edit, calendar::save)
         .form("/calendars/{name}/delete", Edit, calendar::delete)
         .page("/executors", View, executors::list)
+        .page("/namespaces", View, namespaces::list)
         .page("/openapi.json", Own, api::openapi::page)
         .page("/account", Own, account::page)
         .form("/account/password", Own, account::password)

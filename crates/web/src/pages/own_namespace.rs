@@ -6,11 +6,11 @@
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::response::Response;
+use http::HeaderValue;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
-use http::{HeaderValue, Uri};
 use rondel_core::name;
 
-use crate::query::Reader;
+use crate::call::named_namespace;
 
 /// The attributes that name an address.
 const ATTRIBUTES: [&str; 4] = [" href=\"/", " action=\"/", " hx-get=\"/", " hx-post=\"/"];
@@ -27,13 +27,8 @@ pub(crate) struct OwnNamespace(String);
 pub(crate) fn of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
     let is_page = !path.starts_with("/api/") && !is_without(path);
-    is_page.then(|| named(request.uri())).flatten()
-}
-
-fn named(uri: &Uri) -> Option<OwnNamespace> {
-    uri.query()?;
-    let named = Reader::new(uri).one("namespace")?;
-    name::check(&named).is_ok().then_some(OwnNamespace(named))
+    let named = is_page.then(|| named_namespace(request.uri())).flatten();
+    named.filter(|named| name::check(named).is_ok()).map(OwnNamespace)
 }
 
 fn is_without(path: &str) -> bool {

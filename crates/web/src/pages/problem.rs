@@ -7,7 +7,7 @@ use axum::response::Response;
 use http::header::ACCEPT;
 
 use super::prefs::Prefs;
-use super::shell::{Nav, Shell, headers};
+use super::shell::{Nav, Shell, User, headers};
 use super::texts::Texts;
 use crate::access::CalledBy;
 use crate::problem::{Code, Complaint, Problem};
@@ -53,7 +53,8 @@ pub(crate) fn wanted(request: &Request) -> Option<Wanted> {
 impl Wanted {
     /// Gives a response that carries a problem its page.
     pub(crate) fn render(&self, response: &mut Response, problem: &Problem, request_id: &str) {
-        let user = response.extensions().get::<CalledBy>().map(|CalledBy(name)| name.clone());
+        let caller = response.extensions().get::<CalledBy>();
+        let user = caller.map(|caller| User { name: caller.name.clone(), namespace: caller.namespace.clone() });
         let t = self.prefs.lang.texts();
         let (title, hint) = t.problem(problem.code());
         let is_spent_set_up = self.is_set_up && problem.code() == Code::LinkSpent;

@@ -14,7 +14,7 @@ use super::assets::Assets;
 use super::prefs::{Prefs, Theme};
 use super::texts::{Lang, Texts};
 use crate::app::Web;
-use crate::call::Call;
+use crate::call::{Call, Person};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::without_lang;
@@ -33,6 +33,21 @@ pub(crate) enum Nav {
     None,
 }
 
+/// The user who signed in, and the namespace that the page shows.
+#[derive(Debug)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    /// None where the user sees no namespace.
+    pub(crate) namespace: Option<String>,
+}
+
+impl User {
+    /// The user of a page about what is in no namespace: it keeps the one that its address names.
+    pub(crate) async fn of_person<Q>(person: &Person<Q>) -> Self {
+        Self { name: person.caller.name().to_owned(), namespace: person.shown_namespace().await }
+    }
+}
+
 /// What the layout shows.
 #[derive(Debug)]
 pub(crate) struct Shell {
@@ -40,14 +55,13 @@ pub(crate) struct Shell {
     pub(crate) lang: Lang,
     pub(crate) theme: Theme,
     pub(crate) nav: Nav,
-    /// Who signed in.
-    pub(crate) user: Option<String>,
+    pub(crate) user: Option<User>,
     /// Where to come back to after a preference has changed.
     pub(crate) here: String,
 }
 
 impl Shell {
-    pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<String>, here: &str) -> Self {
+    pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<User>, here: &str) -> Self {
         Self { t: prefs.lang.texts(), lang: prefs.lang, theme: prefs.theme, nav, user, here: without_lang(here) }
     }
 
@@ -149,7 +163,8 @@ impl<Q> Page<Q> {
     }
 
     pub(crate) fn shell(&self, nav: Nav) -> Shell {
-        Shell::new(self.prefs, nav, Some(self.call.caller.name().to_owned()), &self.here)
+        let user = User { name: self.call.caller.name().to_owned(), namespace: Some(self.call.namespace.name.clone()) };
+        Shell::new(self.prefs, nav, Some(user), &self.here)
     }
 }
 

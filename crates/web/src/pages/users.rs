@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::account::{line, lines};
 use super::form::Fields;
 use super::prefs::Prefs;
-use super::shell::{Asked, Nav, Plain, Shell, html};
+use super::shell::{Asked, Nav, Plain, Shell, User, html};
 use super::texts::Texts;
 use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson, UserName};
 use crate::call::Person;
@@ -50,7 +50,7 @@ async fn show(
     status: StatusCode,
     (error, link): (Option<String>, Option<String>),
 ) -> Result<Response, Problem> {
-    let shell = Shell::new(prefs, Nav::None, Some(visitor.caller.name().to_owned()), "/users");
+    let shell = Shell::new(prefs, Nav::None, Some(User::of_person(visitor).await), "/users");
     let row = |user: UserJson| UserRow {
         is_own: Some(user.id) == visitor.caller.account,
         grants: user.grants.iter().map(line).collect::<Vec<_>>().join("\n"),

@@ -19,7 +19,7 @@ use rondel_web::{WebConfig, app};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use crate::contract;
+use crate::{contract, markup};
 
 /// What the store's clock counts from.
 pub(crate) const BEGINNING: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -103,6 +103,7 @@ impl Server {
         let bytes = to_bytes(body, usize::MAX).await.unwrap().to_vec();
         let answer = Answer { status: parts.status, headers: parts.headers, bytes };
         contract::check(method.as_str(), &path, &answer);
+        markup::check(&path, &answer);
         answer
     }
 

@@ -24,6 +24,7 @@ mod jobs;
 mod keyed;
 mod limits;
 mod logs;
+mod markup;
 mod matrix;
 mod offers;
 mod openapi;

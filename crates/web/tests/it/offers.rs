@@ -103,7 +103,12 @@ async fn a_form_without_a_field_leaves_that_as_it_is() {
     }
     // What a browser sends of a box that is not ticked.
     let page = ann.get("/users").await.text();
-    assert!(page.contains("<input type=\"hidden\" name=\"disabled\" value=\"0\"><input type=\"checkbox\""), "{page}");
+    assert!(
+        page.contains(
+            "<input type=\"hidden\" name=\"disabled\" value=\"0\"><label class=\"check\"><input type=\"checkbox\""
+        ),
+        "{page}"
+    );
 }
 
 #[tokio::test]

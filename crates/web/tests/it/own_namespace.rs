@@ -60,7 +60,9 @@ async fn every_link_and_form_of_a_page_keeps_its_namespace() {
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         }
         let html = answer.text();
-        assert_eq!(strays(&html), Vec::<&str>::new(), "{path}");
+        // The choice of a namespace leads to the others too.
+        let others: &[&str] = if path == "/namespaces" { &["a href=\"/jobs?namespace=default\">"] } else { &[] };
+        assert_eq!(strays(&html), others, "{path}");
     }
     let missing = visitor.get("/jobs/nowhere?namespace=ops").await;
     assert_eq!(missing.status, 404);
@@ -87,4 +89,61 @@ async fn forms_of_a_page_act_in_its_namespace() {
     assert_eq!(location(&visitor.post(&action("/delete"), "").await), "/jobs?namespace=ops");
     job("ops").await.expect(404);
     job("default").await.expect(200);
+}
+
+/// The namespace in the header of a page.
+fn shown(html: &str) -> Option<&str> {
+    let (_, rest) = html.split_once("<a class=\"where\" href=\"/namespaces")?;
+    rest.split_once("<b>")?.1.split('<').next()
+}
+
+#[tokio::test]
+async fn every_page_shows_its_namespace_and_leads_to_the_others() {
+    let server = Server::start().await;
+    let run = twins(&server).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let is_page = |access| matches!(access, Access::SignedIn(_));
+    let mut count = 0;
+    for route in route_table().into_iter().filter(|route| is_page(route.access) && route.method == "GET") {
+        let path = route.path.replace("{name}", "vault-job").replace("{id}", &run.to_string());
+        for (namespace, query) in [("ops", "?namespace=ops"), ("default", "")] {
+            let html = visitor.get(&format!("{path}{query}")).await.text();
+            if html.contains("<header") {
+                assert_eq!(shown(&html), Some(namespace), "{path}{query}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 20, "{count} pages");
+    for (path, namespace) in [
+        ("/jobs/nowhere?namespace=ops", Some("ops")),
+        ("/jobs/nowhere", Some("default")),
+        ("/jobs?namespace=nowhere", None),
+        ("/sign-in", None),
+    ] {
+        assert_eq!(shown(&visitor.get(path).await.text()), namespace, "{path}");
+    }
+    let choice = visitor.get("/namespaces?namespace=ops").await.text();
+    assert!(choice.contains("href=\"/jobs?namespace=default\"><span"), "{choice}");
+    assert!(choice.contains("href=\"/jobs?namespace=ops\" aria-current=\"true\"><span"), "{choice}");
+}
+
+#[tokio::test]
+async fn the_choice_has_only_namespaces_that_the_caller_may_see() {
+    let server = Server::start().await;
+    twins(&server).await;
+    let token = json!({"kind": "api", "name": "only-ops", "grants": [{"role": "viewer", "namespace": "ops"}]});
+    let token = server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
+    let request = http::Request::builder().method("POST").uri("/api/v1/sign-in-links");
+    let request = request.header("authorization", format!("Bearer {}", token["token"].as_str().unwrap()));
+    let link = server.send(request.body(axum::body::Body::empty()).unwrap()).await.expect(201);
+    let form = link["path"].as_str().unwrap().strip_prefix("/sign-in?").unwrap().to_owned();
+    let mut visitor = Visitor::new(&server);
+    let answer = visitor.post("/sign-in", &form).await;
+    visitor.cookie = answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    for path in ["/namespaces", "/account"] {
+        let html = visitor.get(path).await.text();
+        assert_eq!(shown(&html), Some("ops"), "{path}");
+    }
+    assert!(!visitor.get("/namespaces").await.text().contains("default"));
 }
