@@ -366,20 +366,22 @@ mod tests {
     /// What an executor says of runs, and of whom it succeeds, is its word alone.
     #[test]
     fn nobody_of_another_app_is_heard() {
-        let mut executors = Executors::default();
-        let mut rollcall = called(&mut executors);
-        for (id, predecessor) in [(7, 1), (8, 2)] {
-            let (session, online, _stream) = executor(id, 1);
-            let online = OnlineExecutor { app: AppId::new(2), ..online };
-            let (predecessor, finished) = (Some(ExecutorId::new(predecessor)), [(RunId::new(99), 1)].into());
-            executors.join(
-                session,
-                &online,
-                Report { predecessor, finished, lineage: predecessor.into_iter().collect(), ..Report::default() },
-            );
-            fences(&mut executors, id, 1, DEAD, &[99]);
+        for (app, expected) in [(2, "not yet"), (1, "held by 7")] {
+            let mut executors = Executors::default();
+            let mut rollcall = called(&mut executors);
+            for (id, predecessor) in [(7, 1), (8, 2)] {
+                let (session, online, _stream) = executor(id, 1);
+                let online = OnlineExecutor { app: AppId::new(app), ..online };
+                let (predecessor, finished) = (Some(ExecutorId::new(predecessor)), [(RunId::new(99_000), 1)].into());
+                executors.join(
+                    session,
+                    &online,
+                    Report { predecessor, finished, lineage: predecessor.into_iter().collect(), ..Report::default() },
+                );
+                fences(&mut executors, id, 1, DEAD, &[99_000]);
+            }
+            assert_eq!(resolve(&mut rollcall, &executors), expected, "app {app}");
         }
-        assert_eq!(resolve(&mut rollcall, &executors), "not yet");
     }
 
     /// Of the executors of an app, only the one that the row names claims its run, or a process that proved to succeed it.
