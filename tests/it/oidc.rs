@@ -3,6 +3,7 @@
 mod provider;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use provider::{AWAY, CLIENT_ID, CLIENT_SECRET, Fault, Provider};
@@ -83,6 +84,7 @@ impl Browser {
 async fn start(db: &ScratchDb, folder: &Path, issuer: &str, more: &[&str]) -> Server {
     let secret = folder.join("client.secret");
     std::fs::write(&secret, format!("{CLIENT_SECRET}\n")).expect("write the secret");
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).expect("close it to others");
     let secret = secret.to_str().expect("a path");
     let mut args = vec!["--oidc-issuer", issuer, "--oidc-client-id", CLIENT_ID];
     args.extend(["--oidc-client-secret-file", secret, "--oidc-redirect-url", REDIRECT_URL]);

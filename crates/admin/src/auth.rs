@@ -9,6 +9,7 @@ use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::{Account, TokenKind, TokenRecord};
 use rondel_store::{Store, StoreError};
 use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
 
 const SECRET_BYTES: usize = 32;
 /// How exactly it is known when a token was last used.
@@ -50,6 +51,7 @@ impl Token {
             prefix: token_beginning(&self.0).to_owned(),
             minted_by: None,
             line: TokenId::new(id),
+            series: TokenId::new(id),
             declares: false,
             created_at: now,
             expires_at: None,
@@ -115,6 +117,13 @@ pub async fn authenticate(
     Ok(Some(principal))
 }
 
+/// Whether an `Authorization` header has this secret. The time of the comparison does not depend on the secret.
+#[must_use]
+pub fn has_secret(authorization: Option<&str>, secret: &Token) -> bool {
+    let Some(text) = authorization.and_then(bearer) else { return false };
+    Sha256::digest(text.as_bytes()).ct_eq(&Sha256::digest(secret.0.as_bytes())).into()
+}
+
 /// Who stands behind a token, if it is good.
 ///
 /// # Errors
@@ -177,6 +186,16 @@ mod tests {
         assert_eq!(a.reveal().len(), TOKEN_PREFIX.len() + 64);
         assert_eq!(format!("{a:?}"), "Token(…)");
         assert_eq!(Token::from_text(&format!("{}\n", a.reveal())).hash(), a.hash());
+    }
+
+    #[test]
+    fn a_secret_is_found_in_its_header_alone() {
+        let secret = Token::generate();
+        let header = format!("Bearer {}", secret.reveal());
+        assert!(has_secret(Some(&header), &secret));
+        for other in [None, Some("Bearer "), Some(secret.reveal()), Some(&header[..header.len() - 1])] {
+            assert!(!has_secret(other, &secret), "{other:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which tokens made one another: what a token makes ends with it, so it must be known who made what.
 
-use rondel_core::TokenId;
 use rondel_core::access::{Grant, Role};
+use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::TokenRecord;
 use rondel_store::{Store, StoreError};
 
@@ -35,6 +35,8 @@ pub fn line_below(maker: &TokenRecord) -> Option<TokenId> {
 pub enum Descent {
     /// This one; none where no token had a part in it.
     From(Option<TokenId>),
+    /// From the one that made the replaced token, as the next token of its series.
+    SameSeries,
     /// The caller's token was made by the one that it wants to replace, and would outlive it.
     Reversed,
     /// There are more than [`GENERATION_MAX`] in a row already.
@@ -42,8 +44,9 @@ pub enum Descent {
 }
 
 /// Which token the replacement of `old` descends from when the token `caller` asks for it. What replaces a token by its own
-/// secret descends from it: revoking it ends the replacement too. A token that replaces one that it made leaves the descent as
-/// it was. Else the replacement is as good as made by the caller, and ends with it.
+/// secret, or by one of its series, goes on with the series: revoking one of its tokens ends the replacement too. An account, and
+/// a token that made the old one, leave the descent as it was, apart from makers that are over. Else the replacement is as good as
+/// made by the caller, and ends with it.
 ///
 /// # Errors
 /// The store's.
@@ -51,19 +54,22 @@ pub async fn of_replacement(
     store: &dyn Store,
     old: &TokenRecord,
     caller: Option<TokenId>,
+    now: Timestamp,
 ) -> Result<Descent, StoreError> {
-    let Some(caller) = caller else { return Ok(Descent::From(old.minted_by)) };
-    let of_caller = ancestors(store, caller).await?;
-    if caller == old.id {
-        let is_full = of_caller.len() > GENERATION_MAX;
-        return Ok(if is_full { Descent::TooLong } else { Descent::From(Some(caller)) });
-    }
     let of_old = ancestors(store, old.id).await?;
-    let has = |line: &[TokenRecord], id: TokenId| line.iter().any(|token| token.id == id);
-    Ok(if has(&of_caller, old.id) {
+    // A maker that is over has rotated itself under an older server: what works still is its successor.
+    let maker = of_old.iter().skip(1).find(|token| token.is_good(now)).map(|token| token.id);
+    let Some(caller) = caller else { return Ok(Descent::From(maker)) };
+    let of_caller = ancestors(store, caller).await?;
+    let series_of_caller = of_caller.first().map(|token| token.series);
+    if series_of_caller == Some(old.series) {
+        return Ok(Descent::SameSeries);
+    }
+    let has = |line: &[TokenRecord], series| line.iter().any(|token| Some(token.series) == series);
+    Ok(if has(&of_caller, Some(old.series)) {
         Descent::Reversed
-    } else if has(&of_old, caller) {
-        Descent::From(old.minted_by)
+    } else if has(&of_old, series_of_caller) {
+        Descent::From(maker)
     } else if of_caller.len() > GENERATION_MAX || of_old.len() > GENERATION_MAX {
         Descent::TooLong
     } else {

@@ -56,6 +56,9 @@ enum UserCommand {
         /// Let them in again
         #[arg(long)]
         enable: bool,
+        /// Whether the provider of sign-ins signs them in although they have a password
+        #[arg(long, value_name = "BOOL")]
+        provider_sign_in: Option<bool>,
     },
     /// Set a user's password, read from stdin; their sign-ins and tokens end
     Password {
@@ -103,7 +106,7 @@ impl UserArgs {
                 output::talk(&format!("too late? rondel user link {name} prints another"));
                 Ok(())
             }
-            UserCommand::Change { name, roles: wanted, disable, enable } => {
+            UserCommand::Change { name, roles: wanted, disable, enable, provider_sign_in } => {
                 let mut body = Map::new();
                 if !wanted.is_empty() {
                     body.insert("grants".to_owned(), roles(&wanted)?);
@@ -111,8 +114,12 @@ impl UserArgs {
                 if disable || enable {
                     body.insert("disabled".to_owned(), Value::from(disable));
                 }
+                if let Some(is_linked) = provider_sign_in {
+                    body.insert("provider_sign_in".to_owned(), Value::from(is_linked));
+                }
                 if body.is_empty() {
-                    return Err(Failure::refused("nothing to change: give --role, --disable or --enable"));
+                    let detail = "nothing to change: give --role, --disable, --enable or --provider-sign-in";
+                    return Err(Failure::refused(detail));
                 }
                 VIEW.line(&client.patch(&["users", &name], &Value::Object(body).to_string()).await?, format)
             }

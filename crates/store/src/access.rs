@@ -56,6 +56,8 @@ pub struct Account {
     pub created_at: Timestamp,
     /// When its password was last set.
     pub password_changed_at: Option<Timestamp>,
+    /// When it was linked to the provider of sign-ins; without that, the provider signs in no account that has a password.
+    pub provider_linked_at: Option<Timestamp>,
     /// What it may do, in order.
     pub grants: Vec<Grant>,
 }
@@ -69,6 +71,27 @@ pub struct AccountChange {
     pub disabled: Option<bool>,
     /// What it may do.
     pub grants: Option<Vec<Grant>>,
+    /// Its link to the provider of sign-ins.
+    pub provider_link: Option<ProviderLink>,
+}
+
+/// A change of an account's link to the provider of sign-ins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProviderLink {
+    /// Linked since then.
+    Since(Timestamp),
+    /// Not linked.
+    None,
+}
+
+impl ProviderLink {
+    /// When the account was linked.
+    pub(crate) const fn at(self) -> Option<Timestamp> {
+        match self {
+            Self::Since(at) => Some(at),
+            Self::None => None,
+        }
+    }
 }
 
 /// What of an account stays when its password changes.

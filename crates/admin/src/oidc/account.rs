@@ -3,7 +3,7 @@
 use rondel_core::access::Grant;
 use rondel_core::{AccountId, Timestamp, name};
 use rondel_store::Store;
-use rondel_store::access::{Account, AccountChange, AccountChanged};
+use rondel_store::access::{Account, AccountChange, AccountChanged, ProviderLink};
 
 use super::provider::Identity;
 use super::{OidcConfig, OidcError, Refusal, roles};
@@ -18,6 +18,8 @@ pub struct Arrival {
     pub account: Account,
     /// Whether it is to be made.
     pub is_new: bool,
+    /// Whether it is to be linked to the provider: it has no password, and signs in this way for the first time.
+    pub is_first: bool,
     /// Its roles before, where groups give others.
     pub grants_before: Option<Vec<Grant>>,
 }
@@ -32,14 +34,23 @@ pub(super) async fn of(
     let email = &identity.email;
     name::check_account(email).map_err(|_| Refusal::NotAName(email.clone()))?;
     let mut arrival = match store.account_by_name(email).await? {
-        Some(account) => Arrival { account, is_new: false, grants_before: None },
+        Some(account) => {
+            Arrival { is_first: account.provider_linked_at.is_none(), account, is_new: false, grants_before: None }
+        }
         None if config.create_accounts => {
-            Arrival { account: fresh(identity, id, now), is_new: true, grants_before: None }
+            Arrival { account: fresh(identity, id, now), is_new: true, is_first: false, grants_before: None }
         }
         None => return Err(Refusal::NoAccount(email.clone()).into()),
     };
     if arrival.account.disabled {
         return Err(Refusal::Disabled(email.clone()).into());
+    }
+    // Its name alone, which others may have chosen, does not let in whom the provider knows by this address.
+    if arrival.is_first && arrival.account.password.is_some() {
+        return Err(Refusal::NotLinked(email.clone()).into());
+    }
+    if arrival.is_first {
+        arrival.account.provider_linked_at = Some(now);
     }
     if !config.group_roles.is_empty() {
         // The roles of the groups are all that there are.
@@ -63,6 +74,7 @@ fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
         disabled: false,
         created_at: now,
         password_changed_at: None,
+        provider_linked_at: Some(now),
         grants: Vec::new(),
     }
 }
@@ -73,11 +85,18 @@ impl Arrival {
     /// # Errors
     /// The account went, or the store fails.
     pub async fn settle(self, store: &dyn Store) -> Result<AccountId, OidcError> {
-        let Self { account, is_new, grants_before } = self;
+        let Self { account, is_new, is_first, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
             // Somebody was faster: another tab, another server. The next sign-in looks at the roles again.
             return Ok(store.account_by_name(&account.name).await?.ok_or_else(gone)?.id);
+        }
+        if let Some(linked_at) = account.provider_linked_at.filter(|_| is_first) {
+            let change =
+                AccountChange { provider_link: Some(ProviderLink::Since(linked_at)), ..AccountChange::default() };
+            if store.change_account(account.id, &change).await? == AccountChanged::NotFound {
+                return Err(gone().into());
+            }
         }
         if grants_before.is_some() {
             let change = AccountChange { grants: Some(account.grants.clone()), ..AccountChange::default() };
@@ -99,6 +118,7 @@ mod tests {
     use std::sync::Arc;
 
     use rondel_core::access::Role;
+    use rondel_store::access::{Kept, PasswordHash};
     use rondel_store::{Accounts as _, MemStore};
 
     use super::*;
@@ -151,6 +171,29 @@ mod tests {
         assert_eq!(refused(&store, &config(true, &["ops=admin"]), &ann(&["ops"])).await, Refusal::Disabled(email));
         let strange = Identity { email: "Ä@example.com".to_lowercase(), ..ann(&[]) };
         assert!(matches!(refused(&store, &config(true, &[]), &strange).await, Refusal::NotAName(_)));
+    }
+
+    #[tokio::test]
+    async fn an_account_with_a_password_needs_a_link() {
+        let store = MemStore::new(Arc::new(|| NOW));
+        let config = config(true, &[]);
+        let came = async || of(&store, &config, &ann(&[]), 8, NOW).await.unwrap().settle(&store).await.unwrap();
+        let password = Some(PasswordHash::new("$argon2id$".to_owned()));
+        let account = Account { password, provider_linked_at: None, ..fresh(&ann(&[]), 7, NOW) };
+        assert!(store.create_account(&account).await.unwrap());
+        assert_eq!(refused(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
+        let link = |link| AccountChange { provider_link: Some(link), ..AccountChange::default() };
+        store.change_account(account.id, &link(ProviderLink::Since(NOW))).await.unwrap();
+        assert_eq!(came().await, account.id);
+        store.change_account(account.id, &link(ProviderLink::None)).await.unwrap();
+        assert_eq!(refused(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
+        // One that came by the provider alone goes on doing so with a password of its own.
+        store.delete_account(account.id).await.unwrap();
+        assert!(store.create_account(&Account { password: None, ..account.clone() }).await.unwrap());
+        assert_eq!(came().await, account.id);
+        let password = PasswordHash::new("$argon2id$own".to_owned());
+        store.set_password(account.id, &password, Kept::default(), NOW).await.unwrap();
+        assert_eq!(came().await, account.id);
     }
 
     #[tokio::test]

@@ -1,6 +1,8 @@
 //! What the provider is asked: its document and keys, a code's worth, and who its token is about.
 
+use std::io::Read as _;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use openidconnect::{
     SignatureVerificationError,
 };
 use rondel_core::Timestamp;
+use rondel_core::secret_file::exposure;
 use rondel_outgoing::Outgoing;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -300,7 +303,16 @@ fn groups(claim: Option<&Value>) -> Vec<String> {
 /// The secret in a file.
 pub(super) fn read_secret(file: &Path) -> Result<String, String> {
     let place = file.display();
-    let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {place}: {error}"))?;
+    let read = || {
+        let mut text = String::new();
+        let mut opened = std::fs::File::open(file)?;
+        let meta = opened.metadata()?;
+        opened.read_to_string(&mut text).map(|_| (text, meta))
+    };
+    let (text, meta) = read().map_err(|error: std::io::Error| format!("cannot read {place}: {error}"))?;
+    if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
+        return Err(format!("{place} {fault}"));
+    }
     match text.trim() {
         secret if (1..=SECRET_LEN_MAX).contains(&secret.len()) => Ok(secret.to_owned()),
         secret => Err(format!("{place} has {} bytes; a secret has 1 to {SECRET_LEN_MAX}", secret.len())),
@@ -309,6 +321,8 @@ pub(super) fn read_secret(file: &Path) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use serde_json::json;
 
     use super::*;
@@ -339,6 +353,10 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("secret");
         std::fs::write(&file, "hush\n").unwrap();
+        let set_mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(0o644);
+        assert!(read_secret(&file).unwrap_err().contains("chmod 600"));
+        set_mode(0o600);
         assert_eq!(read_secret(&file).unwrap(), "hush");
         std::fs::write(&file, "\n").unwrap();
         assert!(read_secret(&file).unwrap_err().contains("0 bytes"));

@@ -36,6 +36,12 @@ pub enum Refusal {
     /// Nobody made the account.
     #[error("there is no user {0} here; ask an administrator for one: rondel user create {0}")]
     NoAccount(String),
+    /// It signs in by password, and nobody has linked it.
+    #[error(
+        "the user {0} signs in by password here and is not linked to the provider; sign in by password, or ask an \
+         administrator to link it: rondel user change {0} --provider-sign-in true"
+    )]
+    NotLinked(String),
     /// It is locked out.
     #[error("the user {0} is locked out here; ask an administrator")]
     Disabled(String),
@@ -50,6 +56,7 @@ impl Refusal {
             | Self::NotVerified(email)
             | Self::NotAName(email)
             | Self::NoAccount(email)
+            | Self::NotLinked(email)
             | Self::Disabled(email) => Some(email),
             Self::NotBegun | Self::Provider(_) | Self::Code(_) | Self::Token(_) | Self::NoEmail => None,
         }

@@ -17,6 +17,7 @@ async fn store() -> (MemStore, Passwords, Account) {
         disabled: false,
         created_at: START,
         password_changed_at: None,
+        provider_linked_at: None,
         grants: vec![Grant::everywhere(Role::Viewer)],
     };
     use rondel_store::Accounts as _;

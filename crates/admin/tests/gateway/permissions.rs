@@ -100,6 +100,7 @@ async fn token(world: &World, caller: &str, mine: AppId, theirs: AppId) -> Optio
             disabled: caller == "locked out",
             created_at: now,
             password_changed_at: None,
+            provider_linked_at: None,
             grants: vec![if caller == "locked out" { at(Role::Admin, mine) } else { grant }],
         };
         assert!(store.create_account(&account).await.unwrap());

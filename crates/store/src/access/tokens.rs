@@ -47,6 +47,8 @@ pub struct TokenRecord {
     pub minted_by: Option<TokenId>,
     /// The token that its line began with: tokens without an account are counted by it. Itself for the first one.
     pub line: TokenId,
+    /// The first token of its series: a token and the successors to which it rotated itself. Itself unless it is such a successor.
+    pub series: TokenId,
     /// Whether executors that it lets in may declare jobs.
     pub declares: bool,
     /// When it was made.
@@ -144,11 +146,12 @@ pub trait Tokens {
     /// Notes that it is used.
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()>;
 
-    /// Ends a token with all that it made: tokens, sign-ins and links, and what those made. False where it is over already.
+    /// Ends a token, expired or not, with its whole series and all that these tokens made: tokens, sign-ins and links, and
+    /// what those made. False where the token itself is over already.
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool>;
 
     /// Puts a new token into the place of one that works on until `old_ends_at` at the latest. What the old one made belongs to
-    /// the new one. The new one may descend from the old one, and expires no later then; if the token that made the old one is
-    /// over, that one leaves the line. False where the old one is over, or the token that made the new one.
+    /// the new one. A new token of the same series expires no later than the old one. False where the old one is over, or the
+    /// token that made a new one of another series.
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
 }

@@ -9,7 +9,7 @@ use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
     Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, Kept, LinkPurpose, Means, PasswordHash,
-    SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED, Verdict, WebSession,
+    ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED, Verdict, WebSession,
 };
 use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
 use crate::ledger::RunQuery;
@@ -25,6 +25,7 @@ pub(super) fn account(grants: Vec<Grant>, now: Timestamp) -> Account {
         disabled: false,
         created_at: now,
         password_changed_at: Some(now),
+        provider_linked_at: Some(now),
         grants,
     }
 }
@@ -56,6 +57,7 @@ pub(super) fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -
         prefix: "rondel_pat_ab".to_owned(),
         minted_by: None,
         line: id,
+        series: id,
         declares: true,
         created_at: now,
         expires_at: None,
@@ -157,11 +159,25 @@ pub async fn accounts_are_read_as_they_were_written(store: &dyn Store) {
         Account { name: format!("{}b", ann.name), password: None, password_changed_at: None, ..account(vec![], now) };
     assert!(store.create_account(&bob).await.unwrap());
     assert_eq!(store.accounts(Some(&ann.name), 1).await.unwrap(), std::slice::from_ref(&bob));
-    let change =
-        AccountChange { display_name: Some("Bob".to_owned()), disabled: Some(true), grants: Some(vec![place]) };
+    let change = AccountChange {
+        display_name: Some("Bob".to_owned()),
+        disabled: Some(true),
+        grants: Some(vec![place]),
+        provider_link: Some(ProviderLink::None),
+    };
     assert_eq!(store.change_account(bob.id, &change).await.unwrap(), AccountChanged::Done);
-    let changed = Account { display_name: "Bob".to_owned(), disabled: true, grants: vec![place], ..bob.clone() };
-    assert_eq!(store.account(bob.id).await.unwrap(), Some(changed));
+    let changed = Account {
+        display_name: "Bob".to_owned(),
+        disabled: true,
+        grants: vec![place],
+        provider_linked_at: None,
+        ..bob.clone()
+    };
+    assert_eq!(store.account(bob.id).await.unwrap(), Some(changed.clone()));
+    let link = AccountChange { provider_link: Some(ProviderLink::Since(now)), ..AccountChange::default() };
+    assert_eq!(store.change_account(bob.id, &link).await.unwrap(), AccountChanged::Done);
+    let linked = Account { provider_linked_at: Some(now), ..changed };
+    assert_eq!(store.account(bob.id).await.unwrap(), Some(linked), "and nothing else");
     let nobody = AccountId::new(next_id());
     assert_eq!(store.change_account(nobody, &change).await.unwrap(), AccountChanged::NotFound);
     let mut own = token(TokenKind::Api, Some(bob.id), now);

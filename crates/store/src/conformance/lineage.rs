@@ -135,42 +135,104 @@ pub async fn rotation_keeps_what_a_token_made(store: &dyn Store) {
     assert!(!store.rotate_token(child.id, now + MINUTE, &fresh).await.unwrap());
 }
 
-/// The successor of a token that rotated itself ends with it, and with the token that made it, also when the tokens between them
-/// are over and forgotten.
-pub async fn a_token_that_rotates_itself_leaves_a_descendant(store: &dyn Store) {
-    // Long ago, so that forgetting meets no other test's tokens.
-    let now = Timestamp::from_secs(900_000_000);
-    let works = async |token: &TokenRecord| store.token(&token.hash).await.unwrap().is_some_and(|one| one.is_good(now));
-    let minted_by = async |token: &TokenRecord| store.token(&token.hash).await.unwrap().unwrap().minted_by;
-    let successor = |old: &TokenRecord| TokenRecord { minted_by: Some(old.id), ..token(TokenKind::Api, None, now) };
-    let first = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
+/// Tokens that rotated themselves, from one that another token made: the first two are over, the third is in its overlap.
+async fn series(store: &dyn Store, maker: &TokenRecord, now: Timestamp) -> Vec<TokenRecord> {
+    let first = TokenRecord { minted_by: Some(maker.id), ..token(TokenKind::Api, None, now) };
     assert!(store.add_token(&first).await.unwrap());
-    let child = successor(&first);
-    assert!(store.add_token(&child).await.unwrap());
-    let second = successor(&first);
-    assert!(store.rotate_token(first.id, now + MINUTE, &second).await.unwrap());
-    let found = store.token(&second.hash).await.unwrap().unwrap();
-    assert_eq!((found.minted_by, found.expires_at), (Some(first.id), first.expires_at));
-    assert_eq!(minted_by(&child).await, Some(second.id), "what it made goes over");
-    assert!(store.revoke_token(first.id, now).await.unwrap());
-    assert!(!works(&second).await && !works(&child).await, "revoked with the original");
-
-    let root = token(TokenKind::Api, None, now);
-    assert!(store.add_token(&root).await.unwrap());
-    let mut line = vec![successor(&root)];
-    assert!(store.add_token(&line[0]).await.unwrap());
-    for _ in 0..4 {
+    let mut line = vec![first];
+    for overlap in [Duration::ZERO, Duration::ZERO, MINUTE] {
         let old = line.last().unwrap();
-        let new = successor(old);
-        assert!(store.rotate_token(old.id, now, &new).await.unwrap());
+        let new = successor(old, now);
+        assert!(store.rotate_token(old.id, now + overlap, &new).await.unwrap());
         line.push(new);
     }
-    let (before, last) = (&line[3], &line[4]);
-    assert_eq!(minted_by(last).await, Some(before.id));
-    assert_eq!(minted_by(before).await, Some(root.id), "those between them are over");
-    store.forget_tokens(now + MINUTE, 500).await.unwrap();
-    assert_eq!(store.token(&before.hash).await.unwrap(), None, "forgotten");
-    assert_eq!((works(last).await, minted_by(last).await), (true, Some(root.id)));
-    assert!(store.revoke_token(root.id, now).await.unwrap());
-    assert!(!works(last).await);
+    line
+}
+
+fn successor(old: &TokenRecord, now: Timestamp) -> TokenRecord {
+    TokenRecord { minted_by: old.minted_by, series: old.series, ..token(TokenKind::Api, None, now) }
+}
+
+async fn found(store: &dyn Store, token: &TokenRecord) -> TokenRecord {
+    store.token(&token.hash).await.unwrap().unwrap()
+}
+
+async fn work(store: &dyn Store, tokens: &[&TokenRecord], now: Timestamp) -> Vec<bool> {
+    let mut work = Vec::new();
+    for token in tokens {
+        work.push(store.token(&token.hash).await.unwrap().is_some_and(|one| one.is_good(now)));
+    }
+    work
+}
+
+/// The tokens of a series end together, whichever is revoked, with what they made; so they do when their maker ends.
+pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
+    // Long ago, so that forgetting meets no other test's tokens.
+    let now = Timestamp::from_secs(900_000_000);
+    for revoked in 0..5 {
+        let maker = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
+        assert!(store.add_token(&maker).await.unwrap());
+        let line = series(store, &maker, now).await;
+        let last = found(store, &line[3]).await;
+        assert_eq!((last.minted_by, last.series, last.expires_at), (Some(maker.id), line[0].id, maker.expires_at));
+        let [by_third, by_last] = [&line[2], &line[3]]
+            .map(|parent| TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Executor, None, now) });
+        for child in [&by_third, &by_last] {
+            assert!(store.add_token(child).await.unwrap());
+        }
+        assert_eq!(found(store, &by_third).await.expires_at, Some(now + MINUTE), "with the overlap of its maker");
+        let signed_in = session(None, Some(line[2].id), now);
+        store.begin_sign_in(&signed_in, 10 * MINUTE, 3).await.unwrap();
+        let all = [&line[0], &line[1], &line[2], &line[3], &by_third, &by_last];
+        assert_eq!(work(store, &all, now).await, [false, false, true, true, true, true]);
+        let id = line.get(revoked).map_or(maker.id, |token| token.id);
+        assert_eq!(store.revoke_token(id, now).await.unwrap(), revoked > 1, "{revoked}: whether it worked itself");
+        assert_eq!(work(store, &all, now).await, [false; 6], "{revoked}");
+        assert_eq!(store.sign_in(&signed_in.hash).await.unwrap(), None, "{revoked}");
+        assert_eq!(work(store, &[&maker], now).await, [revoked < 4], "{revoked}");
+    }
+}
+
+/// What was made before a rotation goes to the successor; a token that another caller rotates leaves its series, and those that
+/// were forgotten leave the others together.
+pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
+    let now = Timestamp::from_secs(900_000_000);
+    let maker = token(TokenKind::Api, None, now);
+    assert!(store.add_token(&maker).await.unwrap());
+    let line = series(store, &maker, now).await;
+    let child = TokenRecord { minted_by: Some(line[3].id), ..token(TokenKind::Api, None, now) };
+    assert!(store.add_token(&child).await.unwrap());
+    let next = successor(&line[3], now);
+    assert!(store.rotate_token(line[3].id, now, &next).await.unwrap());
+    assert_eq!(found(store, &child).await.minted_by, Some(next.id), "what it made goes over");
+    store.forget_tokens(now + Duration::from_secs(1), 500).await.unwrap();
+    assert_eq!(store.token(&line[0].hash).await.unwrap(), None, "forgotten");
+    let after = successor(&next, now);
+    assert!(store.rotate_token(next.id, now + MINUTE, &after).await.unwrap());
+    let fresh = TokenRecord { minted_by: Some(maker.id), ..token(TokenKind::Api, None, now) };
+    assert!(store.rotate_token(after.id, now + MINUTE, &fresh).await.unwrap());
+    let again = successor(&after, now);
+    assert!(store.rotate_token(after.id, now + MINUTE, &again).await.unwrap());
+    let all = [&line[2], &next, &after, &again, &child, &fresh, &maker];
+    assert_eq!(work(store, &all, now).await, [true; 7], "each in its overlap");
+    assert_eq!(found(store, &again).await.expires_at, Some(now + MINUTE), "no longer than the overlap");
+    assert!(store.revoke_token(line[2].id, now).await.unwrap());
+    assert_eq!(
+        work(store, &all, now).await,
+        [false, false, false, false, true, true, true],
+        "not what another gave out"
+    );
+    assert!(store.revoke_token(maker.id, now).await.unwrap());
+    assert_eq!(work(store, &[&child, &fresh], now).await, [false; 2]);
+    assert!(!store.rotate_token(after.id, now + MINUTE, &successor(&after, now)).await.unwrap(), "over");
+
+    // However the two meet, nothing is left that works.
+    let first = token(TokenKind::Api, None, now);
+    assert!(store.add_token(&first).await.unwrap());
+    let [second, third] = [successor(&first, now), successor(&first, now)];
+    assert!(store.rotate_token(first.id, now, &second).await.unwrap());
+    let both = tokio::join!(store.rotate_token(second.id, now, &third), store.revoke_token(first.id, now));
+    both.0.unwrap();
+    assert!(!both.1.unwrap());
+    assert_eq!(work(store, &[&first, &second, &third], now).await, [false; 3]);
 }

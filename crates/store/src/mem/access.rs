@@ -67,23 +67,31 @@ impl Access {
             let Some(parent) = parent else { return false };
             expires_at = earlier(expires_at, parent.expires_at);
         }
+        self.write_token(token, expires_at);
+        true
+    }
+
+    fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) {
         if self.tokens.values().all(|known| known.hash != token.hash) {
             self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), expires_at, ..token.clone() });
         }
-        true
     }
 
     fn tokens_of(&self, account: AccountId) -> BTreeSet<TokenId> {
         self.tokens.values().filter(|token| token.owner == Some(account)).map(|token| token.id).collect()
     }
 
-    /// These tokens with all those that came of them; the sign-ins and links that any of them made end.
+    /// These tokens with their series and all tokens that those made; the sign-ins and links that any of them made end.
     fn end_family(&mut self, mut family: BTreeSet<TokenId>) -> BTreeSet<TokenId> {
         loop {
-            let is_minted = |token: &&TokenRecord| token.minted_by.is_some_and(|parent| family.contains(&parent));
-            let minted: Vec<TokenId> = self.tokens.values().filter(is_minted).map(|token| token.id).collect();
+            let members = self.tokens.values().filter(|token| family.contains(&token.id));
+            let series: BTreeSet<TokenId> = members.map(|token| token.series).collect();
+            let is_of = |token: &&TokenRecord| {
+                series.contains(&token.series) || token.minted_by.is_some_and(|parent| family.contains(&parent))
+            };
+            let found: Vec<TokenId> = self.tokens.values().filter(is_of).map(|token| token.id).collect();
             let count = family.len();
-            family.extend(minted);
+            family.extend(found);
             if family.len() == count {
                 break;
             }
@@ -183,6 +191,9 @@ impl Accounts for MemStore {
             account.display_name.clone_from(display_name);
         }
         account.disabled = change.disabled.unwrap_or(account.disabled);
+        if let Some(link) = change.provider_link {
+            account.provider_linked_at = link.at();
+        }
         if let Some(grants) = &change.grants {
             account.grants = sorted(grants);
         }
@@ -384,16 +395,15 @@ impl Tokens for MemStore {
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         let mut state = self.state();
         let access = &mut state.access;
-        let is_good = access.tokens.get(&old).is_some_and(|token| token.is_good(new.created_at));
-        if !is_good || !access.insert_token(new) {
+        let held = access.tokens.get(&old).filter(|token| token.is_good(new.created_at));
+        let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
+        if new.series == series {
+            access.write_token(new, earlier(new.expires_at, ends_at));
+        } else if !access.insert_token(new) {
             return Ok(false);
         }
-        let is_own = new.minted_by == Some(old);
-        let parent = access.tokens.get(&old).and_then(|token| access.tokens.get(&token.minted_by?));
-        let over = parent.filter(|parent| is_own && !parent.is_good(new.created_at)).map(|parent| parent.minted_by);
         if let Some(token) = access.tokens.get_mut(&old) {
-            token.expires_at = earlier(token.expires_at, Some(old_ends_at));
-            token.minted_by = over.unwrap_or(token.minted_by);
+            token.expires_at = earlier(ends_at, Some(old_ends_at));
         }
         access.move_begun(old, new.id);
         Ok(true)

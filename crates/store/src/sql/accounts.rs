@@ -16,7 +16,8 @@ use crate::settle::clean_name;
 macro_rules! select_account {
     ($rest:literal) => {
         concat!(
-            "SELECT id, name, display_name, password_hash, disabled, created_at_ms, password_changed_at_ms FROM account ",
+            "SELECT id, name, display_name, password_hash, disabled, created_at_ms, password_changed_at_ms, \
+             provider_linked_at_ms FROM account ",
             $rest
         )
     };
@@ -32,12 +33,14 @@ const LOCK_ACCOUNT: Statement =
 const INSERT_ACCOUNT: Statement = Statement {
     name: "insert_account",
     text: "INSERT {ignore} INTO account (id, name, display_name, password_hash, disabled, created_at_ms, \
-           password_changed_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+           password_changed_at_ms, provider_linked_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const UPDATE_DISPLAY_NAME: Statement =
     Statement { name: "update_display_name", text: "UPDATE account SET display_name = ? WHERE id = ?" };
 const UPDATE_DISABLED: Statement =
     Statement { name: "update_disabled", text: "UPDATE account SET disabled = ? WHERE id = ?" };
+const UPDATE_PROVIDER_LINK: Statement =
+    Statement { name: "update_provider_link", text: "UPDATE account SET provider_linked_at_ms = ? WHERE id = ?" };
 const UPDATE_PASSWORD: Statement = Statement {
     name: "update_password",
     text: "UPDATE account SET password_hash = ?, password_changed_at_ms = ? WHERE id = ?",
@@ -197,7 +200,8 @@ impl Tx<'_> {
             .opt_text(account.password.as_ref().map(PasswordHash::reveal))
             .int(account.disabled.into())
             .at(account.created_at)
-            .opt_at(account.password_changed_at);
+            .opt_at(account.password_changed_at)
+            .opt_at(account.provider_linked_at);
         if self.execute(insert).await? == 0 {
             return Ok(false);
         }
@@ -258,6 +262,9 @@ impl Tx<'_> {
         if let Some(disabled) = change.disabled {
             self.execute(Query::new(&UPDATE_DISABLED).int(disabled.into()).int(id.get())).await?;
         }
+        if let Some(link) = change.provider_link {
+            self.execute(Query::new(&UPDATE_PROVIDER_LINK).opt_at(link.at()).int(id.get())).await?;
+        }
         if let Some(grants) = &change.grants {
             self.delete_grants(Subject::Account, id.get()).await?;
             self.write_grants(Subject::Account, id.get(), grants).await?;
@@ -279,6 +286,7 @@ fn account(row: &AnyRow) -> Result<Account> {
         disabled: columns.int("disabled")? != 0,
         created_at: columns.at("created_at_ms")?,
         password_changed_at: columns.opt_at("password_changed_at_ms")?,
+        provider_linked_at: columns.opt_at("provider_linked_at_ms")?,
         grants: Vec::new(),
     })
 }

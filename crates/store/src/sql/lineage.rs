@@ -1,4 +1,5 @@
-//! What tokens have made: other tokens, sign-ins and links. All of it ends with them, and stays when they are rotated.
+//! What tokens have made: other tokens, sign-ins and links. All of it ends with them, and stays when they are rotated. The tokens
+//! of a series, which are one token with changing secrets, end together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +13,18 @@ use crate::Result;
 pub(super) const LOCK_MINTED: Statement = Statement {
     name: "lock_minted",
     text: "SELECT id FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
+};
+const BEGIN_SERIES: Statement = Statement {
+    name: "begin_token_series",
+    text: "UPDATE api_token SET series_id = id WHERE id = ? AND series_id IS NULL",
+};
+const READ_SERIES: Statement = Statement {
+    name: "read_token_series",
+    text: "SELECT DISTINCT series_id AS id FROM api_token WHERE id {in_list} AND series_id IS NOT NULL",
+};
+pub(super) const LOCK_SERIES: Statement = Statement {
+    name: "lock_token_series",
+    text: "SELECT id FROM api_token WHERE series_id {in_list} ORDER BY id {for_update}",
 };
 const LOCK_TOKENS_OF: Statement =
     Statement { name: "lock_tokens_of", text: "SELECT id FROM api_token WHERE owner_id = ? ORDER BY id {for_update}" };
@@ -55,7 +68,7 @@ const MOVE_BEGUN: [Statement; 4] = [
 ];
 
 impl Tx<'_> {
-    /// Revokes a token with all that it made; whether the token itself worked until now.
+    /// Revokes a token with its series and all that they made; whether the token itself worked until now.
     pub(super) async fn revoke_token(&mut self, token: TokenId, now: Timestamp) -> Result<bool> {
         let revoked = self.execute(revocation(&[token.get()], now)).await?;
         let family = self.family([token.get()].into()).await?;
@@ -90,7 +103,12 @@ impl Tx<'_> {
         Ok(())
     }
 
-    pub(super) async fn set_minted_by(&mut self, token: TokenId, parent: Option<TokenId>) -> Result<()> {
+    /// Names the first token of a series in its own row; those of an older server do not have it.
+    pub(super) async fn begin_series(&mut self, first: TokenId) -> Result<()> {
+        self.execute(Query::new(&BEGIN_SERIES).int(first.get())).await.map(drop)
+    }
+
+    async fn set_minted_by(&mut self, token: TokenId, parent: Option<TokenId>) -> Result<()> {
         let parent = parent.map(TokenId::get);
         self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
     }
@@ -117,17 +135,38 @@ impl Tx<'_> {
         self.family(own).await
     }
 
-    /// These tokens, those that they made, those that these made, and so on.
+    /// These tokens with their series, the tokens that those made, and so on. A series is read as a whole, so that its length
+    /// does not add steps.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
-        let (mut family, mut newest) = (roots.clone(), roots);
+        let (mut family, mut newest, mut known_series) = (roots.clone(), roots, BTreeSet::new());
         while !newest.is_empty() {
             let parents: Vec<i64> = std::mem::take(&mut newest).into_iter().collect();
             for chunk in parents.chunks(CHUNK_MAX) {
+                let series = self.rows(Query::new(&READ_SERIES).list(chunk.iter().copied())).await?;
+                let series: Vec<i64> = ids(&series)?.into_iter().filter(|id| known_series.insert(*id)).collect();
                 let minted = self.rows(Query::new(&LOCK_MINTED).list(chunk.iter().copied())).await?;
-                newest.extend(ids(&minted)?.into_iter().filter(|id| family.insert(*id)));
+                let found = self.locked_series(&series).await?.into_iter().chain(ids(&minted)?);
+                newest.extend(found.filter(|id| family.insert(*id)));
             }
         }
         Ok(family.into_iter().collect())
+    }
+
+    /// All tokens of these series. A rotation that held one of them while this waited has added its successor: the rows are
+    /// read until there are no more, when all of them are locked.
+    async fn locked_series(&mut self, series: &[i64]) -> Result<BTreeSet<i64>> {
+        let mut found = BTreeSet::new();
+        if series.is_empty() {
+            return Ok(found);
+        }
+        loop {
+            let rows = self.rows(Query::new(&LOCK_SERIES).list(series.iter().copied())).await?;
+            let count = found.len();
+            found.extend(ids(&rows)?);
+            if found.len() == count {
+                return Ok(found);
+            }
+        }
     }
 
     async fn revoke(&mut self, family: &[i64], now: Timestamp) -> Result<()> {

@@ -60,6 +60,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&lineage::DELETE_BEGUN[0], "web_session_token (token_id=?)"),
         (&lineage::DELETE_BEGUN[1], "web_session_minted (minted_by=?)"),
         (&lineage::LOCK_MINTED, "api_token_minted (minted_by=?)"),
+        (&lineage::LOCK_SERIES, "api_token_series (series_id=?)"),
         (&tokens::COUNT_LIVING_OF_LINE, "api_token_line (line_id=?)"),
         (&tokens::LIST_TOKENS_OF, "api_token_owner (owner_id=? AND id<?)"),
         (&audit::LIST_AUDIT_OF_ACTOR, "audit_actor (actor=?"),

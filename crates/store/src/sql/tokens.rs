@@ -14,8 +14,8 @@ use crate::settle::clean_name;
 macro_rules! select_token {
     ($rest:literal) => {
         concat!(
-            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, declares, \
-             created_at_ms, expires_at_ms, last_used_at_ms, revoked_at_ms FROM api_token ",
+            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, series_id, \
+             declares, created_at_ms, expires_at_ms, last_used_at_ms, revoked_at_ms FROM api_token ",
             $rest
         )
     };
@@ -62,8 +62,8 @@ const DELETE_DEAD: [Statement; 4] = [
 ];
 const INSERT_TOKEN: Statement = Statement {
     name: "insert_token",
-    text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, declares, \
-           created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+    text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, series_id, \
+           declares, created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const TOUCH_TOKEN: Statement =
     Statement { name: "touch_token", text: "UPDATE api_token SET last_used_at_ms = ? WHERE id = ?" };
@@ -149,15 +149,11 @@ impl Tokens for SqlStore {
         transact!(self, "rotate_token", |tx| {
             // A text that says the same twice is counted as written once or not at all: a lock says who is there.
             let Some(held) = tx.good_token(old, new.created_at).await? else { return Ok(false) };
-            if !tx.insert_token(new).await? {
+            if new.series == held.series {
+                tx.begin_series(old).await?;
+                tx.write_token(new, earlier(new.expires_at, held.expires_at)).await?;
+            } else if !tx.insert_token(new).await? {
                 return Ok(false);
-            }
-            // A line of tokens that rotate themselves does not grow: one that is over holds no place in it.
-            if let Some(parent) = held.minted_by.filter(|_| new.minted_by == Some(old))
-                && let Some(parent) = tx.locked_token(parent).await?
-                && !parent.is_good(new.created_at)
-            {
-                tx.set_minted_by(old, parent.minted_by).await?;
             }
             let shorten = Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old.get()).at(new.created_at);
             tx.execute(shorten).await?;
@@ -194,15 +190,10 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// The token, held until the transaction ends, if it works.
+    /// The token without its roles, locked until the transaction ends, if it works.
     async fn good_token(&mut self, id: TokenId, now: Timestamp) -> Result<Option<TokenRecord>> {
-        Ok(self.locked_token(id).await?.filter(|token| token.is_good(now)))
-    }
-
-    /// The token without its roles, held until the transaction ends.
-    async fn locked_token(&mut self, id: TokenId) -> Result<Option<TokenRecord>> {
         let row = self.row(Query::new(&LOCK_TOKEN).int(id.get())).await?;
-        row.as_ref().map(token).transpose()
+        Ok(row.as_ref().map(token).transpose()?.filter(|token| token.is_good(now)))
     }
 
     async fn insert_token(&mut self, token: &TokenRecord) -> Result<bool> {
@@ -211,6 +202,11 @@ impl Tx<'_> {
             let Some(parent) = self.good_token(parent, token.created_at).await? else { return Ok(false) };
             expires_at = earlier(expires_at, parent.expires_at);
         }
+        self.write_token(token, expires_at).await?;
+        Ok(true)
+    }
+
+    async fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) -> Result<()> {
         let insert = Query::new(&INSERT_TOKEN)
             .int(token.id.get())
             .text(token.kind.as_str())
@@ -221,13 +217,14 @@ impl Tx<'_> {
             .text(&clean_name(&token.prefix))
             .opt_int(token.minted_by.map(TokenId::get))
             .int(token.line.get())
+            .int(token.series.get())
             .int(token.declares.into())
             .at(token.created_at)
             .opt_at(expires_at);
         if self.execute(insert).await? == 1 {
             self.write_grants(Subject::Token, token.id.get(), &token.grants).await?;
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -248,6 +245,7 @@ fn token(row: &AnyRow) -> Result<TokenRecord> {
         prefix: columns.text("prefix")?,
         minted_by: columns.opt_int("minted_by")?.map(TokenId::new),
         line: columns.opt_int("line_id")?.map_or(id, TokenId::new),
+        series: columns.opt_int("series_id")?.map_or(id, TokenId::new),
         declares: columns.int("declares")? != 0,
         created_at: columns.at("created_at_ms")?,
         expires_at: columns.opt_at("expires_at_ms")?,

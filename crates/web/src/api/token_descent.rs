@@ -14,6 +14,8 @@ pub(super) struct Bounds {
     pub(super) minted_by: Option<TokenId>,
     /// The line that it goes on with; none where it begins one, or stays in that of the token that it replaces.
     pub(super) line: Option<TokenId>,
+    /// Whether it goes on with the series of the token that it replaces.
+    pub(super) is_same_series: bool,
     pub(super) expires_at: Option<Timestamp>,
     /// Whether it expires so early because the token of the caller, or the one that it replaces, does.
     pub(super) is_inherited: bool,
@@ -26,7 +28,13 @@ pub(super) async fn of_new<Q>(
     is_asked: bool,
 ) -> Result<Bounds, Problem> {
     let Some(token) = person.caller.minting_token() else {
-        return Ok(Bounds { minted_by: None, line: None, expires_at: wanted, is_inherited: false });
+        return Ok(Bounds {
+            minted_by: None,
+            line: None,
+            is_same_series: false,
+            expires_at: wanted,
+            is_inherited: false,
+        });
     };
     let ancestors = lineage::ancestors(person.engine().store(), token).await?;
     if ancestors.len() > GENERATION_MAX {
@@ -42,7 +50,13 @@ pub(super) async fn of_new<Q>(
                 "your own token expires at {end}, and a token that it makes cannot work longer; leave this field out"
             ),
         )),
-        _ => Ok(Bounds { minted_by: Some(token), line, expires_at, is_inherited: expires_at != wanted }),
+        _ => Ok(Bounds {
+            minted_by: Some(token),
+            line,
+            is_same_series: false,
+            expires_at,
+            is_inherited: expires_at != wanted,
+        }),
     }
 }
 
@@ -55,8 +69,9 @@ pub(super) async fn of_replacement<Q>(
 ) -> Result<Bounds, Problem> {
     let store = person.engine().store();
     let caller = person.caller.minting_token();
-    let minted_by = match lineage::of_replacement(store, old, caller).await? {
-        Descent::From(token) => token,
+    let (minted_by, is_same_series) = match lineage::of_replacement(store, old, caller, now).await? {
+        Descent::From(token) => (token, false),
+        Descent::SameSeries => (old.minted_by, true),
         Descent::TooLong => return Err(too_long()),
         Descent::Reversed => {
             let detail = "your own token was made by this one, and cannot replace it";
@@ -68,14 +83,15 @@ pub(super) async fn of_replacement<Q>(
         None => old.expires_at.map(|end| now + end.since(old.created_at)),
     };
     let mut line = None;
-    for token in [caller, minted_by].into_iter().flatten() {
+    // In a series the old token stands for the one that made it, which may be over.
+    for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
         expires_at = earlier(expires_at, token.expires_at);
         // What a stranger's token replaces is as good as made by it.
-        let is_maker = minted_by == Some(token.id) && old.minted_by != minted_by && old.id != token.id;
-        line = line.or_else(|| lineage::line_below(&token).filter(|_| is_maker));
+        let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
+        line = line.or_else(|| lineage::line_below(&token).filter(|_| is_maker && !is_same_series));
     }
-    Ok(Bounds { minted_by, line, expires_at, is_inherited: caller.is_some() && expires_at.is_some() })
+    Ok(Bounds { minted_by, line, is_same_series, expires_at, is_inherited: caller.is_some() && expires_at.is_some() })
 }
 
 fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {

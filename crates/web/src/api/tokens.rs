@@ -131,6 +131,8 @@ pub(crate) struct TokenJson {
     declares: bool,
     /// The token that made it, and that it ends with; null where none did.
     minted_by: Option<TokenId>,
+    /// The first token of its series. A token that rotates itself and its successors are a series: revoking one ends them all.
+    series: TokenId,
     pub(crate) created_at: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) last_used_at: Option<Timestamp>,
@@ -153,6 +155,7 @@ impl TokenJson {
             grants: places.show(&record.grants),
             declares: record.declares,
             minted_by: record.minted_by,
+            series: record.series,
             created_at: record.created_at,
             expires_at: record.expires_at,
             last_used_at: record.last_used_at,
@@ -253,7 +256,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
     let bounds = token_descent::of_new(person, expires_at, new.expires_in.is_some()).await?;
-    let Bounds { minted_by, line, expires_at, is_inherited } = bounds;
+    let Bounds { minted_by, line, expires_at, is_inherited, .. } = bounds;
     let secret = Token::generate_for(kind);
     let owner = person.caller.account.filter(|_| kind == TokenKind::Api);
     let namespace = namespace.or_else(|| only_namespace(&grants));
@@ -394,7 +397,7 @@ async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> 
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
     let bounds = token_descent::of_replacement(person, &old, now).await?;
-    let Bounds { minted_by, line, expires_at, is_inherited } = bounds;
+    let Bounds { minted_by, line, is_same_series, expires_at, is_inherited } = bounds;
     let record = TokenRecord {
         id: fresh.id,
         hash: fresh.hash,
@@ -403,6 +406,7 @@ async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> 
         last_used_at: None,
         minted_by,
         line: line.unwrap_or(old.line),
+        series: if is_same_series { old.series } else { fresh.series },
         expires_at,
         ..old.clone()
     };

@@ -8,7 +8,7 @@ use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
 use rondel_core::schema::ACCOUNT_PATTERN;
 use rondel_core::{AccountId, Timestamp, name, plain};
-use rondel_store::access::{Account, AccountChange, AccountChanged, Kept, PasswordHash};
+use rondel_store::access::{Account, AccountChange, AccountChanged, Kept, PasswordHash, ProviderLink};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,8 @@ pub(crate) struct UserJson {
     pub(crate) disabled: bool,
     /// Whether it can sign in by a password.
     pub(crate) has_password: bool,
+    /// Whether the provider of sign-ins can sign it in: one with a password only after an administrator has allowed it.
+    provider_sign_in: bool,
     pub(crate) grants: Vec<GrantJson>,
     created_at: Timestamp,
     password_changed_at: Option<Timestamp>,
@@ -83,6 +85,7 @@ impl UserJson {
             display_name: account.display_name.clone(),
             disabled: account.disabled,
             has_password: account.password.is_some(),
+            provider_sign_in: account.password.is_none() || account.provider_linked_at.is_some(),
             grants: places.show(&account.grants),
             created_at: account.created_at,
             password_changed_at: account.password_changed_at,
@@ -119,6 +122,9 @@ pub(crate) struct ChangeUser {
     pub(crate) disabled: Option<bool>,
     #[serde(default)]
     pub(crate) grants: Option<Vec<GrantJson>>,
+    /// Whether the provider of sign-ins signs it in although it has a password.
+    #[serde(default)]
+    pub(crate) provider_sign_in: Option<bool>,
 }
 
 /// A password to be.
@@ -177,6 +183,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account,
         password,
         disabled: false,
         created_at: now,
+        provider_linked_at: None,
         grants,
     };
     if engine.store().create_account(&account).await? {
@@ -228,7 +235,14 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
     // The same roles again are no reason to end anybody's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
     let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
-    let change = AccountChange { display_name, disabled: wanted.disabled, grants };
+    if wanted.provider_sign_in.is_some() && !person.caller.actor().may_change_sign_in_of(account.id) {
+        return Err(Problem::new(Code::Forbidden, "a token cannot change how its own account signs in"));
+    }
+    let provider_link = wanted.provider_sign_in.map(|is_linked| match is_linked {
+        true => ProviderLink::Since(account.provider_linked_at.unwrap_or_else(|| person.engine().now())),
+        false => ProviderLink::None,
+    });
+    let change = AccountChange { display_name, disabled: wanted.disabled, grants, provider_link };
     changed(person.engine().store().change_account(account.id, &change).await?, name)?;
     let shown = show(person, &find(person, name).await?).await?;
     person.note.after(&shown);

@@ -259,6 +259,7 @@ pub(super) async fn set_up_account(
         disabled: false,
         created_at: now,
         password_changed_at: Some(now),
+        provider_linked_at: None,
         grants: vec![Grant::everywhere(Role::Admin)],
     };
     if sign_in::redeem(store, token, LinkPurpose::Setup, now).await?.is_none() {

@@ -102,7 +102,7 @@ pub(super) async fn change(
         Err(problem) => Err(problem),
         Ok(grants) => {
             let disabled = fields.sent("disabled").map(|sent| sent == "1");
-            let change = ChangeUser { display_name: None, disabled, grants };
+            let change = ChangeUser { display_name: None, disabled, grants, provider_sign_in: None };
             users::apply(&visitor, &name, change).await.map(drop)
         }
     };

@@ -65,6 +65,7 @@ impl Cast {
                 disabled: false,
                 created_at: engine.now(),
                 password_changed_at: None,
+                provider_linked_at: None,
                 grants: vec![grant],
             };
             assert!(store.create_account(&account).await.unwrap());

@@ -101,6 +101,7 @@ impl World {
                 disabled: false,
                 created_at: now,
                 password_changed_at: None,
+                provider_linked_at: None,
                 grants: vec![grant],
             };
             assert!(store.create_account(&account).await.unwrap());
@@ -176,6 +177,7 @@ impl World {
             disabled: false,
             created_at: now,
             password_changed_at: None,
+            provider_linked_at: None,
             grants: Vec::new(),
         };
         store.create_account(&guest).await.unwrap();

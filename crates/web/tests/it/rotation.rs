@@ -34,22 +34,43 @@ fn api(lifetime: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_token_that_rotates_itself_gains_no_time_and_leaves_a_descendant() {
+async fn a_token_that_rotates_itself_gains_no_time_and_stays_one_token() {
     let server = Server::start().await;
+    for revoked in 0..4 {
+        check_series(&server, revoked).await;
+    }
+}
+
+/// Revoking any token of a series ends all of them; the first ones of this one are over already, the last but one in its overlap.
+async fn check_series(server: &Server, revoked: usize) {
     let admin = server.admin.reveal();
-    let first = make(&server, admin, api("1h")).await;
+    let first = make(server, admin, api("1h")).await;
     let mut line = vec![first.clone()];
-    for _ in 0..3 {
+    for overlap in ["0s", "0s", "1h"] {
         let old = line.last().unwrap();
-        let new = rotate(&server, old["token"].as_str().unwrap(), old).await;
-        assert_eq!((end(&new), &new["minted_by"]), (end(&first), &old["id"]), "the same end, and a descendant");
+        let path = format!("/api/v1/tokens/{}/rotate", old["id"].as_str().unwrap());
+        let body = json!({"overlap": overlap}).to_string();
+        let new = as_token(server, old["token"].as_str().unwrap(), "POST", &path, &body).await.expect(201);
+        assert_eq!((end(&new), &new["minted_by"]), (end(&first), &first["minted_by"]), "the same end and maker");
+        assert_eq!(new["series"], first["id"]);
         line.push(new);
     }
-    assert!(works(&server, &line[3]).await);
-    assert_eq!(server.bare("DELETE", &format!("/api/v1/tokens/{}", first["id"].as_str().unwrap())).await.status, 204);
-    for token in &line {
-        assert!(!works(&server, token).await, "{token}");
+    let child = make(server, line[3]["token"].as_str().unwrap(), api("30m")).await;
+    assert_eq!((&child["minted_by"], &child["series"]), (&line[3]["id"], &child["id"]));
+    let path = format!("/api/v1/tokens/{}/rotate", line[3]["id"].as_str().unwrap());
+    let reversed = as_token(server, child["token"].as_str().unwrap(), "POST", &path, "").await;
+    assert_eq!(reversed.status, 403, "made by the series: {}", reversed.text());
+    let other = make(server, admin, api("1h")).await;
+    for (token, expected) in [(&line[0], false), (&line[1], false), (&line[2], true), (&line[3], true), (&child, true)]
+    {
+        assert_eq!(works(server, token).await, expected, "{token}");
     }
+    let path = format!("/api/v1/tokens/{}", line[revoked]["id"].as_str().unwrap());
+    assert_eq!(server.bare("DELETE", &path).await.status, 204);
+    for token in line.iter().chain([&child]) {
+        assert!(!works(server, token).await, "{revoked}: {token}");
+    }
+    assert!(works(server, &other).await);
 }
 
 #[tokio::test]
