@@ -179,7 +179,7 @@ async fn temporal_go_2025_3953_a_message_that_says_it_has_4_gib_is_refused_in_wo
     let token = std::fs::read_to_string(target.server.token_file()).expect("a token");
     let mut tasks = JoinSet::new();
     for (bearer, begin, code) in [
-        (token.trim(), &[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], "11"),
+        (token.trim(), &[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], "3"),
         // Compressed, in a way that nobody agreed upon.
         (token.trim(), &[1, 0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], "13"),
         (token.trim(), &[7, 0, 0, 0, 1, 1][..], "13"),

@@ -61,6 +61,10 @@ pub struct EngineConfig {
     pub metrics_job_max: usize,
     /// What is asked of executors beside a token.
     pub executor_certificates: Certificates,
+    /// How many streams executors with one token have open at the same time.
+    pub executor_streams_per_token: usize,
+    /// The same of executors at one address.
+    pub executor_streams_per_address: usize,
     /// How often the tokens of executors that are connected are looked at again.
     pub token_recheck: Duration,
     /// Where webhooks may be beside the public internet.
@@ -99,6 +103,8 @@ impl Default for EngineConfig {
             traces: false,
             metrics_job_max: 0,
             executor_certificates: Certificates::default(),
+            executor_streams_per_token: 2_000,
+            executor_streams_per_address: 2_000,
             token_recheck: Duration::from_secs(60),
             outgoing_allow: AllowedAddresses::default(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),

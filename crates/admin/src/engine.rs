@@ -315,7 +315,7 @@ impl Engine {
         messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         peer: &str,
     ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
-        let (outgoing, _) = self.gateway.open(messages, peer, &Pass::everywhere()).await?;
+        let (outgoing, _) = self.gateway.open(messages, (peer, None), &Pass::everywhere()).await?;
         Ok(outgoing)
     }
 

@@ -16,6 +16,7 @@ use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, J
 
 pub use self::overrides::RunParams;
 pub use self::params::JobWarning;
+use crate::apps::{self, AppError};
 use crate::engine::Engine;
 use crate::jobs::checks::Checked;
 
@@ -290,8 +291,14 @@ impl Engine {
         Ok(records.iter().map(next).collect())
     }
 
-    async fn app_of(&self, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, StoreError> {
-        Ok(self.store().ensure_app(AppId::new(self.new_id()), namespace, &spec.app, now).await?.id)
+    async fn app_of(&self, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, JobError> {
+        match apps::ensure(self.store(), AppId::new(self.new_id()), (namespace, &spec.app), now).await {
+            Ok(app) => Ok(app.id),
+            Err(AppError::Store(error)) => Err(error.into()),
+            Err(refused @ AppError::TooMany) => {
+                Err(JobError::Invalid(vec![FieldError::new("/app", refused.to_string())]))
+            }
+        }
     }
 }
 

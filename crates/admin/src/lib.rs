@@ -8,11 +8,12 @@
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
 //! - [`events`] finds what happens for those who listen;
 //! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` is what operators watch;
-//! - `declared` keeps the jobs that executors' code declares in step with it;
+//! - [`apps`] bounds the apps of a namespace; `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
 //!   calendars'; [`auth`] the tokens, [`sign_in`], [`passwords`] and [`oidc`] the people.
 
 pub mod alert;
+pub mod apps;
 pub mod auth;
 mod background;
 pub mod calendars;

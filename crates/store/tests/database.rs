@@ -447,3 +447,25 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         place.end().await;
     }
 }
+
+#[tokio::test]
+async fn a_database_that_refuses_connections_is_away_and_no_fault() {
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
+        let config = StoreConfig { connect_timeout: Duration::from_secs(2), ..place.config.clone() };
+        let store = SqlStore::open(&config).await.unwrap();
+        let name = place.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
+        let admin = std::env::var("RONDEL_TEST_POSTGRES_URL").unwrap();
+        let mut connection = AnyConnection::connect(&admin).await.unwrap();
+        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+        connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false"))).await.unwrap();
+        connection.execute(AssertSqlSafe(end)).await.unwrap();
+        for _ in 0..3 {
+            let error = store.token("none").await.unwrap_err();
+            assert!(error.is_transient(), "{error:?}");
+        }
+        connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS true"))).await.unwrap();
+        assert_eq!(store.token("none").await.unwrap(), None);
+        store.close().await;
+        place.end().await;
+    }
+}

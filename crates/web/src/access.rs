@@ -9,10 +9,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Uri};
-use rondel_admin::auth::{Principal, authenticate, signature};
+use rondel_admin::auth::{Principal, authenticate, has_secret, signature};
 use rondel_admin::gateway::Peer;
 use rondel_admin::sign_in::{self, SignedIn};
-use rondel_core::access::Rights;
+use rondel_core::access::{Grant, Rights, Role};
 use rondel_core::authority::Actor;
 use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
 use rondel_store::access::{Means, TokenKind};
@@ -23,7 +23,7 @@ use crate::limits::CallerKey;
 use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
 use crate::redirect::{pair, to};
-use crate::{api, cookies, load, rate, shares, trace};
+use crate::{api, cookies, health, load, rate, shares, trace};
 
 pub use rondel_core::access::Permission;
 
@@ -88,6 +88,21 @@ impl From<SignedIn> for Caller {
 }
 
 impl Caller {
+    /// The bearer of the secret for metrics, of whom no row is read.
+    fn metrics_reader() -> Self {
+        Self {
+            name: "metrics".to_owned(),
+            means: Means::System,
+            namespace: None,
+            rights: Rights::new(vec![Grant::everywhere(Role::Viewer)]),
+            account: None,
+            token: None,
+            line: None,
+            session: None,
+            minted_by: None,
+        }
+    }
+
     /// Somebody with a token.
     #[cfg(test)]
     pub(crate) fn for_tests(rights: Rights) -> Self {
@@ -203,6 +218,10 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
         Ok(authorization) => authorization,
         Err(problem) => return problem.into_response(),
     };
+    let secret = gate.web.config.metrics_token.as_ref().filter(|_| gate.path == health::METRICS_PATH);
+    if secret.is_some_and(|secret| has_secret(authorization.as_deref(), secret)) {
+        return pass(&gate, Caller::metrics_reader(), request, next).await;
+    }
     match authenticated(&gate.web, authorization).await {
         Ok(caller) => pass(&gate, caller, request, next).await,
         Err(problem) => problem.into_response(),

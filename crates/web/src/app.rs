@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use rondel_admin::Engine;
+use rondel_admin::auth::Token;
 use rondel_admin::events::Events;
 use rondel_admin::oidc::Oidc;
 use rondel_admin::passwords::Passwords;
@@ -44,6 +45,8 @@ pub struct WebConfig {
     pub advertised: Option<String>,
     /// Whether browsers are told to use https alone from now on.
     pub hsts: bool,
+    /// The secret that lets its bearer read metrics without the database.
+    pub metrics_token: Option<Token>,
     /// The provider of sign-ins.
     pub oidc: Option<Arc<Oidc>>,
     /// Ends what is being followed.
@@ -67,6 +70,7 @@ impl Default for WebConfig {
             tls: false,
             advertised: None,
             hsts: false,
+            metrics_token: None,
             oidc: None,
             shutdown: CancellationToken::new(),
         }

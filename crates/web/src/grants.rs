@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use rondel_admin::Engine;
+use rondel_admin::apps::{self, AppError};
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AppId, NamespaceId, name};
 use schemars::JsonSchema;
@@ -70,7 +71,11 @@ async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant,
     let known = match wanted.role {
         Role::Executor => {
             let id = AppId::new(engine.new_id());
-            engine.store().ensure_app(id, found.id, app, engine.now()).await.map(Some)
+            match apps::ensure(engine.store(), id, (found.id, app), engine.now()).await {
+                Ok(app) => Ok(Some(app)),
+                Err(AppError::Store(error)) => Err(error),
+                Err(refused @ AppError::TooMany) => return Err(("app", refused.to_string())),
+            }
         }
         _ => engine.store().app(found.id, app).await,
     };

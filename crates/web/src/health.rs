@@ -15,9 +15,11 @@ use crate::frame::json;
 use crate::problem::{Code, Problem};
 use crate::routes::{OpenPath, Routes};
 
+pub(crate) const METRICS_PATH: &str = "/metrics";
+
 pub(crate) fn routes() -> Routes {
     Routes::new().open(OpenPath::Livez, live).open(OpenPath::Readyz, ready).get_beside(
-        "/metrics",
+        METRICS_PATH,
         Permission::Watch,
         metrics,
     )

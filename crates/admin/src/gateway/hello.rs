@@ -13,7 +13,8 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
 use super::process::LocalProcess;
-use super::{Pass, bounds, proof};
+use super::{Pass, bounds, message_bounds, proof};
+use crate::apps::{self, AppError};
 use crate::declared::Said;
 use crate::dispatch::Report;
 use crate::node::Shared;
@@ -39,7 +40,8 @@ pub(super) async fn receive(
     let first = tokio::time::timeout(HELLO_TIMEOUT, messages.next())
         .await
         .map_err(|_| Status::deadline_exceeded("no hello came"))?
-        .transpose()?;
+        .transpose()
+        .map_err(|status| message_bounds::unreadable(&status).unwrap_or(status))?;
     match first.and_then(|message| message.body) {
         Some(Body::Hello(hello)) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be a hello")),
@@ -88,7 +90,11 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
             // As with a job that a person makes: its app comes into being with it.
             let now = shared.clock.now();
             let id = AppId::new(shared.membership.latest().ids.next(now));
-            Some(shared.store.ensure_app(id, namespace.id, &hello.app, now).await.map_err(unavailable)?)
+            let made = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
+            Some(made.map_err(|error| match error {
+                AppError::TooMany => Status::failed_precondition(format!("app: {error}")),
+                AppError::Store(error) => unavailable(error),
+            })?)
         }
         known => known,
     };

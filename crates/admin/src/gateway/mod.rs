@@ -8,6 +8,7 @@ mod log_readers;
 mod log_rights;
 mod logs;
 mod message_bounds;
+mod open_streams;
 mod process;
 mod proof;
 mod session;
@@ -26,7 +27,7 @@ use rondel_proto::v1::gateway_server::{Gateway, GatewayServer};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::auth;
 use crate::dispatch::Event;
@@ -38,6 +39,7 @@ pub use log_readers::LogReader;
 pub(crate) use log_readers::LogReaders;
 pub(crate) use log_rights::SentRuns;
 pub(crate) use logs::{LogItem, LogLoop, LogQueue, log_queue};
+use open_streams::StreamPlace;
 
 /// Messages on their way to one executor.
 const OUTGOING_CAPACITY: usize = 1_024;
@@ -104,14 +106,24 @@ struct Inner {
     report_memory: Arc<Semaphore>,
     refusals: Mutex<HashSet<String>>,
     hello_rates: bounds::HelloRates,
+    open_streams: Arc<open_streams::OpenStreams>,
 }
 
 impl GatewayService {
     pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>, logs: LogQueue, lifecycle: Lifecycle) -> Self {
         let report_memory = Arc::new(Semaphore::new(REPORT_KIB_MAX));
         let (session_number, refusals) = (AtomicU64::new(0), Mutex::default());
-        let hello_rates = bounds::HelloRates::default();
-        let inner = Inner { shared, events, logs, lifecycle, session_number, report_memory, refusals, hello_rates };
+        let inner = Inner {
+            shared,
+            events,
+            logs,
+            lifecycle,
+            session_number,
+            report_memory,
+            refusals,
+            hello_rates: bounds::HelloRates::default(),
+            open_streams: Arc::default(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -166,25 +178,45 @@ impl GatewayService {
     pub(crate) async fn open(
         &self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
-        peer: &str,
+        (peer, place): (&str, Option<StreamPlace>),
         pass: &Pass,
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
         let inner = &self.inner;
         // In the order in which they came: of two streams of one executor the later one counts, however long the way of
         // each through the store is.
         let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
-        let hello = hello::receive(&mut messages).await?;
+        let hello = hello::receive(&mut messages).await.map_err(|status| match status.code() {
+            Code::InvalidArgument => inner.refuse(peer, status),
+            _ => status,
+        })?;
         let who = bounds::who(&hello, peer);
         let greeted = hello::check(&inner.shared, hello, pass).await.map_err(|status| inner.refuse(&who, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
         let session = session::Session::open(inner, greeted, sender, (number, pass)).await?;
         let (refuse, refused) = oneshot::channel();
-        inner.lifecycle.spawn("session", Until::Done, session.run(messages, refuse, inner.lifecycle.hard.clone()));
+        let hard = inner.lifecycle.hard.clone();
+        inner.lifecycle.spawn("session", Until::Done, async move {
+            session.run(messages, refuse, hard).await;
+            drop(place);
+        });
         Ok((outgoing, refused))
     }
 }
 
 impl Inner {
+    /// Counts a stream of an executor, or refuses it.
+    fn place(&self, principal: &auth::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
+        let (token, address) = (&principal.token, peer.map(|Peer(address)| address));
+        self.open_streams.admit(token.id, address, &self.shared.config).map_err(|refused| {
+            let client = match address {
+                Some(address) => format!("token {} at {address}", token.id),
+                None => format!("token {}", token.id),
+            };
+            self.shared.metrics.limits.reached(refused.limit, &client);
+            refused.status()
+        })
+    }
+
     /// A refusal is logged the first time that it is made to the same executor for the same reason.
     fn refuse(&self, who: &str, status: Status) -> Status {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,6 +257,7 @@ impl Gateway for GatewayService {
             );
         };
         inner.hello_rates.admit(principal.token.id, now)?;
+        let place = inner.place(&principal, request.extensions().get::<Peer>().copied())?;
         let found = request.extensions().get::<PeerNames>();
         let pass = Pass::new(&principal, inner.shared.config.executor_certificates, found);
         let pass = pass.map_err(|status| inner.refuse(&peer, status))?;
@@ -232,7 +265,7 @@ impl Gateway for GatewayService {
             report(principal.token.id);
         }
         let pass = Pass { authorization: header.map(str::to_owned), ..pass };
-        let (outgoing, refused) = self.open(request.into_inner(), &peer, &pass).await?;
+        let (outgoing, refused) = self.open(request.into_inner(), (&peer, Some(place)), &pass).await?;
         let refused = stream::once(refused).filter_map(async |refused| refused.ok().map(Err));
         Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok).chain(refused))))
     }

@@ -43,6 +43,10 @@ pub enum Limit {
     LiveStreams,
     /// Event or log streams of one caller.
     LiveStreamsPerCaller,
+    /// Streams of executors with one token.
+    ExecutorStreamsPerToken,
+    /// Streams of executors at one address.
+    ExecutorStreamsPerAddress,
     /// Requests per second of one caller.
     ApiRate,
     /// The time for a TLS handshake or the head of a request.
@@ -54,7 +58,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         Self::Connections,
         Self::ConnectionsPerAddress,
         Self::Requests,
@@ -70,6 +74,8 @@ impl Limit {
         Self::AppliesPerCaller,
         Self::LiveStreams,
         Self::LiveStreamsPerCaller,
+        Self::ExecutorStreamsPerToken,
+        Self::ExecutorStreamsPerAddress,
         Self::ApiRate,
         Self::HeaderTimeout,
         Self::BodyTimeout,
@@ -94,6 +100,8 @@ impl Limit {
             Self::AppliesPerCaller => "applies_per_caller",
             Self::LiveStreams => "live_streams",
             Self::LiveStreamsPerCaller => "live_streams_per_caller",
+            Self::ExecutorStreamsPerToken => "executor_streams_per_token",
+            Self::ExecutorStreamsPerAddress => "executor_streams_per_address",
             Self::ApiRate => "api_rate",
             Self::HeaderTimeout => "header_timeout",
             Self::BodyTimeout => "body_timeout",

@@ -1,5 +1,8 @@
 //! How much one message may hold: at each bound it is taken, and one above ends the stream with the reason.
 
+use std::time::Duration;
+
+use rondel_admin::EngineConfig;
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::{
@@ -7,7 +10,7 @@ use rondel_proto::{
 };
 use tonic::Code;
 
-use super::world::{World, hello};
+use super::world::{LIMIT, World, hello, store};
 
 async fn check(world: &World, field: &str, max: usize, body: impl Fn(usize) -> Up) {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
@@ -83,6 +86,38 @@ async fn a_hello_with_too_long_lists_is_refused() {
         world.dial(Some(&world.token), good).await.unwrap().is_heard(1).await;
         let status = world.dial(Some(&world.token), bad).await.map(drop).unwrap_err();
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, said));
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_hello_that_is_too_large_is_refused_in_the_same_words() {
+    let world = World::start().await;
+    let large = v1::Hello { sdk_version: "x".repeat(MESSAGE_BYTES_MAX), ..hello("a", 1) };
+    let status = world.dial(Some(&world.token), large).await.err().unwrap();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(status.message().starts_with("message: "), "{status}");
+    assert!(status.message().contains(&MESSAGE_BYTES_MAX.to_string()), "{status}");
+    assert!(world.dial(Some(&world.token), hello("a", 2)).await.is_ok());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn executors_with_one_token_have_so_many_streams_open() {
+    let config = EngineConfig { executor_streams_per_token: 2, ..EngineConfig::default() };
+    let world = World::start_on(store(), config).await;
+    let first = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    let _second = world.dial(Some(&world.token), hello("b", 2)).await.unwrap();
+    let status = world.dial(Some(&world.token), hello("c", 3)).await.err().unwrap();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("executor_streams_per_token"), "{status}");
+    let metrics = world.engine.metrics().await.unwrap();
+    assert!(metrics.contains("limit=\"executor_streams_per_token\"} 1"), "{metrics}");
+    drop(first);
+    let end = tokio::time::Instant::now() + LIMIT;
+    while let Err(status) = world.dial(Some(&world.token), hello("c", 3)).await {
+        assert!(tokio::time::Instant::now() < end, "the place is free once a stream has ended: {status}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     world.end().await;
 }

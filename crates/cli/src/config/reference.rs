@@ -26,6 +26,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("cert_file", "\"/etc/rondel/tls/agent.pem\""),
     ("key_file", "\"/etc/rondel/tls/agent-key.pem\""),
     ("admin_token_file", "\"/etc/rondel/admin.token\""),
+    ("metrics_token_file", "\"/etc/rondel/metrics.token\""),
     ("servers", "[\"http://rondel-1.example.com:8080\", \"http://rondel-2.example.com:8080\"]"),
     ("app", "\"billing\""),
     ("name", "\"billing-1\""),

@@ -158,6 +158,18 @@ pub(crate) struct ServerSettings {
     #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_METRICS_JOB_MAX")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) metrics_job_max: Option<u32>,
+    /// The file with a secret for reading GET /metrics, which is checked without the database: metrics can be read while it is away, too
+    #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_METRICS_TOKEN_FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics_token_file: Option<PathBuf>,
+    /// How many streams executors with one token have open on this server
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_EXECUTOR_STREAMS_PER_TOKEN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) executor_streams_per_token: Option<u32>,
+    /// How many streams executors at one address have open on this server
+    #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_EXECUTOR_STREAMS_PER_ADDRESS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) executor_streams_per_address: Option<u32>,
     /// How long a stopping server waits for what is under way
     #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,6 +212,8 @@ impl ServerSettings {
             api_rate: Some(API_RATE),
             outgoing_allow: Some(Vec::new()),
             metrics_job_max: Some(0),
+            executor_streams_per_token: u32::try_from(engine.executor_streams_per_token).ok(),
+            executor_streams_per_address: u32::try_from(engine.executor_streams_per_address).ok(),
             drain_grace: Some(Length(Duration::from_secs(30))),
             log_level: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),
@@ -237,6 +251,9 @@ impl ServerSettings {
             api_rate: self.api_rate.or(lower.api_rate),
             outgoing_allow: self.outgoing_allow.or(lower.outgoing_allow),
             metrics_job_max: self.metrics_job_max.or(lower.metrics_job_max),
+            metrics_token_file: self.metrics_token_file.or(lower.metrics_token_file),
+            executor_streams_per_token: self.executor_streams_per_token.or(lower.executor_streams_per_token),
+            executor_streams_per_address: self.executor_streams_per_address.or(lower.executor_streams_per_address),
             drain_grace: self.drain_grace.or(lower.drain_grace),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
@@ -272,6 +289,9 @@ pub(crate) struct ServerConfig {
     pub(crate) api_rate: Option<Rate>,
     pub(crate) outgoing_allow: AllowedAddresses,
     pub(crate) metrics_job_max: u32,
+    pub(crate) metrics_token_file: Option<PathBuf>,
+    pub(crate) executor_streams_per_token: usize,
+    pub(crate) executor_streams_per_address: usize,
     pub(crate) drain_grace: Duration,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
@@ -323,6 +343,12 @@ impl TryFrom<ServerSettings> for ServerConfig {
             api_rate: Rate::with_burst(settings.api_rate.ok_or_else(|| missing("api_rate"))?),
             outgoing_allow: outgoing_allow(SECTION, settings.outgoing_allow)?,
             metrics_job_max: settings.metrics_job_max.ok_or_else(|| missing("metrics_job_max"))?,
+            metrics_token_file: settings.metrics_token_file,
+            executor_streams_per_token: streams("executor_streams_per_token", settings.executor_streams_per_token)?,
+            executor_streams_per_address: streams(
+                "executor_streams_per_address",
+                settings.executor_streams_per_address,
+            )?,
             drain_grace: settings.drain_grace.ok_or_else(|| missing("drain_grace"))?.0,
             log_level: settings.log_level.ok_or_else(|| missing("log_level"))?,
             log_format: settings.log_format.ok_or_else(|| missing("log_format"))?,
@@ -333,6 +359,15 @@ impl TryFrom<ServerSettings> for ServerConfig {
         };
         config.check()?;
         Ok(config)
+    }
+}
+
+/// A bound of executors' streams.
+fn streams(key: &str, value: Option<u32>) -> Result<usize, Failure> {
+    match value {
+        Some(0) => Err(wrong(SECTION, key, "0 would let in no executor, the least is 1")),
+        Some(count) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
+        None => Err(wrong(SECTION, key, "is missing")),
     }
 }
 

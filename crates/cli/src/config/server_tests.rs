@@ -35,6 +35,8 @@ fn bad_settings_are_named() {
         (&format!("{DB}log_size_max = \"10 apples\""), "log_size_max"),
         (&format!("{DB}outgoing_allow = [\"10.1.2.3/16\"]"), "the network is 10.1.0.0/16"),
         (&format!("{DB}metrics_job_max = 5001"), "metrics_job_max"),
+        (&format!("{DB}executor_streams_per_token = 0"), "executor_streams_per_token"),
+        (&format!("{DB}executor_streams_per_address = 0"), "executor_streams_per_address"),
         (&format!("{DB}otlp_endpoint = \"collector:4317\""), "otlp_endpoint"),
         (&format!("{DB}trace_ratio = 1.5"), "trace_ratio"),
     ] {

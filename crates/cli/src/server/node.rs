@@ -31,6 +31,7 @@ const BACKLOG: u32 = 1_024;
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) token: Token,
+    metrics_token: Option<Token>,
     is_tls: bool,
     rate: Option<Rate>,
     oidc: Option<Arc<Oidc>>,
@@ -48,6 +49,7 @@ impl Node {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listener = listen(config.listen)?;
         let address = listener.local_addr()?;
+        let metrics_token = config.metrics_token_file.as_deref().map(token_file::read_existing).transpose()?;
         let store = open(config, startup_files).await?;
         let token = token_file::read_or_make(&config.admin_token_file, startup_files)?;
         let node_name = match &config.node_name {
@@ -72,13 +74,16 @@ impl Node {
             outgoing_allow: config.outgoing_allow.clone(),
             metrics_job_max: usize::try_from(config.metrics_job_max).unwrap_or(usize::MAX),
             traces: config.otlp_endpoint.is_some(),
+            executor_streams_per_token: config.executor_streams_per_token,
+            executor_streams_per_address: config.executor_streams_per_address,
             ..EngineConfig::default()
         };
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
         let is_tls = tls.is_some();
         let oidc = config.oidc.clone().map(Oidc::new).map(Arc::new);
         let (rate, advertise, http) = (config.api_rate, config.advertise.clone(), config.http.clone());
-        let node = Self { engine, token, is_tls, rate, oidc, http, address, advertise, lifecycle, store };
+        let node =
+            Self { engine, token, metrics_token, is_tls, rate, oidc, http, address, advertise, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
@@ -106,6 +111,7 @@ impl Node {
             shutdown: self.lifecycle.soft.clone(),
             rate: self.rate,
             oidc: self.oidc.clone(),
+            metrics_token: self.metrics_token.clone(),
             ..WebConfig::default()
         };
         let app = rondel_web::app(self.engine.clone(), config);

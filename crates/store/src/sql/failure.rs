@@ -117,7 +117,7 @@ fn trouble_of_postgres(code: &str) -> Trouble {
     match code {
         "25006" => Trouble::ReadOnly,
         "53100" => Trouble::Full,
-        "53300" | "53200" | "53400" => Trouble::Connections,
+        "53300" | "53200" | "53400" | "55000" => Trouble::Connections,
         "57014" | "25P03" | "55P03" | "40001" | "40P01" => Trouble::Slow,
         _ if ["08", "57", "58"].iter().any(|class| code.starts_with(class)) => Trouble::Unreachable,
         _ => Trouble::Refuses,
@@ -128,7 +128,7 @@ fn trouble_of_mysql(number: u16) -> Trouble {
     match number {
         1290 | 1836 | 1792 => Trouble::ReadOnly,
         1021 | 1114 => Trouble::Full,
-        1040 | 1203 | 1226 => Trouble::Connections,
+        1040 | 1129 | 1130 | 1203 | 1226 => Trouble::Connections,
         1205 | 1213 | 1020 | 1317 | 1969 | 3024 => Trouble::Slow,
         1053 | 1927 | 2006 | 2013 => Trouble::Unreachable,
         _ => Trouble::Refuses,
@@ -151,9 +151,10 @@ fn of_postgres(code: &str) -> Failure {
         // serialization failure, deadlock, lock not available
         "40001" | "40P01" | "55P03" => Failure::Contention,
         "23505" => Failure::Duplicate,
-        // query cancelled (statement timeout), idle in transaction, read-only; classes: connection, resources, operator
-        "57014" | "25P03" | "25006" => Failure::Unavailable,
-        _ if ["08", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => Failure::Unavailable,
+        // query cancelled (statement timeout), idle in transaction, read-only, a database that takes no connections or is
+        // missing; classes: connection, authorization, resources, operator
+        "57014" | "25P03" | "25006" | "55000" | "3D000" => Failure::Unavailable,
+        _ if ["08", "28", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => Failure::Unavailable,
         _ if ["22", "23"].iter().any(|class| code.starts_with(class)) => Failure::Data,
         _ => Failure::Statement,
     }
@@ -169,6 +170,9 @@ fn of_mysql(number: u16) -> Failure {
         1040 | 1053 | 1021 | 1114 | 1203 | 1226 | 1317 | 1927 | 1969 | 3024 | 1290 | 1792 | 1836 | 2006 | 2013 => {
             Failure::Unavailable
         }
+        // connections that are refused: access denied, unknown database, blocked or unknown host, locked account, expired
+        // password, TLS required
+        1044 | 1045 | 1049 | 1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 3159 | 4151 => Failure::Unavailable,
         // null, foreign key, out of range, truncated, wrong value, too long, CHECK (MariaDB, MySQL), packet too large
         1048 | 1364 | 1452 | 1264 | 1265 | 1292 | 1366 | 1406 | 4025 | 3819 | 1153 => Failure::Data,
         _ => Failure::Statement,
@@ -197,4 +201,20 @@ fn of_sqlite(code: &str) -> Failure {
 /// A row that the database left out without an error.
 pub(super) fn refused(operation: &'static str, message: &str) -> StoreError {
     StoreError::Query { operation, source: Error::Encode(message.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_connection_is_no_fault_of_the_statement() {
+        for code in ["08006", "28000", "28P01", "3D000", "53300", "55000", "57P01", "57P03"] {
+            assert_eq!(of_postgres(code), Failure::Unavailable, "{code}");
+        }
+        for number in [1040, 1044, 1045, 1049, 1129, 1130, 1698, 4151] {
+            assert_eq!(of_mysql(number), Failure::Unavailable, "{number}");
+        }
+        assert_eq!((of_postgres("42601"), of_mysql(1064)), (Failure::Statement, Failure::Statement), "syntax");
+    }
 }

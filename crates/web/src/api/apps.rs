@@ -6,6 +6,7 @@ use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
+use rondel_admin::apps::{self, AppError};
 use rondel_core::homes::Switch;
 use rondel_core::schema::NAME_PATTERN;
 use rondel_core::{AppId, name};
@@ -107,7 +108,11 @@ pub(super) async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Respons
     call.note.object(&new.name);
     let engine = call.engine();
     let id = AppId::new(engine.new_id());
-    let app = engine.store().ensure_app(id, call.namespace.id, &new.name, engine.now()).await?;
+    let made = apps::ensure(engine.store(), id, (call.namespace.id, &new.name), engine.now()).await;
+    let app = made.map_err(|error| match error {
+        AppError::Store(error) => error.into(),
+        AppError::TooMany => refuse_value("/name", error.to_string()),
+    })?;
     let status = if app.id == id { StatusCode::CREATED } else { StatusCode::OK };
     let (state, count) = (state_of(&call, app.id).await?, executor_count(&call, app.id));
     call.note.after(&serde_json::json!({"name": app.name, "is_new": status == StatusCode::CREATED}));

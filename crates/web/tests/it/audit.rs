@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request;
+use rondel_admin::auth::Token;
 use rondel_admin::clock::boot_micros;
 use rondel_store::access::{AuditEntry, AuditQuery, UNANSWERED, Verdict};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
@@ -246,4 +249,26 @@ fn every_field_of_a_document_is_shown_or_hidden_on_purpose() {
         }
     }
     assert!(seen.len() > 10, "{seen:?}");
+}
+
+/// A monitor reads what fails while the database is away, and with its secret nothing else.
+#[tokio::test]
+async fn metrics_are_read_while_no_token_can_be_looked_up() {
+    let (secret, store) = (Token::generate(), Failing::new());
+    let config = WebConfig { metrics_token: Some(secret.clone()), ..WebConfig::default() };
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, config).await;
+    let read = async |token: &Token, path: &str| {
+        let bearer = format!("Bearer {}", token.reveal());
+        server.send(Request::get(path).header("authorization", bearer).body(Body::empty()).unwrap()).await
+    };
+    assert_eq!(read(&server.admin, "/metrics").await.status, 200);
+    assert_eq!(read(&Token::generate(), "/metrics").await.status, 401);
+    assert_eq!(read(&secret, "/api/v1/me").await.status, 401, "for metrics alone");
+    store.fail(&["token"]);
+    let answer = read(&secret, "/metrics").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(answer.text().contains("rondel_db_up"), "{}", answer.text());
+    let answer = read(&server.admin, "/metrics").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.text().contains("the database did not answer"), "{}", answer.text());
 }

@@ -171,17 +171,13 @@ impl Saving {
     }
 
     async fn create_chunk(&mut self, chunk: Vec<Checked>) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
-        let mut of_apps = Vec::with_capacity(chunk.len());
-        for checked in chunk {
-            let app = match self.apps.get(&checked.spec.app) {
-                Some(app) => *app,
-                None => {
-                    let app = self.engine.app_of(self.namespace, &checked.spec, checked.checked_at).await?;
-                    self.apps.insert(checked.spec.app.clone(), app);
-                    app
-                }
-            };
-            of_apps.push((app, checked));
+        let (mut of_apps, mut refused) = (Vec::with_capacity(chunk.len()), Vec::new());
+        for (position, checked) in chunk.into_iter().enumerate() {
+            match self.app(&checked).await {
+                Ok(app) => of_apps.push((app, checked)),
+                Err(JobError::Store(error)) => return Err(error),
+                Err(error) => refused.push((position, error)),
+            }
         }
         let now = self.engine.now();
         let new = |(app, checked): (AppId, Checked)| {
@@ -196,7 +192,20 @@ impl Saving {
             Created::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&job.spec)])),
             Created::BadParents(errors) => Err(JobError::Invalid(errors)),
         };
-        Ok(jobs.into_iter().zip(created).map(answer).collect())
+        let mut answers: Vec<_> = jobs.into_iter().zip(created).map(answer).collect();
+        for (position, error) in refused {
+            answers.insert(position, Err(error));
+        }
+        Ok(answers)
+    }
+
+    async fn app(&mut self, checked: &Checked) -> Result<AppId, JobError> {
+        if let Some(app) = self.apps.get(&checked.spec.app) {
+            return Ok(*app);
+        }
+        let app = self.engine.app_of(self.namespace, &checked.spec, checked.checked_at).await?;
+        self.apps.insert(checked.spec.app.clone(), app);
+        Ok(app)
     }
 }
 

@@ -1,0 +1,113 @@
+//! How many streams executors have open at the same time: those with one token, and those at one address. Each stream can hold
+//! a message that is not complete yet.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rondel_core::TokenId;
+use tonic::Status;
+
+use crate::config::EngineConfig;
+use crate::metrics::Limit;
+
+/// What streams are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Holder {
+    Token(TokenId),
+    Address(IpAddr),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct OpenStreams(Mutex<HashMap<Holder, usize>>);
+
+/// A stream as it is counted, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct StreamPlace {
+    open: Arc<OpenStreams>,
+    holders: Vec<Holder>,
+}
+
+/// A bound that a further stream would exceed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooManyStreams {
+    pub(super) limit: Limit,
+    max: usize,
+}
+
+impl TooManyStreams {
+    pub(super) fn status(&self) -> Status {
+        let (max, setting) = (self.max, self.limit.as_str());
+        let whose = match self.limit {
+            Limit::ExecutorStreamsPerToken => "with this token",
+            _ => "at this address",
+        };
+        Status::resource_exhausted(format!("executors {whose} have {max} streams open; {setting} allows no more"))
+    }
+}
+
+impl OpenStreams {
+    /// Counts a stream of an executor.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        token: TokenId,
+        address: Option<IpAddr>,
+        config: &EngineConfig,
+    ) -> Result<StreamPlace, TooManyStreams> {
+        let of_token = (Holder::Token(token), config.executor_streams_per_token, Limit::ExecutorStreamsPerToken);
+        let of_address = address.map(|address| {
+            (Holder::Address(address), config.executor_streams_per_address, Limit::ExecutorStreamsPerAddress)
+        });
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holders = Vec::new();
+        for (holder, max, limit) in [Some(of_token), of_address].into_iter().flatten() {
+            if counts.get(&holder).copied().unwrap_or_default() >= max {
+                return Err(TooManyStreams { limit, max });
+            }
+            holders.push(holder);
+        }
+        for holder in &holders {
+            *counts.entry(*holder).or_default() += 1;
+        }
+        drop(counts);
+        Ok(StreamPlace { open: Arc::clone(self), holders })
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let mut counts = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for holder in &self.holders {
+            if let Some(count) = counts.get_mut(holder) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(holder);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_and_an_address_have_so_many_streams_until_they_end() {
+        let open = Arc::new(OpenStreams::default());
+        let config =
+            EngineConfig { executor_streams_per_token: 2, executor_streams_per_address: 3, ..EngineConfig::default() };
+        let admit = |token, address: u8| open.admit(TokenId::new(token), Some([192, 0, 2, address].into()), &config);
+        let refused = |token, address| admit(token, address).err().map(|refused| refused.limit);
+        let mut places = vec![admit(1, 1).unwrap(), admit(1, 1).unwrap()];
+        assert_eq!(refused(1, 1), Some(Limit::ExecutorStreamsPerToken));
+        assert_eq!(refused(1, 2), Some(Limit::ExecutorStreamsPerToken), "wherever from");
+        places.push(admit(2, 1).unwrap());
+        assert_eq!(refused(2, 1), Some(Limit::ExecutorStreamsPerAddress));
+        places.push(admit(2, 2).unwrap());
+        places.remove(0);
+        places.push(admit(1, 1).unwrap());
+        drop(places);
+        assert!(open.0.lock().unwrap().is_empty(), "nothing is kept of those that ended");
+    }
+}
