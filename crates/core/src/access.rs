@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
 use crate::id::{AppId, NamespaceId};
-use crate::run::words;
+use crate::word_enum::words;
 
 words! {
     /// What a caller may do at a place.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::field_error::FieldError;
 use crate::name;
-use crate::run::words;
+use crate::word_enum::words;
 
 /// The most days that one calendar lists, with those of the calendars that it is made of.
 pub const DAY_COUNT_MAX: usize = 20_000;

@@ -10,7 +10,8 @@ use crate::id::{JobId, RunId};
 use crate::job::Job;
 use crate::misfire::MissedSpan;
 use crate::plan::all_between;
-use crate::run::{Reason, RunStatus};
+use crate::reason::Reason;
+use crate::status::RunStatus;
 use crate::time::Timestamp;
 
 /// A row that may start within this time may be on its way already: the tick reads rows that much ahead. An edit leaves it

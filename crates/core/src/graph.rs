@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::id::JobId;
-use crate::run::{Reason, RunStatus};
+use crate::reason::Reason;
 use crate::spec::AfterWhat;
+use crate::status::RunStatus;
 
 /// How many jobs a chain of parents and children may have.
 pub const DEPTH_MAX: usize = 20;

@@ -4,8 +4,7 @@
 //! nodes out of each other's way, and shares the jobs out.
 
 use crate::id::{JobId, NodeId};
-use crate::run::words;
-use serde::{Deserialize, Serialize};
+use crate::word_enum::words;
 
 words! {
     /// Where a job without a living home goes.

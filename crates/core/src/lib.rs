@@ -15,7 +15,7 @@
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`homes`] says which node of a cluster owns which job;
 //! - [`reason`] says why a run stands where it stands, in codes with parameters and in words;
-//! - [`run`] is the row of the ledger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words;
+//! - [`run`] is the row of the ledger, [`status`] its status and its cause; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words;
 //!   [`error_chain`] puts an error and its causes into one text, [`backoff`] says how long to wait before the next try.
 
 pub mod access;
@@ -57,11 +57,13 @@ pub mod select;
 pub mod shape;
 pub mod sight;
 pub mod spec;
+pub mod status;
 mod taken;
 pub mod time;
 pub mod timetable;
 pub mod trace_parent;
 pub mod tree;
+mod word_enum;
 pub mod words;
 pub mod year;
 
@@ -72,7 +74,8 @@ pub use id::{
 };
 pub use job::Job;
 pub use reason::Reason;
-pub use run::{Run, RunStatus, Trigger};
+pub use run::Run;
 pub use spec::{JobSpec, Route};
+pub use status::{RunStatus, Trigger};
 pub use time::{TimeError, Timestamp};
 pub use trace_parent::TraceParent;

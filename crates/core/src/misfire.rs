@@ -5,9 +5,11 @@
 
 use crate::id::{NodeId, RunId};
 use crate::job::Job;
-use crate::run::{Reason, Run, RunOf, RunStatus, Trigger};
+use crate::reason::Reason;
+use crate::run::{Run, RunOf};
 use crate::schedule::{Schedule, just_before};
 use crate::spec::{MisfireKeep, MisfirePolicy};
+use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 use crate::timetable::{Fire, Timetable};
 

@@ -5,7 +5,8 @@
 use crate::backoff::doubled;
 use std::time::Duration;
 
-use crate::run::{Reason, RunStatus};
+use crate::reason::Reason;
+use crate::status::RunStatus;
 use crate::time::Timestamp;
 
 /// How often a run whose executor died under it is sent again, apart from the job's own retries.

@@ -6,8 +6,8 @@
 use crate::id::JobId;
 use crate::job::Job;
 use crate::misfire::{MissedSpan, catch_up, skip_missed};
-use crate::run::Trigger;
 use crate::spec::{MisfireKeep, MisfirePolicy};
+use crate::status::Trigger;
 use crate::time::Timestamp;
 use crate::timetable::Fire;
 

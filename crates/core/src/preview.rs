@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use chrono::{NaiveDate, NaiveDateTime, NaiveTime, SecondsFormat, TimeZone as _};
-use serde::{Deserialize, Serialize};
 
 use crate::cron::{ClockChange, ClockEffect, Tz};
 use crate::local;
-use crate::run::words;
 use crate::schedule::{Kind, Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::taken::{Taken, taken};
 use crate::time::Timestamp;
 use crate::timetable::{Applied, Timetable};
+use crate::word_enum::words;
 use crate::words::{Lang, moment};
 
 /// The most fires of one preview.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::cron::{CronExpr, DstRule, Tz, parse_zone};
 use crate::field_error::FieldError;
 use crate::id::JobId;
-use crate::run::Trigger;
 use crate::spec::{AfterWhat, JitterBy, ScheduleSpec};
+use crate::status::Trigger;
 use crate::time::{Timestamp, millis, parse_duration};
 
 const PERIOD_MAX: Duration = Duration::from_secs(3653 * 24 * 3600);

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::reason::words::because;
-use crate::run::{Run, RunStatus};
+use crate::run::Run;
+use crate::status::RunStatus;
 use crate::words::Lang;
 
 /// What stands for a job whose name is not told.

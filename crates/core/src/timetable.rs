@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::calendar::Calendar;
 use crate::id::JobId;
-use crate::run::Trigger;
 use crate::schedule::{After, Jitter, Kind, Schedule, just_before};
 use crate::spec::CalendarRule;
+use crate::status::Trigger;
 use crate::time::Timestamp;
 
 mod search;

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::graph;
 use crate::id::RunId;
-use crate::run::{Run, Trigger, words};
+use crate::run::Run;
+use crate::status::Trigger;
+use crate::word_enum::words;
 
 /// How deep a tree can be: each job of a chain may be a broadcast with its shards below it.
 pub const DEPTH_MAX: usize = 2 * graph::DEPTH_MAX;

@@ -7,11 +7,19 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Pace;
 use super::search::{DAY, Fields, Local};
 use super::spans::{self, Span, Steady, Utc};
 use super::zone::Tz;
 use crate::time::Timestamp;
+
+/// What the hour field says about clock changes when the rule is left to the expression.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Pace {
+    /// Fixed hours: each wall-clock time counts once.
+    WallClock,
+    /// A wildcard, a range or a step: each instant counts.
+    Interval,
+}
 
 /// What a schedule does when the clock of its zone changes.
 ///

@@ -6,7 +6,13 @@
 use super::error::{CronError, CronField};
 use super::plain;
 use super::token::Token;
-use super::{FIRST_YEAR, LAST_YEAR};
+
+/// The first year in which an expression can fire.
+pub const FIRST_YEAR: i32 = 1970;
+
+/// The last year in which an expression can fire. Daylight saving is known up to 2099; later years keep the zone's last
+/// known offset.
+pub const LAST_YEAR: i32 = 2199;
 
 /// A set of small numbers; a year is counted from [`FIRST_YEAR`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

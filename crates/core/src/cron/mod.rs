@@ -30,8 +30,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::changes::{ClockChange, ClockEffect};
 pub(crate) use self::days::{ALL_DAYS, ALL_WEEKDAYS, DayRule};
+use self::dst::Pace;
 pub use self::dst::{DstRule, Gap, Overlap};
 pub use self::error::{CronError, CronField};
+pub use self::field::{FIRST_YEAR, LAST_YEAR};
 pub use self::zone::{Tz, ZoneError, parse_zone};
 
 pub(crate) use self::search::Fields;
@@ -39,13 +41,6 @@ use crate::time::Timestamp;
 
 /// The longest expression that is read, in characters.
 pub const EXPRESSION_LENGTH_MAX: usize = 256;
-
-/// The first year in which an expression can fire.
-pub const FIRST_YEAR: i32 = 1970;
-
-/// The last year in which an expression can fire. Daylight saving is known up to 2099; later years keep the zone's last
-/// known offset.
-pub const LAST_YEAR: i32 = 2199;
 
 /// How an expression was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -91,15 +86,6 @@ pub struct CronExpr {
     dialect: Dialect,
     pace: Pace,
     fields: Fields,
-}
-
-/// What the hour field says about clock changes when the rule is left to the expression.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Pace {
-    /// Fixed hours: each wall-clock time counts once.
-    WallClock,
-    /// A wildcard, a range or a step: each instant counts.
-    Interval,
 }
 
 impl CronExpr {

@@ -1,11 +1,12 @@
 //! From text to a compiled expression: which dialect it is, and its fields in order.
 
 use super::days::DayRule;
+use super::dst::Pace;
 use super::error::{CronError, CronField};
 use super::field::{Bits, QUARTZ, UNIX};
 use super::search::Fields;
 use super::token::Token;
-use super::{CronExpr, Dialect, EXPRESSION_LENGTH_MAX, Pace};
+use super::{CronExpr, Dialect, EXPRESSION_LENGTH_MAX};
 
 /// What each macro stands for.
 const MACROS: [(&str, &str); 7] = [

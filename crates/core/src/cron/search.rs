@@ -2,8 +2,7 @@
 
 use super::date::Date;
 use super::days::DayRule;
-use super::field::Bits;
-use super::{FIRST_YEAR, LAST_YEAR};
+use super::field::{Bits, FIRST_YEAR, LAST_YEAR};
 
 /// A wall-clock time: the seconds that a clock has shown since it showed the start of 1970.
 pub(super) type Local = i64;

@@ -1,6 +1,6 @@
 //! Verdicts in order, put together: a long stretch of one verdict is one entry.
 
-use super::{Account, Entry, FOLD_ABOVE, Verdict};
+use super::account::{Account, Entry, FOLD_ABOVE, Verdict};
 use crate::time::Timestamp;
 
 /// Fires with one verdict that are next to each other.

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use super::account::{Facts, Verdict};
 use super::why::About;
-use super::{Facts, Verdict};
 use crate::cron::Tz;
 use crate::job::Job;
 use crate::reason::message::{beyond_timeout, failed_child, in_words};
 use crate::reason::words::{because, because_again, short, wait_zh, waits_for};
 use crate::reason::{Detail, Reason, WaitFor};
 use crate::route::trace::{Trace, Waited};
-use crate::run::{Run, RunStatus};
+use crate::run::Run;
 use crate::schedule::Kind;
+use crate::status::RunStatus;
 use crate::time::Timestamp;
 use crate::words::{Lang, moment};
 

@@ -1,13 +1,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::calendar::{Calendar, CalendarSpec};
-use crate::id::{AppId, JobId, NamespaceId, NodeId};
-use crate::run::{RunOf, Trigger};
+use crate::id::{AppId, JobId, NamespaceId, NodeId, RunId};
+use crate::job::Job;
+use crate::reason::Reason;
+use crate::run::{Run, RunOf};
+use crate::status::{RunStatus, Trigger};
+use crate::time::Timestamp;
 use crate::words::Lang;
 
 fn at(text: &str) -> Timestamp {

@@ -1,7 +1,7 @@
 //! The walk through a range: cut where something changes, and between two cuts told as a whole.
 
+use super::account::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
 use super::fold::{Fold, Stretch};
-use super::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
 use crate::local;
 use crate::run::Run;
 use crate::schedule::{Schedule, just_before};
@@ -12,6 +12,35 @@ use crate::timetable::Applied;
 
 /// How many instants and days one account looks at, an instant once for each schedule; what is left is for the next one.
 const STEP_COUNT_MAX: usize = 50_000;
+
+/// The account of a range.
+///
+/// ```
+/// use rondel_core::Timestamp;
+/// use rondel_core::fires::{Definition, Facts, Range, account};
+///
+/// let spec: rondel_core::JobSpec = serde_json::from_str(
+///     r#"{"name": "a", "app": "b", "handler": "c", "schedule": {"every": "1s"}, "enabled": false}"#,
+/// )?;
+/// let definitions = [Definition { from: Timestamp::EPOCH, job: spec.compile().expect("a valid definition") }];
+/// let now = Timestamp::from_secs(90_000);
+/// let facts = Facts {
+///     definitions: &definitions,
+///     anchor: Timestamp::EPOCH,
+///     deleted_at: None,
+///     rows: &[],
+///     next_fire_at: None,
+///     now,
+///     kept_from: Timestamp::EPOCH,
+/// };
+/// let day = account(&facts, Range { from: Timestamp::from_secs(1), to: Timestamp::from_secs(86_400), limit: 100 });
+/// assert_eq!((day.entries[0].verdict.code(), day.entries[0].count), ("paused", 86_400));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[must_use]
+pub fn account(facts: &Facts<'_>, range: Range) -> Account {
+    Walk::new(facts, range).run()
+}
 
 pub(super) struct Walk<'a> {
     facts: &'a Facts<'a>,

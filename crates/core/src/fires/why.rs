@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::account::{Account, Entry, Facts, Range, Verdict};
 use super::speaker::Speaker;
-use super::walk::Walk;
-use super::{Account, Entry, Facts, Range, Verdict, account};
+use super::walk::{Walk, account};
 use crate::run::Run;
 use crate::schedule::just_before;
 use crate::time::Timestamp;

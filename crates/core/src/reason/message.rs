@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::words::{outcome, short};
-use crate::run::RunStatus;
+use crate::status::RunStatus;
 use crate::time::parse_duration;
 use crate::words::Lang;
 

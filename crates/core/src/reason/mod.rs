@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::homes::Switch;
 use crate::id::RunId;
-use crate::run::{RunStatus, words};
+use crate::status::RunStatus;
+use crate::word_enum::words;
 
 /// The longest stored [`Detail`], in bytes of JSON.
 pub const DETAIL_LEN_MAX: usize = 3_000;

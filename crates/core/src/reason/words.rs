@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{Detail, LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, WaitFor};
 use crate::homes::Switch;
-use crate::run::{Attempt, Run, RunStatus};
+use crate::run::{Attempt, Run};
+use crate::status::RunStatus;
 use crate::words::Lang;
 
 /// What a sentence about a run is made of.

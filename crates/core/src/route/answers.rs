@@ -1,6 +1,6 @@
 //! What executors are asked before some routers pick, and what their answers mean.
 
-use super::{Ask, Choice, deal};
+use super::ask::{Ask, Choice, deal};
 
 /// What a router wants to know of each executor first. All are asked at once; the caller waits a little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

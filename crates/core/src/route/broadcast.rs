@@ -2,7 +2,8 @@
 //! here a shard goes to the one that it is for, and waits while that one has no room. A shard that is tried again goes to
 //! the same one if it is still there, else to another. Remembers nothing.
 
-use super::{Ask, Choice, Memory};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
     let is_its = |index: &usize| Some(ask.candidates[*index].seat.name()) == ask.executor;

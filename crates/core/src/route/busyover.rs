@@ -1,7 +1,9 @@
 //! Busyover: the first by name that answers "I am free for this job": it has none of its runs, and a slot (XXL-JOB's
 //! BUSYOVER). Remembers nothing.
 
-use super::{Ask, Choice, Memory, answers};
+use super::answers;
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
     answers::first_good(ask)

@@ -6,7 +6,9 @@
 //! with one of another namespace still spread. A shard has its index behind the id, so that the shards of a job
 //! spread, and the same shard stays where it was. The ring is hashed from stable names where XXL-JOB has addresses.
 
-use super::{Ask, Choice, Memory, seat};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
+use super::seat;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
     let key = if ask.shards > 1 { format!("{}-{}", ask.job, ask.shard) } else { ask.job.to_string() };

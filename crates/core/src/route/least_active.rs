@@ -1,7 +1,8 @@
 //! Least active: the one with the fewest runs in hand, of whatever job (from easyJob's least count); of equals any.
 //! Remembers nothing.
 
-use super::{Ask, Choice, Memory};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
     let active = |index: usize| u64::try_from(ask.candidates[index].active).unwrap_or(u64::MAX);

@@ -2,7 +2,8 @@
 //! online starts with the least count of the others, so that it is not flooded; of equals any, so that jobs born together
 //! do not all begin with the first.
 
-use super::{Ask, Choice, Memory};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 /// Counts begin again beyond.
 const COUNT_MAX: u32 = 1_000_000;

@@ -2,7 +2,8 @@
 //! count, for a day. Who comes online waits until the others had their turn; of those never used any, so that jobs born
 //! together do not all begin with the first.
 
-use super::{Ask, Choice, Memory};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     let used = memory.marks(ask.candidates, |known| known.max());

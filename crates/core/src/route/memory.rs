@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Ask, Candidate, Choice, pick};
+use super::ask::{Ask, Candidate, Choice};
+use super::pick;
 use crate::id::JobId;
 use crate::spec::Route;
 use crate::time::Timestamp;

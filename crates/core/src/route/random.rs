@@ -1,7 +1,8 @@
 //! Random: any of them (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire are dealt from one drawn start, so that
 //! they spread.
 
-use super::{Ask, Choice, Memory};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
     ask.dealt(ask.draw).into()

@@ -1,7 +1,8 @@
 //! Round: each in turn (XXL-JOB's ROUND). Remembers whose turn is next; begins with a drawn one, so that jobs born
 //! together do not all begin with the first. Who is not open is passed over.
 
-use super::{Ask, Choice, Memory};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     let count = ask.candidates.len();

@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::id::JobId;
+use crate::time::Timestamp;
 
 pub(super) fn seats(count: usize) -> Vec<Seat> {
     (0..count).map(|index| Seat::new(&format!("e{index:03}"))).collect()

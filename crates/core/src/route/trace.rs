@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Candidate;
+use super::ask::Candidate;
 use crate::reason::words::short;
 use crate::spec::Route;
 use crate::time::millis;

@@ -1,7 +1,8 @@
 //! Weight: by chance, in proportion to the weights that executors declare (from easyJob). Who declares 0 gets nothing,
 //! unless all do. Remembers nothing.
 
-use super::{Ask, Choice, Memory};
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
     let weight = |index: usize| u128::from(ask.candidates[index].weight);

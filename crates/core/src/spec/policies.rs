@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::reason::Reason;
-use crate::run::words;
 use crate::schema::DurationText;
 use crate::time::{duration_text, format_duration, parse_duration};
+use crate::word_enum::words;
 
 words! {
     /// Which executor of the app gets a run.

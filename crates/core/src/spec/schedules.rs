@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cron::{DstRule, Gap, Overlap as DstOverlap};
-use crate::run::words;
 use crate::schema::{DurationText, NAME_PATTERN};
 use crate::time::{Timestamp, duration_text};
+use crate::word_enum::words;
 
 /// One schedule, or several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

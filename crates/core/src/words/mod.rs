@@ -16,10 +16,8 @@ mod tests;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use crate::cron::{CronExpr, Dialect};
-use crate::run::words;
+use crate::word_enum::words;
 
 pub use self::length::length;
 pub use self::moment::{instants, moment};

@@ -1,0 +1,159 @@
+//! The types of the account: what it is computed from, and its entries.
+
+use std::time::Duration;
+
+use crate::id::RunId;
+use crate::job::Job;
+use crate::reason::{Detail, Reason};
+use crate::run::Run;
+use crate::status::RunStatus;
+use crate::time::Timestamp;
+
+/// The longest range that one account covers; what is later is left to the next one.
+pub const RANGE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The most entries of one account.
+pub const ENTRY_COUNT_MAX: usize = 1_000;
+/// Fires with the same verdict, one after another, are one entry where they are more than this.
+pub const FOLD_ABOVE: u64 = 24;
+
+/// A definition that a job had, or has.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    /// When it was saved: it plans the fires after this instant, up to and including the one at which the next definition
+    /// was saved.
+    pub from: Timestamp,
+    /// The definition, compiled with its calendar.
+    pub job: Job,
+}
+
+/// What an account is computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The definitions that held in the range, the oldest first.
+    pub definitions: &'a [Definition],
+    /// What fixed rates count from.
+    pub anchor: Timestamp,
+    /// When the job was deleted: nothing later is planned.
+    pub deleted_at: Option<Timestamp>,
+    /// The rows of the range, in any order, with the span that reaches into it; those with a cause of their own and
+    /// shards are passed over.
+    pub rows: &'a [Run],
+    /// The first fire without a row.
+    pub next_fire_at: Option<Timestamp>,
+    /// The present.
+    pub now: Timestamp,
+    /// Rows of fires before this instant may have been removed.
+    pub kept_from: Timestamp,
+}
+
+/// What an account is about: the fires from `from` to `to`, both included.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// The first instant.
+    pub from: Timestamp,
+    /// The last one; at most [`RANGE_MAX`] later.
+    pub to: Timestamp,
+    /// At most so many entries; [`ENTRY_COUNT_MAX`] at most.
+    pub limit: usize,
+}
+
+/// Fires with one verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The first of them.
+    pub first: Timestamp,
+    /// The last of them: the same where it is one.
+    pub last: Timestamp,
+    /// How many they are.
+    pub count: u64,
+    /// What became of them.
+    pub verdict: Verdict,
+}
+
+/// What became of a fire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has a row of its own, which says the rest.
+    Row {
+        /// The run.
+        run: RunId,
+        /// Where it stands.
+        status: RunStatus,
+        /// Why it stands there.
+        reason: Option<Reason>,
+        /// The parameters of the reason.
+        detail: Option<Box<Detail>>,
+        /// Whether the definition that held at its instant plans it: one that was settled by a change is not.
+        planned: bool,
+    },
+    /// It was passed over together with others, which share a row.
+    Span {
+        /// The row.
+        run: RunId,
+        /// Why.
+        reason: Option<Reason>,
+        /// The parameters of the reason.
+        detail: Option<Box<Detail>>,
+    },
+    /// The schedule alone would fire, and the job's calendar does not let it.
+    Calendar {
+        /// The calendar.
+        calendar: String,
+        /// What it calls the day.
+        day: Option<String>,
+        /// The instant that it moves to; `None` where it is removed.
+        moved_to: Option<Timestamp>,
+    },
+    /// The job was paused.
+    Paused,
+    /// It is due, and no server has claimed it yet.
+    Undecided,
+    /// It is ahead.
+    Planned,
+    /// Its row was removed, being old.
+    Removed,
+    /// It has no row and ought to have one. It must not exist.
+    Missing,
+}
+
+impl Verdict {
+    /// What the row says.
+    pub(crate) fn of_run(run: &Run, planned: bool) -> Self {
+        let detail = run.detail.clone();
+        if run.span_end_at.is_some() {
+            return Self::Span { run: run.id, reason: run.reason, detail };
+        }
+        Self::Row { run: run.id, status: run.status, reason: run.reason, detail, planned }
+    }
+
+    /// The word for it in JSON: the status of the row where there is one, else `calendar`, `paused`, `undecided`,
+    /// `planned`, `removed` or `missing`.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Row { status, .. } => status.as_str(),
+            Self::Span { .. } => RunStatus::Skipped.as_str(),
+            Self::Calendar { .. } => "calendar",
+            Self::Paused => "paused",
+            Self::Undecided => "undecided",
+            Self::Planned => "planned",
+            Self::Removed => "removed",
+            Self::Missing => "missing",
+        }
+    }
+
+    /// Whether it is about a fire, and not about an instant that a calendar took.
+    #[must_use]
+    pub const fn is_fire(&self) -> bool {
+        !matches!(self, Self::Calendar { .. })
+    }
+}
+
+/// What became of the fires of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// In order, none overlapping another.
+    pub entries: Vec<Entry>,
+    /// Where the account ends before its range does: the instant from which the next one goes on.
+    pub next: Option<Timestamp>,
+}

@@ -1,0 +1,106 @@
+//! What a router is asked, and its choice.
+
+use super::answers::Answer;
+use super::seat::Seat;
+use super::trace::Refusal;
+use crate::id::JobId;
+use crate::time::Timestamp;
+
+/// An executor that is online in the job's app, has the handler, and meets the job's conditions.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its stable name, by which routers order, hash and remember; never the incarnation.
+    pub seat: &'a Seat,
+    /// What it declares for [`Route::Weight`].
+    pub weight: u32,
+    /// How many runs it has in hand.
+    pub active: usize,
+    /// Why it cannot take this run now; `None` for an open one. Only open ones are picked, the others are remembered.
+    pub refusal: Option<Refusal>,
+    /// What it said to the route's [`question`].
+    pub answer: Answer,
+}
+
+/// A run that is to be routed.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Its job.
+    pub job: JobId,
+    /// Its shard: index …
+    pub shard: usize,
+    /// … and how many there are; 1 for an unsharded run.
+    pub shards: usize,
+    /// Counts from 1.
+    pub attempt: i32,
+    /// The executor that had the attempt before; for the first attempt of a broadcast's shard the one that it is for.
+    pub executor: Option<&'a str>,
+    /// Everyone who is online and fit, in the order of their names.
+    pub candidates: &'a [Candidate<'a>],
+    /// The present.
+    pub now: Timestamp,
+    /// A random number: the same for all shards of a fire, so that they are dealt from one start.
+    pub draw: u32,
+    /// Whether answers were waited for long enough.
+    pub is_over: bool,
+}
+
+/// What a router says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// This candidate gets the run.
+    Take(usize),
+    /// Answers are missing.
+    Wait,
+    /// None of them, now.
+    Nobody,
+}
+
+impl From<Option<usize>> for Choice {
+    fn from(picked: Option<usize>) -> Self {
+        picked.map_or(Self::Nobody, Self::Take)
+    }
+}
+
+impl Candidate<'_> {
+    pub(super) fn unless_named(&self, name: &str) -> Self {
+        let refusal = self.refusal.or_else(|| (self.seat.name() == name).then_some(Refusal::HadItBefore));
+        Self { refusal, ..*self }
+    }
+}
+
+impl Ask<'_> {
+    /// The open candidates.
+    pub(super) fn open(&self) -> impl DoubleEndedIterator<Item = usize> {
+        let is_open = |(_, candidate): &(usize, &Candidate<'_>)| candidate.refusal.is_none();
+        self.candidates.iter().enumerate().filter(is_open).map(|(index, _)| index)
+    }
+
+    /// The open candidate that the shard's turn comes to, from a start: shards are dealt over the executors.
+    pub(super) fn dealt(&self, start: u32) -> Option<usize> {
+        deal(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.deal()))
+    }
+
+    /// How far the shard stands behind the first one of its fire.
+    pub(super) const fn deal(&self) -> usize {
+        if self.shards > 1 { self.shard } else { 0 }
+    }
+
+    /// A random number that differs between the shards of a fire, and between attempts.
+    pub(super) fn chance(&self) -> u32 {
+        let step = u32::try_from(self.deal()).unwrap_or(0).wrapping_add(self.attempt.unsigned_abs().saturating_sub(1));
+        self.draw.wrapping_add(step.wrapping_mul(0x9E37_79B9))
+    }
+
+    /// The open candidate with the least value; any of them where several have it.
+    pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
+        let least = self.open().map(&value).min()?;
+        let start = usize::try_from(self.chance()).unwrap_or(0);
+        deal(self.open().filter(|index| value(*index) == least), start)
+    }
+}
+
+/// The item that a count comes to which goes round and round.
+pub(super) fn deal(items: impl DoubleEndedIterator<Item = usize>, turn: usize) -> Option<usize> {
+    let items: Vec<usize> = items.collect();
+    items.get(turn.checked_rem(items.len())?).copied()
+}

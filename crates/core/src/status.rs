@@ -1,0 +1,57 @@
+//! The status of a run, and the causes that create runs.
+
+use crate::word_enum::words;
+
+words! {
+    /// Where a run stands. The first three are open, the others are verdicts.
+    RunStatus {
+        /// Claimed by its home and kept in memory until it is due or an executor is free.
+        Pending = "pending",
+        /// Due later (a retry, a delay): the scan takes it up again near its `due_at`.
+        Waiting = "waiting",
+        /// Known to be held by an executor. Runs that end within about a second never pass through here.
+        Running = "running",
+        /// The handler returned well.
+        Succeeded = "succeeded",
+        /// The handler failed, and no retry is left.
+        Failed = "failed",
+        /// The handler was stopped at its deadline.
+        TimedOut = "timed_out",
+        /// A user, a program or the server cancelled it.
+        Cancelled = "cancelled",
+        /// It was sent to an executor that was lost, and the job is at-most-once: it may or may not have run.
+        Unknown = "unknown",
+        /// It never began; the reason says why.
+        Skipped = "skipped",
+    }
+}
+
+impl RunStatus {
+    /// Whether this is a verdict.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        !matches!(self, Self::Pending | Self::Waiting | Self::Running)
+    }
+}
+
+words! {
+    /// Why a run exists.
+    Trigger {
+        /// A cron schedule.
+        Cron = "cron",
+        /// A fixed interval.
+        Interval = "interval",
+        /// A single instant.
+        Once = "once",
+        /// A user, in the console or on the command line.
+        Manual = "manual",
+        /// A program, by the API.
+        Api = "api",
+        /// A parent job's run.
+        Parent = "parent",
+        /// A request for fires of the past.
+        Backfill = "backfill",
+        /// A missed fire that the misfire policy runs late.
+        Misfire = "misfire",
+    }
+}
