@@ -4,6 +4,10 @@
 //! the test `generated` makes it anew and compares. To change the protocol: edit `proto/`, then run
 //! `RONDEL_REGENERATE=1 cargo test -p rondel-proto`.
 
+mod refusal;
+
+pub use refusal::Refusal;
+
 /// The version of the protocol that this crate speaks: executors send it in their hello, servers in their welcome.
 ///
 /// It rises when one side must not talk to another that does not know something: version 1 answers fences.

@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::{StreamExt as _, stream};
 use rondel_core::TokenId;
 use rondel_core::access::{Grant, Rights, Role};
-use rondel_proto::v1;
 use rondel_proto::v1::gateway_server::{Gateway, GatewayServer};
+use rondel_proto::{Refusal, v1};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -164,7 +164,7 @@ impl Pass {
     /// For whom a token and a certificate are good, where one is asked for.
     fn new(principal: &auth::Principal, certificates: Certificates, found: Option<&PeerNames>) -> Result<Self, Status> {
         if found.is_none() && certificates != Certificates::Ignored {
-            return Err(Status::unauthenticated("executors need a client certificate here"));
+            return Err(Refusal::Certificate.status("executors need a client certificate here"));
         }
         let names = found.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
         let (rights, declares) = (principal.rights.clone(), principal.token.declares);
@@ -253,7 +253,7 @@ impl Gateway for GatewayService {
         })?;
         let Some(principal) = token else {
             return Err(
-                inner.refuse(&peer, Status::unauthenticated("no token, or one that is unknown, expired or revoked"))
+                inner.refuse(&peer, Refusal::Token.status("no token, or one that is unknown, expired or revoked"))
             );
         };
         inner.hello_rates.admit(principal.token.id, now)?;

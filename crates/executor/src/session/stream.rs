@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rondel_core::Timestamp;
 use rondel_core::time::format_duration;
-use rondel_proto::PROTOCOL;
 use rondel_proto::v1::executor_message::Body as FromExecutor;
 use rondel_proto::v1::gateway_client::GatewayClient;
 use rondel_proto::v1::server_message::Body as FromServer;
 use rondel_proto::v1::{ExecutorMessage, Heartbeat, ServerMessage, Welcome};
+use rondel_proto::{PROTOCOL, Refusal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -110,7 +110,9 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     let welcomed = timeout(timing.connect_timeout, welcomed).await;
     let (inbound, first) = match welcomed.map_err(|_| End::Unreachable(no_welcome(timing.connect_timeout)))? {
         Ok(welcomed) => welcomed,
-        Err(status) if is_about_token(&status) => return Err(End::Refused(refused_token(engine, &status).await)),
+        Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
+            return Err(End::Refused(refused_token(engine, &status).await));
+        }
         Err(status) => return Err(not_welcome(&status)),
     };
     match first.and_then(|message| message.body) {
@@ -126,11 +128,6 @@ fn too_old(welcome: &Welcome) -> String {
         "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",
         welcome.node_name, welcome.server_version, welcome.protocol
     )
-}
-
-/// Not the missing certificate, which is told with the same code.
-fn is_about_token(status: &Status) -> bool {
-    status.code() == Code::Unauthenticated && status.message().contains("token")
 }
 
 /// What was refused, and what mends it.

@@ -1,0 +1,69 @@
+//! Why a server refuses an executor's session, as a code that does not depend on the words of the message.
+
+use tonic::{Code, Status};
+
+/// A reason that an executor acts on. It is sent as the metadata [`Refusal::METADATA_KEY`] of the status that ends the
+/// stream. Servers before this code send none: the message alone describes the refusal then.
+///
+/// ```
+/// use rondel_proto::Refusal;
+///
+/// let status = Refusal::Token.status("the token is expired");
+/// assert_eq!(Refusal::of(&status), Some(Refusal::Token));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The token is missing, unknown, expired or revoked.
+    Token,
+    /// The server requires a client certificate.
+    Certificate,
+}
+
+impl Refusal {
+    /// The key of the code in the metadata of a status.
+    pub const METADATA_KEY: &'static str = "rondel-refusal";
+
+    const ALL: [Self; 2] = [Self::Token, Self::Certificate];
+
+    /// The code as it is sent.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Certificate => "certificate",
+        }
+    }
+
+    /// The status that a server ends the stream with.
+    #[must_use]
+    pub fn status(self, message: &str) -> Status {
+        let mut status = Status::new(Code::Unauthenticated, message);
+        let code = tonic::metadata::MetadataValue::from_static(self.as_str());
+        status.metadata_mut().insert(Self::METADATA_KEY, code);
+        status
+    }
+
+    /// The code in a status that a server sent; `None` where it has none, or one that is unknown here.
+    #[must_use]
+    pub fn of(status: &Status) -> Option<Self> {
+        let code = status.metadata().get(Self::METADATA_KEY)?.to_str().ok()?;
+        Self::ALL.into_iter().find(|refusal| refusal.as_str() == code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_counts_and_not_the_words() {
+        for refusal in Refusal::ALL {
+            let status = refusal.status("a message without the word");
+            assert_eq!((Refusal::of(&status), status.code()), (Some(refusal), Code::Unauthenticated));
+        }
+        assert_eq!(Refusal::of(&Status::unauthenticated("no token")), None, "a server that sends no code");
+        let mut later = Status::unauthenticated("no token");
+        later.metadata_mut().insert(Refusal::METADATA_KEY, "quota".parse().unwrap());
+        assert_eq!(Refusal::of(&later), None, "a code of a later server");
+    }
+}
