@@ -303,6 +303,22 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_told_from_the_name_of_a_file() {
+        let hex = "0123456789abcdef";
+        for (text, is_one) in [
+            (format!("{TOKEN_PREFIX}exec_{hex}"), true),
+            (format!("{TOKEN_PREFIX}exec_{}", &hex[1..]), false),
+            (format!("{TOKEN_PREFIX}exec_{hex}{hex}"), true),
+            (format!("{TOKEN_PREFIX}exec_{}g", &hex[1..]), false),
+            (format!("{TOKEN_PREFIX}{hex}"), true),
+            (hex.to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_token(&text), is_one, "{text}");
+        }
+    }
+
+    #[test]
     fn roles_permit_more_and_more() {
         use Permission::{Admin, Cluster, Edit, Operate, Own, View, Watch};
         let table = [

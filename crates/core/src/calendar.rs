@@ -441,3 +441,7 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "calendar_tests.rs"]
+mod tests;

@@ -206,6 +206,43 @@ mod tests {
         }
     }
 
+    /// The longest common part, found by trying everything.
+    fn common(from: &[&str], to: &[&str]) -> usize {
+        match (from, to) {
+            ([a, from_rest @ ..], [b, to_rest @ ..]) => {
+                let both = if a == b { 1 + common(from_rest, to_rest) } else { 0 };
+                both.max(common(from_rest, to)).max(common(from, to_rest))
+            }
+            _ => 0,
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_comparison_is_the_shortest(
+            from in proptest::collection::vec(proptest::sample::select(vec!["a", "b", "c"]), 0..7),
+            to in proptest::collection::vec(proptest::sample::select(vec!["a", "b", "c"]), 0..7),
+        ) {
+            let lines = compare_lines(&from, &to);
+            let same = lines.iter().filter(|line| matches!(line, Line::Same(_))).count();
+            proptest::prop_assert_eq!(same, common(&from, &to));
+        }
+    }
+
+    #[test]
+    fn lines_go_before_others_come() {
+        let lines = compare_lines(&["a"], &["b"]);
+        assert!(matches!(lines[..], [Line::Gone("a"), Line::New("b")]));
+    }
+
+    #[test]
+    fn texts_of_several_lines_are_shown_by_lines() {
+        let shown = |from: &str, to: &str| text(&changes(&json!({"a": from}), &json!({"a": to})));
+        assert_eq!(shown("x", "y"), "/a\n- \"x\"\n+ \"y\"\n");
+        assert_eq!(shown("x\n", "y"), "/a\n- x\n+ y\n");
+        assert_eq!(shown("x", "y\n"), "/a\n- x\n+ y\n");
+    }
+
     #[test]
     fn long_texts_take_bounded_work() {
         let (from, to): (Vec<String>, Vec<String>) = (0..30_000).map(|n| (n.to_string(), (n + 7).to_string())).unzip();

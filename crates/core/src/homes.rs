@@ -259,4 +259,31 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_surplus_is_left_alone_up_to_the_slack() {
+        let given = |counts: &[(i64, u64)]| {
+            let seats: Vec<(i64, u32, u64)> = counts.iter().map(|&(node, count)| (node, 1, count)).collect();
+            ClaimStrategy::LeastCount.misplaced(NodeId::new(1), &jobs(200), &self::seats(&seats))
+        };
+        let to = |given: &[(JobId, NodeId)], node| given.iter().filter(|(_, to)| *to == NodeId::new(node)).count();
+        assert_eq!(given(&[(1, 12), (2, 8)]).len(), 0, "two more than the average of ten");
+        assert_eq!(given(&[(1, 13), (2, 7)]).len(), 3);
+        assert_eq!(given(&[(1, 84), (2, 76)]).len(), 0, "a twentieth of eighty");
+        assert_eq!(given(&[(1, 85), (2, 75)]).len(), 5);
+        let three = given(&[(1, 19), (2, 10), (3, 1)]);
+        assert_eq!((three.len(), to(&three, 2), to(&three, 3)), (9, 0, 9), "who is at the average gets none");
+        assert_eq!(given(&[(1, 9)]).len(), 0);
+    }
+
+    #[test]
+    fn the_hash_of_the_id_knows_no_weights() {
+        let jobs = jobs(2_000);
+        let [equal, weighted] = [[(1, 1, 0), (2, 1, 0)], [(1, 0, 0), (2, 7, 0)]].map(|rows| seats(&rows));
+        assert_eq!(ClaimStrategy::IdHash.deal(&jobs, &equal), ClaimStrategy::IdHash.deal(&jobs, &weighted));
+        let without = shares(&ClaimStrategy::Weight.deal(&jobs, &weighted), &weighted);
+        assert_eq!(without, [0, 2_000]);
+        let zero = seats(&[(1, 0, 0), (2, 0, 0)]);
+        assert_eq!(ClaimStrategy::Weight.deal(&jobs, &zero), ClaimStrategy::IdHash.deal(&jobs, &zero));
+    }
 }

@@ -209,4 +209,23 @@ mod tests {
         }
         assert!(per_lane.iter().all(|count| (800..1200).contains(count)), "{per_lane:?}");
     }
+
+    #[test]
+    fn ids_of_one_millisecond_follow_one_another() {
+        let ids = IdGen::new(3);
+        let now = Timestamp::from_secs(1_800_000_000);
+        let first = ids.next(now);
+        assert_eq!([ids.next(now), ids.next(now)], [first + 1, first + 2]);
+        assert_eq!(first & ((1 << SEQUENCE_BITS) - 1), 0);
+        assert_eq!((first >> SEQUENCE_BITS) & 1023, 3);
+        // After 4,096 of them the sequence goes on in the next millisecond.
+        let made: Vec<i64> = (0..4_094).map(|_| ids.next(now)).collect();
+        assert_eq!(*made.last().unwrap() - first, (1 << (SEQUENCE_BITS + ORDINAL_BITS)));
+    }
+
+    #[test]
+    fn a_job_has_one_lane_of_those_that_there_are() {
+        assert!((1..1_000).all(|id| JobId::new(id).lane(1) == 0 && JobId::new(id).lane(0) == 0));
+        assert!((1..1_000).any(|id| JobId::new(id).lane(2) == 1));
+    }
 }

@@ -66,15 +66,38 @@ pub fn check_handler(name: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_all(check: impl Fn(&str) -> Result<(), String>, good: &[&str], bad: &[&str]) {
+        let (longest, too_long) = ("a".repeat(NAME_LEN_MAX), "a".repeat(NAME_LEN_MAX + 1));
+        for name in good.iter().copied().chain([longest.as_str()]) {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        for name in bad.iter().copied().chain(["", " ", "a b", "ä", "a/b", "a\0", "<script>", too_long.as_str()]) {
+            assert!(check(name).is_err(), "{name}");
+        }
+    }
+
     #[test]
     fn names() {
-        let longest = "a".repeat(100);
-        for name in ["a", "0", "a.b_c-d", &longest] {
-            assert_eq!(super::check(name), Ok(()), "{name}");
+        check_all(check, &["a", "0", "9z", "a.b_c-d", "searches"], &["A", "aB", ".a", "-a", "_a", "a:b", "a@b", "a+b"]);
+        for reserved in RESERVED {
+            assert!(check(reserved).unwrap_err().contains("choose another"), "{reserved}");
         }
-        let too_long = "a".repeat(101);
-        for name in ["", "A", ".a", "-a", "a b", "ä", "a/b", "search", "<script>", "a\0", &too_long] {
-            assert!(super::check(name).is_err(), "{name}");
-        }
+    }
+
+    #[test]
+    fn names_of_accounts() {
+        check_all(
+            check_account,
+            &["a", "0", "ann@example.com", "a+b_c-d.e", "search"],
+            &["A", "@a", "+a", "aB", "a:b"],
+        );
+    }
+
+    #[test]
+    fn names_of_handlers() {
+        check_all(check_handler, &["a", "A", "Close:all", ".a", "-", "_x9", "search"], &["a@b", "a+b"]);
     }
 }

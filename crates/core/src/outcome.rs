@@ -281,4 +281,37 @@ mod tests {
             assert_eq!(fold_shards(shards), expected);
         }
     }
+
+    #[test]
+    fn a_lost_attempt_is_no_failure_and_each_failure_counts() {
+        // Both attempts so far were lost: the next failure is the first one.
+        let all_lost = Ended { attempt: 2, lost_count: 2, ..FIRST };
+        check_after(POLICY, all_lost, FAILED, again_in(10, Reason::Retry, 2));
+        let none = AfterPolicy { retry_max: 0, ..POLICY };
+        check_after(none, all_lost, FAILED, verdict(RunStatus::Failed, None));
+        let lost = Outcome::Lost(Reason::ExecutorLost);
+        check_after(POLICY, Ended { attempt: 3, lost_count: 2, ..FIRST }, lost, again_in(0, Reason::ExecutorLost, 3));
+        let unreceived = Outcome::Lost(Reason::NotReceived);
+        check_after(POLICY, Ended { attempt: 999, ..FIRST }, unreceived, again_in(0, Reason::NotReceived, 0));
+    }
+
+    #[test]
+    fn jitter_spreads_a_retry_by_a_tenth() {
+        let wait = |jitter| match after(POLICY, FIRST, FAILED, NOW, jitter) {
+            After::Again { due_at, .. } => due_at.since(NOW).as_millis(),
+            After::Verdict { .. } => 0,
+        };
+        assert_eq!([-1.0, 0.0, 0.5, 1.0, 2.0].map(wait), [9_000, 9_000, 10_000, 11_000, 11_000]);
+    }
+
+    #[test]
+    fn each_verdict_of_a_shard_outweighs_the_milder_ones() {
+        use RunStatus::{Cancelled, Failed, Skipped, Succeeded, TimedOut, Unknown};
+        let from_mild_to_bad = [Succeeded, Skipped, Cancelled, Unknown, TimedOut, Failed];
+        for pair in from_mild_to_bad.windows(2) {
+            for shards in [[pair[0], pair[1]], [pair[1], pair[0]]] {
+                assert_eq!(fold_shards(shards), pair[1]);
+            }
+        }
+    }
 }

@@ -430,4 +430,29 @@ mod tests {
             assert_eq!(errors.is_empty(), is_good, "{pointer}: {errors:?}");
         }
     }
+
+    #[test]
+    fn pointers_have_a_number_and_a_length() {
+        let count = |count: usize| {
+            let mut errors = Vec::new();
+            Overrides::Only((0..count).map(|n| format!("/{n}")).collect()).check(&mut errors);
+            errors.len()
+        };
+        assert_eq!((count(POINTER_COUNT_MAX), count(POINTER_COUNT_MAX + 1)), (0, 1));
+        let length = |len: usize| {
+            let mut errors = Vec::new();
+            only(&[&format!("/{}", "a".repeat(len - 1))]).check(&mut errors);
+            errors.len()
+        };
+        assert_eq!((length(POINTER_LEN_MAX), length(POINTER_LEN_MAX + 1)), (0, 1));
+        assert!(Overrides::All.covers("/a") && !Overrides::None.covers("/a"));
+        assert!(only(&["/a"]).covers("/a/b") && !only(&["/a"]).covers("/ab"));
+    }
+
+    #[test]
+    fn each_named_secret_is_found() {
+        let found: Vec<&str> = secrets("x{{secret.a}}y{{secret. b }}z{{secret.open").collect();
+        assert_eq!(found, ["a", "b"]);
+        assert_eq!(secrets("none").count(), 0);
+    }
 }

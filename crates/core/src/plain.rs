@@ -47,3 +47,27 @@ pub fn check_line(text: &str, len_max: usize) -> Result<(), String> {
 pub fn cleaned(text: &str) -> String {
     text.chars().map(|c| if is_unseen(c) { REPLACEMENT } else { c }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_what_can_be_seen_up_to_its_length() {
+        for good in ["a", "abc", "a b", "表表表"] {
+            assert_eq!(check_line(good, 3), Ok(()), "{good}");
+        }
+        for bad in ["", "abcd", "表表表表", " ab", "ab ", "a\nb", "a\u{7f}", "a\u{200b}b", "\u{feff}a"] {
+            assert!(check_line(bad, 3).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn unseen_signs_are_replaced_and_others_stay() {
+        for c in ['\0', '\n', '\u{1b}', '\u{9b}', '\u{61c}', '\u{202e}', '\u{2069}'] {
+            assert!(is_unseen(c), "{c:?}");
+            assert_eq!(cleaned(&format!("a{c}b")), "a\u{fffd}b");
+        }
+        assert_eq!(cleaned("a é 表 \u{2029}"), "a é 表 \u{fffd}");
+    }
+}

@@ -350,4 +350,60 @@ mod tests {
         let late = drawn.iter().filter(|length| **length > max / 2).count();
         assert!((400..600).contains(&late), "{late} of 1000 in the later half");
     }
+
+    #[test]
+    fn a_single_instant_is_before_what_follows_it() {
+        let at = Timestamp::from_secs(100);
+        let once = Schedule { kind: Kind::At(at), ..every(1) };
+        assert_eq!(once.prev_before(at, Timestamp::from_millis(100_001)), Some(at));
+        assert_eq!(once.prev_before(at, at), None);
+        assert_eq!(once.count_between(at, at, at), 1);
+        assert_eq!(once.count_between(at, Timestamp::from_secs(101), Timestamp::from_secs(102)), 0);
+        assert_eq!(every(7).count_between(at, at, Timestamp::from_secs(100 + 21)), 4);
+        assert_eq!(every(1).count_between(at, at, at), 1);
+    }
+
+    #[test]
+    fn the_end_and_the_start_are_fires_themselves() {
+        let at = Timestamp::from_secs;
+        let bounded = Schedule { start: Some(at(100)), end: Some(at(110)), ..every(10) };
+        assert_eq!(bounded.prev_before(at(100), at(999)), Some(at(110)));
+        assert_eq!(bounded.prev_before(at(100), at(101)), Some(at(100)));
+        assert_eq!(bounded.next_after(at(100), at(0)), Some(at(100)));
+    }
+
+    #[test]
+    fn jitter_takes_every_length_up_to_its_maximum() {
+        let jitter = Jitter { max: Duration::from_millis(2), by: JitterBy::Job };
+        let mut drawn: Vec<u128> =
+            (0..100).map(|job| jitter.of(JobId::new(job), Timestamp::EPOCH).as_millis()).collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn, [0, 1, 2]);
+    }
+
+    #[test]
+    fn lengths_and_lists_have_bounds() {
+        let errors = |schedule: serde_json::Value| {
+            let spec: ScheduleSpec = serde_json::from_value(schedule).unwrap();
+            Schedule::compile("", &spec).err().map_or(0, |errors| errors.len())
+        };
+        let every = |length: String| errors(serde_json::json!({"every": length}));
+        assert_eq!([every("1s".to_owned()), every("999ms".to_owned()), every("1500ms".to_owned())], [0, 1, 1]);
+        let years = PERIOD_MAX.as_secs();
+        assert_eq!([every(format!("{years}s")), every(format!("{}s", years + 1))], [0, 1]);
+        let jitter = |ms: u128| errors(serde_json::json!({"every": "1s", "jitter": {"max": format!("{ms}ms")}}));
+        let longest = JITTER_MAX.as_millis();
+        assert_eq!([jitter(0), jitter(1), jitter(longest), jitter(longest + 1)], [1, 0, 0, 1]);
+        let after = |count: usize| {
+            let parents: Vec<String> = (0..count).map(|n| format!("p{n}")).collect();
+            errors(serde_json::json!({"after": parents}))
+        };
+        assert_eq!([after(1), after(PARENT_COUNT_MAX), after(PARENT_COUNT_MAX + 1)], [0, 0, 1]);
+        let ends = |start: i64, end: i64| {
+            let at = |second| Timestamp::from_secs(second).to_string();
+            errors(serde_json::json!({"every": "1s", "start_at": at(start), "end_at": at(end)}))
+        };
+        assert_eq!([ends(10, 10), ends(10, 9)], [0, 1]);
+    }
 }

@@ -182,4 +182,29 @@ mod tests {
             assert_eq!(errors[0].pointer, "/select/labels/0");
         }
     }
+
+    #[test]
+    fn conditions_have_a_number_and_a_length() {
+        let count = |labels: usize, executors: usize| {
+            let spec = SelectSpec {
+                labels: (0..labels).map(|n| format!("l{n}")).collect(),
+                executors: (0..executors).map(|n| format!("e{n}")).collect(),
+            };
+            Select::new(&spec).err().map_or(0, |errors| errors.len())
+        };
+        assert_eq!(count(CONDITION_COUNT_MAX, CONDITION_COUNT_MAX), 0);
+        assert_eq!((count(CONDITION_COUNT_MAX + 1, 0), count(0, CONDITION_COUNT_MAX + 1)), (1, 1));
+        let long =
+            |len: usize| Select::new(&SelectSpec { labels: vec!["k".repeat(len)], executors: Vec::new() }).is_ok();
+        assert!(long(PART_LEN_MAX) && !long(PART_LEN_MAX + 1));
+    }
+
+    #[test]
+    fn any_executor_may_where_there_is_no_condition() {
+        let any = |labels: &[&str], executors: &[&str]| {
+            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+            Select::new(&SelectSpec { labels: owned(labels), executors: owned(executors) }).unwrap().is_any()
+        };
+        assert!(any(&[], &[]) && !any(&["a"], &[]) && !any(&[], &["e"]) && !any(&["a"], &["e"]));
+    }
 }

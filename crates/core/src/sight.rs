@@ -106,4 +106,15 @@ mod tests {
             assert!(run.detail.is_none_or(|detail| detail.parent.is_none_or(|name| name == "open")));
         }
     }
+
+    #[test]
+    fn the_end_of_a_child_is_read_back() {
+        for (status, end) in ENDS {
+            let message = child_ended(Some("load"), status);
+            assert_eq!(message, format!("load {end}"));
+            assert_eq!(child_in(&message), Some(("load", end)));
+        }
+        assert_eq!(child_ended(None, RunStatus::Running), format!("{A_CHILD} is not over"));
+        assert_eq!(child_in("load exploded"), None);
+    }
 }

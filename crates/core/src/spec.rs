@@ -266,3 +266,76 @@ mod optional_duration {
         text.map(|text| parse_duration(&text)).transpose().map_err(serde::de::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn at(second: i64) -> String {
+        Timestamp::from_secs(second).to_string()
+    }
+
+    fn once(second: i64, if_past: Option<&str>) -> Value {
+        let mut schedule = json!({"at": at(second)});
+        if let Some(word) = if_past {
+            schedule["if_past"] = json!(word);
+        }
+        schedule
+    }
+
+    fn spec(schedules: &[Value]) -> JobSpec {
+        serde_json::from_value(json!({"name": "a", "app": "b", "handler": "c", "schedule": schedules})).unwrap()
+    }
+
+    fn instants(spec: &JobSpec) -> Vec<String> {
+        spec.schedules().iter().map(|(_, schedule)| schedule.at.clone().unwrap_or_default()).collect()
+    }
+
+    #[test]
+    fn only_an_instant_in_the_past_that_is_to_run_moves_to_the_present() {
+        let now = Timestamp::from_secs(100);
+        let moved = |second, if_past, before: &[Value]| {
+            let mut spec = spec(&[once(second, if_past)]);
+            let before = self::spec(before);
+            spec.run_past_at(now, Some(&before));
+            instants(&spec)[0] == at(100) && second != 100
+        };
+        let run = Some("run");
+        assert!(moved(99, run, &[]));
+        assert!(!moved(101, run, &[]) && !moved(99, None, &[]));
+        assert!(!moved(99, run, &[once(99, run)]), "it ran when it was saved before");
+        assert!(moved(99, run, &[once(98, run)]));
+        // The very present is not in the past.
+        let mut present = spec(&[json!({"at": "1970-01-01T01:01:40+01:00", "if_past": "run"})]);
+        present.run_past_at(now, None);
+        assert_eq!(instants(&present), ["1970-01-01T01:01:40+01:00"]);
+    }
+
+    #[test]
+    fn a_document_that_is_applied_again_keeps_the_instant_at_which_it_ran() {
+        let now = Timestamp::from_secs(100);
+        let kept = |said, said_if_past, known, known_if_past| {
+            let mut spec = spec(&[once(said, said_if_past)]);
+            spec.keep_run_instants(&self::spec(&[once(known, known_if_past)]), now);
+            instants(&spec)[0].clone()
+        };
+        let run = Some("run");
+        assert_eq!(kept(50, run, 90, run), at(90));
+        assert_eq!(kept(50, run, 100, run), at(100), "it has run at this very instant");
+        assert_eq!(kept(50, run, 101, run), at(50), "it has not run yet");
+        assert_eq!(kept(95, run, 90, run), at(95), "a later instant is a new wish");
+        assert_eq!(kept(50, None, 90, run), at(50));
+        assert_eq!(kept(50, run, 90, None), at(50));
+    }
+
+    #[test]
+    fn the_waits_of_a_retry_are_in_order() {
+        let waits = |backoff: &str| {
+            let spec = json!({"name": "a", "app": "b", "handler": "c", "retry": {"max": 1, "backoff": backoff}});
+            serde_json::from_value::<JobSpec>(spec).unwrap().compile().is_ok()
+        };
+        assert!(waits("5s..5s") && waits("5s..6s") && !waits("5s..4s"));
+    }
+}

@@ -33,3 +33,28 @@ pub(crate) fn taken(schedule: &Schedule, Applied { calendar, rule }: &Applied, a
     let moved_to = open.map(|day| local::instant(schedule.zone, day.and_time(local.time())));
     Taken { day, moved_to: moved_to.filter(|at| schedule.end.is_none_or(|end| *at <= end)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calendar::Calendar;
+    use crate::cron::Tz;
+    use crate::schedule::Kind;
+
+    #[test]
+    fn a_fire_moves_to_the_next_day_that_is_in_up_to_the_end() {
+        let rule = serde_json::from_str(r#"{"not": {"days": ["1970-01-02..1970-01-03"]}}"#).unwrap();
+        let calendar = std::sync::Arc::new(Calendar::of_rule("c", &rule).unwrap());
+        let day = |day: i64| Timestamp::from_secs(day * 86_400);
+        let moved = |rule, end| {
+            let kind = Kind::Every(std::time::Duration::from_secs(86_400));
+            let schedule = Schedule { kind, zone: Tz::UTC, start: None, end, jitter: None };
+            taken(&schedule, &Applied { calendar: std::sync::Arc::clone(&calendar), rule }, day(1)).moved_to
+        };
+        assert_eq!(moved(CalendarRule::Next, None), Some(day(3)));
+        assert_eq!(moved(CalendarRule::Next, Some(day(3))), Some(day(3)));
+        assert_eq!(moved(CalendarRule::Next, Some(day(2))), None);
+        assert_eq!(moved(CalendarRule::Previous, None), Some(day(0)));
+        assert_eq!((moved(CalendarRule::Only, None), moved(CalendarRule::Except, None)), (None, None));
+    }
+}

@@ -69,3 +69,24 @@ fn part(calendar: &Calendar, day: NaiveDate) -> Part {
     }
     if begins_in { Part::Whole } else { Part::Nothing }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_day_of_the_year_is_there_with_its_part() {
+        let rule =
+            r#"{"any": [{"days": ["2024-02-29"]}, {"all": [{"days": ["2024-03-01"]}, {"times": ["09:00-17:00"]}]}]}"#;
+        let calendar = Calendar::of_rule("c", &serde_json::from_str(rule).unwrap()).unwrap();
+        let days = year(&calendar, 2024);
+        assert_eq!((days.len(), year(&calendar, 2026).len()), (366, 365));
+        let ends = [days.first().unwrap(), days.last().unwrap()].map(|day| (day.month, day.day));
+        assert_eq!(ends, [(1, 1), (12, 31)]);
+        let part = |month, day| days.iter().find(|one| (one.month, one.day) == (month, day)).unwrap().part;
+        assert_eq!((part(2, 28), part(2, 29), part(3, 1)), (Part::Nothing, Part::Whole, Part::Some));
+        let night = Calendar::of_rule("n", &serde_json::from_str(r#"{"times": ["00:00-24:00"]}"#).unwrap()).unwrap();
+        assert!(year(&night, 2024).iter().all(|day| day.part == Part::Whole));
+        assert_eq!(year(&calendar, i32::MAX).len(), 0);
+    }
+}

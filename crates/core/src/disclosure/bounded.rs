@@ -104,4 +104,46 @@ mod tests {
         let short = json!({"a": 1});
         assert_eq!(cut(short.clone(), 80), short);
     }
+
+    #[test]
+    fn the_bound_is_the_last_length_that_is_kept() {
+        // {"a":"…","b":"…"}
+        let two = |a: usize, b: usize| json!({"a": "x".repeat(a), "b": "y".repeat(b)});
+        let whole = two(50, 60);
+        assert_eq!((length(&whole), cut(whole.clone(), 125)), (125, whole.clone()));
+        // The longest field goes first, and no more than has to.
+        assert_eq!(cut(whole, 124), json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
+        let bound = length(&json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut(two(50, 60), bound)["a"], "x".repeat(50));
+        assert_eq!(cut(two(50, 60), bound - 1), json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
+        // A field of 40 bytes is not worth its note.
+        let short = two(38, 60);
+        assert_eq!(cut(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": length(&short)}));
+        assert_eq!(cut(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
+        let notes = length(&json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut(two(50, 60), notes - 1), json!({"left_out_bytes": 125}));
+    }
+
+    #[test]
+    fn documents_share_the_bytes_and_short_ones_stay_whole() {
+        let document = |len: usize| json!({"action": "changed", "x": "x".repeat(len)});
+        let one = |len: usize| {
+            let documents: Map<String, Value> = [("n".to_owned(), document(len))].into_iter().collect();
+            cut_by_name(documents, 0)
+        };
+        // With its name and quotation marks; above the bound the field alone is left out.
+        let empty = length(&json!({"n": document(0)}));
+        assert_eq!(one(LEN_MAX - empty - 100)["n"]["x"], "x".repeat(LEN_MAX - empty - 100));
+        assert_eq!(one(LEN_MAX)["n"], json!({"action": "changed", "x": {"left_out_bytes": LEN_MAX + 2}}));
+        let halves = |len: usize| {
+            let documents: Map<String, Value> =
+                ["a", "b"].into_iter().map(|name| (name.to_owned(), document(len))).collect();
+            cut_by_name(documents, 0)
+        };
+        let near = LEN_MAX / 2 - 100;
+        assert_eq!(halves(near)["b"]["x"], "x".repeat(near));
+        let shown = halves(LEN_MAX / 2);
+        assert!(shown["a"]["x"]["left_out_bytes"].is_number() && shown["b"]["x"]["left_out_bytes"].is_number());
+        assert_eq!(cut_by_name(Map::new(), 3), json!({"…": {"left_out": 3}}));
+    }
 }

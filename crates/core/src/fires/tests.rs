@@ -1,3 +1,5 @@
+mod sentences;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

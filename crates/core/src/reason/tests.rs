@@ -132,3 +132,42 @@ fn lengths_have_their_two_largest_units() {
         assert_eq!((short(length, Lang::En).as_str(), short(length, Lang::Zh).as_str()), (en, zh));
     }
 }
+
+#[test]
+fn a_length_is_told_in_its_two_largest_units() {
+    for (ms, told) in [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1 s"),
+        (1_499, "1 s"),
+        (1_500, "2 s"),
+        (59_500, "1 min"),
+        (90_000, "1 min 30 s"),
+        (3_661_000, "1 h 1 min"),
+        (86_400_000, "1 d"),
+        (90_061_000, "1 d 1 h"),
+    ] {
+        assert_eq!(short(Duration::from_millis(ms), Lang::En), told);
+    }
+}
+
+#[test]
+fn the_first_attempt_has_no_number() {
+    let of = |attempt, lang| {
+        let subject = Subject { status: RunStatus::Waiting, reason: Some(Reason::Retry), detail: None, attempt };
+        sentence(subject, lang).unwrap()
+    };
+    assert!(!of(1, Lang::En).contains("Attempt") && of(2, Lang::En).starts_with("Attempt 2: "));
+    assert!(!of(1, Lang::Zh).starts_with("第") && of(2, Lang::Zh).starts_with("第 2 次尝试："));
+}
+
+#[test]
+fn a_detail_is_cut_at_its_bounds() {
+    let with = |count: usize| {
+        Detail::default().with_obstacles((0..count).map(|n| obstacle(&format!("w{n}"), ObstacleKind::Full)))
+    };
+    let kept = with(OBSTACLE_COUNT_MAX);
+    assert_eq!((kept.obstacles.len(), kept.obstacles_more), (OBSTACLE_COUNT_MAX, 0));
+    let more = with(OBSTACLE_COUNT_MAX + 1);
+    assert_eq!((more.obstacles.len(), more.obstacles_more), (OBSTACLE_COUNT_MAX, 1));
+}

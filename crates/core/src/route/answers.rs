@@ -44,3 +44,24 @@ pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
         None => Choice::Nobody,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::tests::{ask, candidates, seats};
+
+    #[test]
+    fn shards_wait_for_every_answer_until_it_is_over() {
+        let seats = seats(3);
+        let pick = |answers: [Answer; 3], is_over| {
+            let mut online = candidates(&seats);
+            online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
+            [0, 1].map(|shard| first_good(&Ask { shard, shards: 2, is_over, ..ask(&online) }))
+        };
+        let (yes, no, none) = (Answer::Yes, Answer::No, Answer::None);
+        assert_eq!(pick([yes, none, yes], false), [Choice::Wait; 2]);
+        assert_eq!(pick([yes, none, yes], true), [Choice::Take(0), Choice::Take(2)]);
+        assert_eq!(pick([yes, no, yes], false), [Choice::Take(0), Choice::Take(2)]);
+        assert_eq!(pick([no, no, no], false), [Choice::Nobody; 2]);
+    }
+}

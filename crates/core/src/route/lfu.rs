@@ -20,3 +20,30 @@ pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     }
     Choice::Take(index)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::tests::{ask, candidates, seats};
+
+    #[test]
+    fn counts_begin_again_beyond_their_bound() {
+        let seats = seats(2);
+        let mut online = candidates(&seats);
+        let mut memory = Memory::default();
+        let counts = |memory: &mut Memory| -> Vec<u32> {
+            memory.marks(&candidates(&seats), |_| 0).iter().map(|(_, count)| *count).collect()
+        };
+        for (_, count) in memory.marks(&online, |_| 0).iter_mut() {
+            *count = COUNT_MAX - 1;
+        }
+        online[1].refusal = Some(crate::route::Refusal::HadItBefore);
+        assert_eq!(pick(&ask(&online), &mut memory), Choice::Take(0));
+        assert_eq!(counts(&mut memory), [COUNT_MAX, COUNT_MAX - 1]);
+        assert_eq!(pick(&ask(&online), &mut memory), Choice::Take(0));
+        assert_eq!(counts(&mut memory), [2, 0]);
+        memory.marks(&online, |_| 0)[0].1 = COUNT_MAX;
+        assert_eq!(pick(&ask(&online), &mut memory), Choice::Take(0));
+        assert_eq!(counts(&mut memory), [COUNT_MAX / 2, 0], "the one that never has room holds up none");
+    }
+}

@@ -135,4 +135,28 @@ mod tests {
         let _ = pick(Route::Round, &at(86_501), &mut memory);
         assert_eq!(memory.marks, []);
     }
+
+    #[test]
+    fn everything_is_forgotten_beyond_the_bound_and_not_at_it() {
+        let seats = seats(3);
+        let online = candidates(&seats);
+        let mut memories = Memories::default();
+        let _ = memories.pick(Route::Lfu, &ask(&online));
+        assert_eq!((memories.entry_count, memories.of.len()), (4, 1));
+        memories.entry_count = ENTRY_MAX;
+        let _ = memories.pick(Route::Round, &Ask { job: JobId::new(2), ..ask(&online) });
+        assert_eq!((memories.entry_count, memories.of.len()), (ENTRY_MAX + 1, 2));
+        let _ = memories.pick(Route::Round, &Ask { job: JobId::new(3), ..ask(&online) });
+        assert_eq!((memories.entry_count, memories.of.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_name_that_took_another_ones_place_begins_anew() {
+        let seats = seats(3);
+        let all = candidates(&seats);
+        let mut memory = Memory::default();
+        memory.marks(&all[..2], |_| 5)[0].1 = 9;
+        let marks: Vec<u32> = memory.marks(&all[1..], |known| known.max() + 1).iter().map(|(_, mark)| *mark).collect();
+        assert_eq!(marks, [5, 6]);
+    }
 }

@@ -306,3 +306,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_a_further_attempt_avoids_the_executor_before() {
+    let seats = seats(2);
+    let online = candidates(&seats);
+    let after = |route, attempt| once(route, &Ask { attempt, executor: Some("e000"), ..ask(&online) });
+    assert_eq!((after(Route::First, 1), after(Route::First, 2)), (Choice::Take(0), Choice::Take(1)));
+    assert_eq!(after(Route::Broadcast, 2), after(Route::Broadcast, 1));
+}
+
+#[test]
+fn attempts_draw_different_numbers_and_the_first_draws_the_fires_own() {
+    let seats = seats(7);
+    let online = candidates(&seats);
+    let drawn = |attempt, draw| once(Route::LeastActive, &Ask { attempt, draw, ..ask(&online) });
+    for draw in 0..7 {
+        assert_eq!(drawn(1, draw), Choice::Take(draw as usize));
+    }
+    assert_eq!(drawn(2, 0), Choice::Take(0x9E37_79B9 % 7));
+    assert_eq!(drawn(3, 0), Choice::Take(0x3C6E_F372 % 7));
+}

@@ -248,4 +248,34 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_trace_is_read_as_a_sentence() {
+        let read = |text: &str| serde_json::from_str::<Trace>(text).unwrap().to_string();
+        assert!(read(r#"{"route":"round","of":["w2"]}"#).ends_with("; only w2 eligible"));
+        assert!(read(r#"{"route":"round","of":[]}"#).ends_with("; no executor eligible"));
+        let refused = r#"{"route":"round","of":["a","b"],"of_more":3,"refused":{"c":"full","d":"had_it_before"}}"#;
+        assert!(
+            read(refused).ends_with("; a, b and 3 more eligible; not c (full), d (had it before)"),
+            "{}",
+            read(refused)
+        );
+        let more = r#"{"route":"round","of":["a"],"refused":{"c":"full"},"refused_more":1,"waited":{"turn":1}}"#;
+        assert!(read(more).ends_with("; only a eligible; not c (full) and 1 more; queued 1 ms"), "{}", read(more));
+        let both = r#"{"route":"round","of":["a"],"waited":{"turn":2000,"executor":3}}"#;
+        assert!(read(both).ends_with("; queued 2 s, then waited 3 ms for an executor"), "{}", read(both));
+    }
+
+    #[test]
+    fn what_was_not_waited_for_is_not_written() {
+        let seats = [Seat::new("a")];
+        let of = |turn, executor| {
+            let waited = Waited { turn: Duration::from_millis(turn), executor: Duration::from_millis(executor) };
+            text(Route::First, &candidates(&seats), waited)
+        };
+        assert!(!of(0, 0).contains("waited"));
+        assert!(of(0, 1).ends_with(r#""waited":{"executor":1}}"#), "{}", of(0, 1));
+        assert!(of(1, 0).ends_with(r#""waited":{"turn":1}}"#), "{}", of(1, 0));
+        assert!(!of(1, 0).contains("_more"));
+    }
 }

@@ -138,3 +138,29 @@ fn repeated_keys_of_free_parameters_are_allowed() {
     assert_eq!(document.duplicates, ["/params/k"]);
     assert_eq!(read::<JobSpec>(document).unwrap().params, json!({"k": 2}));
 }
+
+#[test]
+fn only_near_words_are_proposed() {
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case", deny_unknown_fields)]
+    #[expect(dead_code, reason = "only its shape is read")]
+    struct One {
+        word: Choice,
+        #[serde(default)]
+        many: Vec<i64>,
+    }
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    enum Choice {
+        OnlyOne,
+    }
+    let found = |word: &str| errors_of::<One>(&json!({"word": word}).to_string())[0].2.clone();
+    assert!(found("only_on").starts_with("expected only_one, found"), "{}", found("only_on"));
+    assert!(found("only_on").contains("did you mean \"only_one\"?"));
+    assert!(!found("x").contains("did you mean") && !found(&"only_one".repeat(13)).contains("did you mean"));
+    let [(pointer, ..)] = &errors_of::<One>(r#"{"word": "only_one", "many": [1, "2", 3]}"#)[..] else { panic!("one") };
+    assert_eq!(pointer, "/many/1");
+    let Err(misfit) = read::<One>(serde_json::from_str("[]").unwrap()) else { panic!("it fits") };
+    assert_eq!(misfit.count, 1);
+    assert!(read::<One>(serde_json::from_str(r#"{"word": "only_one"}"#).unwrap()).is_ok());
+}

@@ -208,3 +208,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_is_singular() {
+    use crate::words::counted;
+    assert_eq!([0_u32, 1, 2].map(|count| counted(count, "job")), ["0 jobs", "1 job", "2 jobs"]);
+}

@@ -1,0 +1,158 @@
+//! The sentences about rows and instants, at their bounds.
+
+use super::*;
+
+/// The English answer about a row, at an instant.
+fn says(facts: &Facts<'_>, row: &Run) -> String {
+    let rows = [row.clone()];
+    why_run(&Facts { rows: &rows, ..*facts }, row).en
+}
+
+#[test]
+fn a_row_is_described_at_the_bounds() {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = Facts { now: secs(120), ..facts(&held, &[]) };
+    let pending = |due| Run { due_at: secs(due), ..row(1, secs(60), RunStatus::Pending, None) };
+    assert!(says(&facts, &pending(120)).starts_with("It has not begun yet: it has been due for 0 ms"));
+    assert_eq!(says(&facts, &pending(121)), "It will run at 1970-01-01 00:02:01 UTC.");
+    let again = |attempt| Run {
+        attempt,
+        ..Run { due_at: secs(180), ..row(1, secs(60), RunStatus::Waiting, Some(Reason::Retry)) }
+    };
+    assert_eq!(says(&facts, &again(1)), "It will run at 1970-01-01 00:03 UTC.");
+    assert!(says(&facts, &again(2)).contains("UTC (attempt 2: "), "{}", says(&facts, &again(2)));
+    // A second late is late; a run that began early is not.
+    let began = |ms| Run { started_at: Some(Timestamp::from_millis(ms)), ..done(1, secs(60)) };
+    assert_eq!(says(&facts, &began(61_000)), "It ran at 1970-01-01 00:01:01 UTC on w-1, 1 s late, succeeded.");
+    for ms in [60_999, 60_000, 50_000] {
+        assert!(!says(&facts, &began(ms)).contains("late"), "{ms}");
+    }
+    let attempt = |attempt, lost_count| says(&facts, &Run { attempt, lost_count, ..done(1, secs(60)) });
+    assert!(!attempt(1, 0).contains("attempt") && attempt(2, 0).ends_with("on w-1, succeeded on attempt 2."));
+    assert!(attempt(3, 1).contains("an executor was lost") && attempt(4, 2).contains("during 2 earlier ones"));
+}
+
+#[test]
+fn waits_from_half_a_second_are_reported() {
+    use crate::reason::{Detail, WaitFor};
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&held, &[]);
+    let waited = |turn: u32, executor: u32, waits_for: Option<WaitFor>| {
+        let trace = format!(r#"{{"route":"round","of":["w1"],"waited":{{"turn":{turn},"executor":{executor}}}}}"#);
+        let detail = waits_for.map(|waits_for| Box::new(Detail { waits_for: Some(waits_for), ..Detail::default() }));
+        let row = Run { started_at: Some(secs(70)), trace: Some(trace), detail, ..done(1, secs(60)) };
+        let said = says(&facts, &row);
+        let (_, part) = said.split_once("10 s late").unwrap();
+        part.trim_end_matches(", succeeded.").trim().to_owned()
+    };
+    assert_eq!(waited(499, 499, None), "");
+    assert_eq!(waited(500, 499, None), "(the server took it up 500 ms after it was due)");
+    assert_eq!(waited(499, 500, None), "(waited 500 ms for an executor)");
+    assert_eq!(waited(500, 600, None), "(waited 600 ms for an executor)");
+    // What it waited for tells which of the two lengths is meant, unless that one is too short to be it.
+    assert!(waited(900, 500, Some(WaitFor::Slot)).starts_with("(waited 500 ms "));
+    assert!(
+        waited(900, 499, Some(WaitFor::Slot)).starts_with("(waited 1 s "),
+        "{}",
+        waited(900, 499, Some(WaitFor::Slot))
+    );
+    assert!(waited(500, 900, Some(WaitFor::Run)).starts_with("(waited 500 ms "));
+}
+
+#[test]
+fn what_did_not_begin_is_not_said_to_have_run() {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&held, &[]);
+    let unbegun = |status| says(&facts, &row(1, secs(60), status, None));
+    assert_eq!(unbegun(RunStatus::Failed), "It did not run: failed.");
+    assert_eq!(unbegun(RunStatus::TimedOut), "It did not run: timed out.");
+    assert_eq!(unbegun(RunStatus::Unknown), "It may have run, and its outcome is unknown.");
+    assert_eq!(unbegun(RunStatus::Succeeded), "It ran at 1970-01-01 00:01 UTC, succeeded.");
+    assert_eq!(unbegun(RunStatus::Skipped), "It did not run.");
+    let cancelled = |reason, started_at| {
+        let row =
+            Run { started_at, cancel_by: Some("ann".to_owned()), ..row(1, secs(60), RunStatus::Cancelled, reason) };
+        says(&facts, &row)
+    };
+    assert_eq!(cancelled(Some(Reason::Requested), None), "It did not run: it was cancelled by ann.");
+    let ran = cancelled(Some(Reason::Requested), Some(secs(60)));
+    assert_eq!(ran, "It ran at 1970-01-01 00:01 UTC and was cancelled by ann.");
+    assert!(cancelled(Some(Reason::Covered), Some(secs(60))).contains(" and was cancelled: "));
+}
+
+#[test]
+fn a_handler_gives_its_own_reason_and_others_do_not() {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&held, &[]);
+    let skipped = |reason| {
+        let message = Some("nothing to do".to_owned());
+        says(&facts, &Run { message, ..row(1, secs(60), RunStatus::Skipped, Some(reason)) })
+    };
+    assert!(skipped(Reason::Handler).ends_with(": nothing to do."), "{}", skipped(Reason::Handler));
+    assert!(!skipped(Reason::Misfire).contains("nothing to do"));
+}
+
+#[test]
+fn spans_of_one_fire_are_told_as_one() {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&held, &[]);
+    let said = |count| says(&facts, &span(1, secs(60), secs(120), count));
+    assert!(!said(1).contains("The same holds") && said(2).contains("all 2 fires from"));
+}
+
+#[test]
+fn the_nearest_fires_of_an_empty_instant_are_named() {
+    let held = [Definition { from: secs(30), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = Facts { now: secs(150), next_fire_at: Some(secs(180)), ..facts(&held, &[]) };
+    let between = why(&facts, secs(61));
+    assert_eq!((between.entry, between.before, between.after), (None, Some(secs(60)), Some(secs(120))));
+    assert!(between.en.starts_with("Nothing was planned at 1970-01-01 00:01:01 UTC"), "{}", between.en);
+    assert!(why(&facts, secs(150)).en.starts_with("Nothing was planned"));
+    assert!(why(&facts, secs(151)).en.starts_with("Nothing is planned"));
+    assert!(why(&facts, secs(30)).en.contains("the first known definition was saved at 1970-01-01 00:00:30 UTC"));
+    assert!(!why(&facts, secs(31)).en.contains("first known definition"));
+    let deleted = Facts { deleted_at: Some(secs(100)), ..facts };
+    assert!(why(&deleted, secs(101)).en.contains("the job was deleted at"));
+    assert!(!why(&deleted, secs(100)).en.contains("deleted"));
+    // The fire of this very instant is the nearest one before; the next one comes after it.
+    assert_eq!(nearest(&Facts { now: secs(120), ..facts }), (Some(secs(120)), Some(secs(180))));
+    assert_eq!(nearest(&Facts { now: secs(119), ..facts }), (Some(secs(60)), Some(secs(120))));
+    let fire = why_run(&facts, &done(7, secs(60)));
+    let entry = fire.entry.unwrap();
+    assert_eq!((entry.first, entry.last, entry.count), (secs(60), secs(60), 1));
+    assert!(matches!(entry.verdict, Verdict::Row { planned: true, .. }));
+}
+
+#[test]
+fn a_pause_is_told_in_the_tense_of_its_instant() {
+    let paused = job(json!({"schedule": {"every": "1m"}, "enabled": false}));
+    let held = [Definition { from: secs(0), job: paused }];
+    let facts = Facts { now: secs(120), ..facts(&held, &[]) };
+    assert_eq!(why(&facts, secs(120)).en, "It did not run: the job was paused.");
+    assert_eq!(why(&facts, secs(180)).en, "It will not run at 1970-01-01 00:03 UTC: the job is paused.");
+}
+
+#[test]
+fn the_zone_is_that_of_the_definition_that_held() {
+    let zoned = |zone: &str| job(json!({"schedule": {"cron": "0 * * * * ?", "time_zone": zone}}));
+    let held =
+        [Definition { from: secs(0), job: zoned("UTC") }, Definition { from: secs(60), job: zoned("Asia/Shanghai") }];
+    let facts = facts(&held, &[]);
+    let at = |second| says(&facts, &done(1, secs(second)));
+    assert!(at(60).contains("00:01:00.004 UTC"), "the fire of the change is that of the old definition: {}", at(60));
+    assert!(at(120).contains("08:02"), "{}", at(120));
+}
+
+#[test]
+fn records_that_were_removed_begin_before_the_first_that_is_kept() {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = Facts { kept_from: secs(60), now: secs(600), next_fire_at: Some(secs(120)), ..facts(&held, &[]) };
+    assert_eq!(told(&facts, secs(0), secs(120)), ["00:01:00Z missing", "00:02:00Z undecided"]);
+    let later = Facts { kept_from: secs(61), ..facts };
+    assert_eq!(told(&later, secs(0), secs(119)), ["00:01:00Z removed"]);
+    let folded = |count: i64| {
+        let facts = Facts { kept_from: secs(999_999), now: secs(1_000_000), next_fire_at: None, ..facts };
+        told(&facts, secs(1), secs(60 * count)).len()
+    };
+    assert_eq!((folded(24), folded(25)), (24, 1), "so many are listed one by one");
+}
