@@ -68,8 +68,17 @@ fn rules_days_times_and_names_have_bounds() {
 
 #[test]
 fn spans_of_the_day_wrap_and_end_at_midnight() {
-    for bad in ["24:01-01:00", "24:00-01:00", "10:00-10:00", "10:60-11:00", "25:00-26:00", "1:00-02:00", "10:00", "x-y"]
-    {
+    for bad in [
+        "24:01-01:00",
+        "24:00-01:00",
+        "10:00-10:00",
+        "10:60-11:00",
+        "09:60-11:00",
+        "25:00-26:00",
+        "1:00-02:00",
+        "10:00",
+        "x-y",
+    ] {
         assert_eq!(refused(json!({"times": [bad]})), ["/rule/times/0"], "{bad}");
     }
     let has =

@@ -257,4 +257,14 @@ mod tests {
             prop_assert_eq!(seen, expected);
         }
     }
+
+    #[test]
+    fn a_delay_is_missed_beyond_its_tolerance_and_waits_up_to_the_end_of_the_window() {
+        let job = job(&json!({"delay": "20s"}), &json!({"policy": "skip", "tolerance": "10s"}));
+        let spans = |next, now| plan_at(&job, next, now).missed.map(|span| span.count);
+        assert_eq!((spans(100, 110), spans(100, 111)), (None, Some(1)));
+        let ahead = |next| plan_at(&job, next, 100);
+        assert_eq!((instants(&ahead(105)), ahead(105).next), (vec![105], None));
+        assert_eq!((instants(&ahead(106)), ahead(106).next), (vec![], Some(at(106))));
+    }
 }

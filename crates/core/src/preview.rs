@@ -432,4 +432,44 @@ mod tests {
             )],
         );
     }
+
+    #[test]
+    fn what_never_fires_is_told_whether_fires_were_asked_for_or_not() {
+        let codes = |at: &str, count| {
+            let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"at": at}});
+            let job = serde_json::from_value::<crate::JobSpec>(job).unwrap().compile().unwrap();
+            let (anchor, after) = (Timestamp::EPOCH, "2026-06-01T00:00:00Z".parse().unwrap());
+            let ask = Ask { timetable: &job.timetable, anchor, after, count, per_day_max: PER_DAY_MAX };
+            preview(ask).warnings.iter().map(|warning| warning.code.as_str()).collect::<Vec<_>>()
+        };
+        for count in [0, 3] {
+            assert_eq!(codes("2026-05-01T00:00:00Z", count), ["never_fires"]);
+            assert!(codes("2026-07-01T00:00:00Z", count).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_period_fires_so_often_a_day() {
+        let often = |period: &str, per_day_max| {
+            let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": period}});
+            let job = serde_json::from_value::<crate::JobSpec>(job).unwrap().compile().unwrap();
+            let (anchor, after) = (Timestamp::EPOCH, Timestamp::from_secs(0));
+            let ask = Ask { timetable: &job.timetable, anchor, after, count: 1, per_day_max };
+            preview(ask).warnings.iter().map(|warning| warning.en.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(often("1s", 86_399), ["It fires up to 86400 times a day."]);
+        assert!(often("1s", 86_400).is_empty());
+        assert_eq!(often("1h", 23), ["It fires up to 24 times a day."]);
+    }
+
+    #[test]
+    fn clock_changes_before_the_start_are_not_told() {
+        let schedule = |start: &str| json!({"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin", "start_at": start});
+        let winter = "2026-12-01T00:00:00Z".parse::<Timestamp>().unwrap();
+        let early = |start| {
+            let warnings = of(&schedule(start), None, "2026-01-01T00:00:00Z").warnings;
+            warnings.iter().filter(|warning| warning.at.is_some_and(|at| at < winter)).count()
+        };
+        assert_eq!((early("2026-01-01T00:00:00Z"), early("2026-12-01T00:00:00Z")), (2, 0));
+    }
 }

@@ -184,3 +184,38 @@ fn read_weekday(spec: &FieldSpec, token: Token<'_>) -> Result<u32, CronError> {
     }
     Ok(spec.read_value(token)? - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use chrono::{Datelike, NaiveDate};
+
+    use super::*;
+
+    #[test]
+    fn months_are_as_long_as_in_the_calendar() {
+        for year in [1970, 1999, 2000, 2023, 2024, 2096, 2100, 2199] {
+            for month in 1..=12 {
+                let next = NaiveDate::from_ymd_opt(if month == 12 { year + 1 } else { year }, month % 12 + 1, 1);
+                assert_eq!(month_length(year, month), next.unwrap().pred_opt().unwrap().day(), "{year}-{month}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_weekday_stays_in_its_month() {
+        // The first weekday of the month, its length, the day, and the weekday nearest to it.
+        for (first, length, day, nearest) in [
+            (SATURDAY, 31, 1, 3),
+            (SUNDAY, 31, 1, 2),
+            (1, 31, 1, 1),
+            (1, 28, 6, 5),
+            (1, 28, 7, 8),
+            (1, 28, 28, 26),
+            (1, 30, 0, 0),
+            (1, 30, 30, 30),
+            (1, 30, 31, 0),
+        ] {
+            assert_eq!(Month { first, length }.nearest(day), nearest, "day {day} of {length} from {first}");
+        }
+    }
+}

@@ -171,3 +171,19 @@ fn a_detail_is_cut_at_its_bounds() {
     let more = with(OBSTACLE_COUNT_MAX + 1);
     assert_eq!((more.obstacles.len(), more.obstacles_more), (OBSTACLE_COUNT_MAX, 1));
 }
+
+#[test]
+fn a_stored_detail_is_as_long_as_its_bound_and_no_longer() {
+    let of = |len: usize| {
+        let condition = Some("c".repeat(len));
+        let obstacles = (0..OBSTACLE_COUNT_MAX)
+            .map(|n| Obstacle { condition: condition.clone(), ..obstacle(&format!("w{n}"), ObstacleKind::Full) });
+        Detail::default().with_obstacles(obstacles).to_json().unwrap()
+    };
+    for len in 0..200 {
+        let text = of(len);
+        assert!(text.len() <= DETAIL_LEN_MAX, "{}", text.len());
+        let read = Detail::from_json(&text);
+        assert_eq!(read.obstacles.len() + usize::try_from(read.obstacles_more).unwrap_or(0), OBSTACLE_COUNT_MAX);
+    }
+}

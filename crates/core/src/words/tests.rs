@@ -214,3 +214,16 @@ fn one_is_singular() {
     use crate::words::counted;
     assert_eq!([0_u32, 1, 2].map(|count| counted(count, "job")), ["0 jobs", "1 job", "2 jobs"]);
 }
+
+#[test]
+fn an_instant_outside_the_known_years_has_none() {
+    use crate::cron::Tz;
+    use crate::words::instants;
+    let count = |text: &str| instants(Tz::Asia__Shanghai, text).map(|found| found.len());
+    assert_eq!(count("1970-01-01T08:00"), Some(1));
+    assert_eq!(count("1970-01-01T07:59"), None, "before the first instant");
+    assert_eq!(count("2199-12-31T23:59"), Some(1));
+    assert_eq!(count("2200-01-01T00:00"), None);
+    let west = |text: &str| instants(Tz::America__New_York, text).map(|found| found.len());
+    assert_eq!((west("1969-12-31T20:00"), west("2199-12-31T23:59")), (None, None));
+}
