@@ -1,5 +1,5 @@
-//! Who may look at and change accounts, sign-ins and tokens: nobody what is stronger than themselves. A token is a limited
-//! form of its account, so it has no say over that account's stronger tokens, its sign-ins and its password.
+//! Who may look at and change accounts, sign-ins and tokens: none what is stronger than itself. A token is a limited
+//! form of its account, so it has no rights over that account's stronger tokens, its sign-ins and its password.
 
 use crate::access::{Grant, Permission, Rights};
 use crate::id::AccountId;

@@ -1,15 +1,15 @@
 //! Jobs that code declares: which declaration counts, and what it does to the job that is there.
 //!
 //! Executors of one build declare the same set of jobs. While an app is deployed anew, executors of two builds live side
-//! by side, and each says its own at every hello. So that a job does not go back and forth:
+//! by side, and each sends its own at every hello. So that a job does not go back and forth:
 //!
 //! - A declaration (a job's name and the text of its definition) is as old as the first set that it was seen in, however
-//!   often it is said again.
+//!   often it is sent again.
 //! - Of the declarations in sets that living executors have, the youngest counts. The first executor of a new build
 //!   brings a change; one of the old build that connects again, or is restarted, does not take it back.
 //! - A roll back to an old build counts from when the last executor of the new one is gone.
 //!
-//! Edits by people win: see [`step`].
+//! Edits by users win: see [`step`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,11 +34,11 @@ pub struct SeenSet {
 pub struct Standing {
     /// The text that counts, for each job that living executors declare.
     pub jobs: BTreeMap<String, String>,
-    /// Jobs that were declared once, and that no living executor declares. Nothing is gone while nobody lives.
+    /// Jobs that were declared once, and that no living executor declares. Nothing is gone while no executor lives.
     pub gone: BTreeSet<String>,
 }
 
-/// Says what counts. Sets last seen before `living_since` have no living executor; they still say how old a
+/// Decides what counts. Sets last seen before `living_since` have no living executor; they still count for how old a
 /// declaration is.
 ///
 /// ```
@@ -91,10 +91,10 @@ pub enum Step {
     Change(Box<JobSpec>),
 }
 
-/// Says what a declaration does to a job with the definition `current`, of which code declared `before` until now.
+/// Decides what a declaration does to a job with the definition `current`, of which code declared `before` until now.
 ///
-/// The definition follows the declaration while nobody has edited it, that is, while it is what was declared. Whether
-/// the job is paused is not looked at, and stays as people left it: a paused job still gets its new schedule.
+/// The definition follows the declaration while no user has edited it, that is, while it is what was declared. Whether
+/// the job is paused is not looked at, and stays as users left it: a paused job still gets its new schedule.
 #[must_use]
 pub fn step(current: &JobSpec, before: Option<&JobSpec>, declared: &JobSpec) -> Step {
     let Some(before) = before else { return Step::Remember };

@@ -50,7 +50,7 @@ fn compare(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mu
     }
 }
 
-/// The changes as text for people: `-` before what was, `+` before what is. Texts of several lines are compared by line.
+/// The changes as text: `-` before what was, `+` before what is. Texts of several lines are compared by line.
 ///
 /// ```
 /// use rondel_core::diff::{changes, text};

@@ -1,4 +1,4 @@
-//! A definition as people write it down: in the order of the documentation, without what is the default anyway.
+//! A definition as a document: in the order of the documentation, without what is the default anyway.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ impl Serialize for Document {
 }
 
 impl JobSpec {
-    /// The shortest document that says the same.
+    /// The shortest document with the same meaning.
     ///
     /// ```
     /// let text = r#"{"name":"a","app":"b","handler":"c","misfire":{"policy":"once"}}"#;
@@ -69,7 +69,7 @@ impl JobSpec {
     }
 }
 
-/// Whether a value is the default; takes out the parts of it that are. What people made, such as `params`, has null for
+/// Whether a value is the default; takes out the parts of it that are. What users made, such as `params`, has null for
 /// its default and stays whole.
 fn is_default(value: &mut Value, default: Option<&Value>) -> bool {
     let Some(default) = default else { return false };

@@ -15,7 +15,7 @@ use crate::status::RunStatus;
 use crate::time::Timestamp;
 
 /// A row that may start within this time may be on its way already: the tick reads rows that much ahead. An edit leaves it
-/// as it is, so that the ledger never says of a run that began that it was passed over. No fire due later than this after
+/// as it is, so that the ledger never shows a run that began as skipped. No fire due later than this after
 /// an edit runs under the old definition.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
@@ -39,7 +39,7 @@ pub struct Standing<'a> {
     pub job: JobId,
     /// What its fixed rates count from.
     pub anchor: Timestamp,
-    /// The present, as whoever edits saw it.
+    /// The present, as the editor saw it.
     pub now: Timestamp,
     /// When the new definition was checked: an `at` after this instant was ahead then, and fires although it may be over by now.
     pub checked_at: Timestamp,
@@ -141,12 +141,12 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
     // The scan runs it now. One that has a row already is not written again, for its key exists.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
-    // Fires that are over and have no row yet (their home has just died) stay the scan's: it runs them or says why not.
+    // Fires that are over and have no row yet (their home has just died) stay the scan's: it runs them or records why not.
     let is_same = standing.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
     if let Some(overdue) = standing.next_fire_at.filter(|at| is_same && *at <= now) {
         plan.next_fire_at = Some(overdue);
     }
-    // A run that is settled here ends without a word to whoever would have followed it.
+    // A run that is settled here ends without the runs that would have followed it.
     plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
 }
 

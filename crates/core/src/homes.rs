@@ -50,7 +50,7 @@ impl ClaimStrategy {
         !matches!(self, Self::Default)
     }
 
-    /// Where each of these jobs, which have no living home, is to go: one answer per job, `None` for whoever comes first.
+    /// Where each of these jobs, which have no living home, is to go: one answer per job, `None` for the node that comes first.
     /// Nodes that see the same jobs and seats answer the same.
     ///
     /// ```

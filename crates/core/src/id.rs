@@ -81,7 +81,7 @@ ids! {
     ExecutorId,
     /// An API token.
     TokenId,
-    /// Somebody who can sign in.
+    /// An account that can sign in.
     AccountId,
     /// A sign-in that lasts.
     SessionId,
@@ -137,7 +137,7 @@ impl IdGen {
         Self { ordinal: ordinal.rem_euclid(Self::ORDINAL_COUNT), last: std::sync::atomic::AtomicI64::new(0) }
     }
 
-    /// A generator with this ordinal that goes on where this one is: what it makes is greater, whatever the clock says.
+    /// A generator with this ordinal that goes on where this one is: what it makes is greater, whatever the clock shows.
     #[must_use]
     pub fn going_on(&self, ordinal: i64) -> Self {
         let last = self.last.load(std::sync::atomic::Ordering::Relaxed);

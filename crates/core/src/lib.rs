@@ -1,22 +1,22 @@
 //! The words of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
-//! - [`spec`] is a job's definition as people write it, [`job`] the same checked and ready for the engine;
-//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] say when it is due, [`plan`] what a scan does about it, [`misfire`] what becomes of fires that nobody ran in time;
+//! - [`spec`] is a job's definition as users write it, [`job`] the same checked and ready for the engine;
+//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] compute when it is due, [`plan`] what a scan does about it, [`misfire`] what becomes of fires that did not run in time;
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
-//!   day; [`words`] says things to people,
+//!   day; [`words`] puts schedules into sentences,
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
-//! - [`overrides`] says which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
+//! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
 //!   handlers;
-//! - [`declared`] says what becomes of the jobs that code declares; [`access`] who may do what,
+//! - [`declared`] decides what becomes of the jobs that code declares; [`access`] who may do what,
 //!   [`outgoing`] where requests of ours may go, [`forwarded`] where those of clients come from, [`secret_file`] who may
 //!   read a file with a secret;
-//! - [`select`] and [`route`] say who runs it, [`outcome`] and [`graph`] what follows;
+//! - [`select`] and [`route`] choose the executor, [`outcome`] and [`graph`] what follows;
 //! - [`shape`] checks whether a document has the form of a type, and reports every error;
 //! - [`tree`] shows which run of a fire follows from which;
-//! - [`homes`] says which node of a cluster owns which job;
-//! - [`reason`] says why a run stands where it stands, in codes with parameters and in words;
+//! - [`homes`] decides which node of a cluster owns which job;
+//! - [`reason`] has why a run has its status, in codes with parameters and in words;
 //! - [`run`] is the row of the ledger, [`status`] its status and its cause; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words;
-//!   [`error_chain`] puts an error and its causes into one text, [`backoff`] says how long to wait before the next try.
+//!   [`error_chain`] puts an error and its causes into one text, [`backoff`] computes how long to wait before the next try.
 
 pub mod access;
 pub mod agent_handlers;

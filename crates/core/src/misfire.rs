@@ -1,6 +1,6 @@
-//! What becomes of fires that nobody ran in time: the misfire policy of a job, as a decision.
+//! What becomes of fires that did not run in time: the misfire policy of a job, as a decision.
 //!
-//! A fire is missed when it is later than the job's tolerance. The policy says how many of the missed ones run late; the
+//! A fire is missed when it is later than the job's tolerance. The policy decides how many of the missed ones run late; the
 //! others are one [`MissedSpan`], a single row of the ledger.
 
 use crate::id::{NodeId, RunId};
@@ -16,7 +16,7 @@ use crate::timetable::{Fire, Timetable};
 /// How many missed fires of several schedules, or of one with a calendar, one plan walks through; what is left is
 /// planned by the next scan. Those of one plain schedule are counted without walking.
 pub const MISSED_COUNT_MAX: usize = 100_000;
-/// Missed fires that are passed over: one row of the ledger however many they are.
+/// Missed fires that are skipped: one row of the ledger however many they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissedSpan {
     /// The first of them, the row's key.
@@ -93,7 +93,7 @@ fn pass_over_plain(
 ) -> PassedOver {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more than is made up for: the end of what is passed over.
+    // One more than is made up for: the end of what is skipped.
     let mut kept: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);

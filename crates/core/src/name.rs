@@ -1,4 +1,4 @@
-//! Names: what people and URLs call namespaces, apps, jobs and executors by.
+//! Names of namespaces, apps, jobs, executors, accounts and handlers.
 
 /// The longest name, in bytes.
 pub const NAME_LEN_MAX: usize = 100;
@@ -6,10 +6,10 @@ pub const NAME_LEN_MAX: usize = 100;
 /// Words that the API uses behind a collection, so that `/jobs/{name}` stays unambiguous.
 const RESERVED: [&str; 9] = ["apply", "export", "preview", "search", "bulk", "new", "edit", "stats", "versions"];
 
-/// Says whether `name` can name a namespace, an app, a job or an executor; `Err` holds the sentence for the user.
+/// Checks that `name` can name a namespace, an app, a job or an executor; `Err` holds the sentence for the user.
 ///
 /// # Errors
-/// A sentence that says what is allowed, without the field's name.
+/// A sentence with what is allowed, without the field's name.
 ///
 /// ```
 /// assert!(rondel_core::name::check("orders.export-2").is_ok());
@@ -29,10 +29,10 @@ pub fn check(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Says whether `name` can name an account: like other names, or like an address of electronic mail.
+/// Checks that `name` can name an account: like other names, or like an address of electronic mail.
 ///
 /// # Errors
-/// A sentence that says what is allowed.
+/// A sentence with what is allowed.
 ///
 /// ```
 /// assert!(rondel_core::name::check_account("ann@example.com").is_ok());
@@ -50,10 +50,10 @@ pub fn check_account(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Says whether `name` can name a handler, which is code's own word: letters of both cases are allowed.
+/// Checks that `name` can name a handler, which is code's own word: letters of both cases are allowed.
 ///
 /// # Errors
-/// A sentence that says what is allowed.
+/// A sentence with what is allowed.
 pub fn check_handler(name: &str) -> Result<(), String> {
     let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
     if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(body) {

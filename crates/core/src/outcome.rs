@@ -47,14 +47,14 @@ pub fn cancelled_by(by: &str) -> String {
 pub enum Outcome {
     /// The handler returned well.
     Succeeded,
-    /// The handler failed; `retryable` is false where it said that trying again is of no use.
+    /// The handler failed; `retryable` is false where it reported that a retry is of no use.
     Failed {
         /// Whether the job's retry policy applies.
         retryable: bool,
     },
     /// The handler was stopped at its deadline.
     TimedOut,
-    /// The handler was stopped because somebody asked for it.
+    /// The handler was stopped on request.
     Cancelled,
     /// The handler, or the server on its behalf, passed the run over.
     Skipped(Reason),
@@ -86,9 +86,9 @@ pub struct Ended {
     pub attempt: i32,
     /// How often an executor was lost with this run so far.
     pub lost_count: i32,
-    /// Whether a durable mark says that it may have been sent.
+    /// Whether a durable mark records that it may have been sent.
     pub marked: bool,
-    /// Where somebody asked to cancel the run: why it ends then.
+    /// The reason of a request to cancel the run, where there is one.
     pub cancel_asked: Option<Reason>,
 }
 
@@ -169,7 +169,7 @@ fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> Af
     if !policy.at_least_once && ended.marked {
         return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
-    // What nobody ever had cannot have brought anybody down: it is sent again without being counted.
+    // A run that no executor received cannot have stopped one: it is sent again without being counted.
     let died_count = ended.lost_count + i32::from(reason != Reason::NotReceived);
     if died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX {
         return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };

@@ -1,4 +1,4 @@
-//! Which addresses requests of ours may go to, where somebody else chose the URL: those of the public internet, and those
+//! Which addresses requests of ours may go to, where a caller chose the URL: those of the public internet, and those
 //! that an allow list names. What a name resolves to is asked elsewhere (`rondel-outgoing`), once, and judged here.
 
 use std::fmt;
@@ -17,11 +17,11 @@ pub enum AddressKind {
     Public,
     /// For this host itself.
     Loopback,
-    /// For a network of somebody's own.
+    /// For private networks.
     Private,
     /// For the wire that a host is on.
     LinkLocal,
-    /// Where a cloud tells its machines their secrets.
+    /// Where a cloud gives its machines their secrets.
     Metadata,
     /// For many hosts at once.
     Multicast,
@@ -163,7 +163,7 @@ pub struct AddressRefused {
 pub struct AllowedAddresses(Vec<IpNet>);
 
 impl AllowedAddresses {
-    /// This host's own, for whoever runs everything on one machine.
+    /// This host's own, for installations on one machine.
     #[must_use]
     pub fn loopback() -> Self {
         Self(vec![IpNet::V4(v4(127, 0, 0, 0, 8)), IpNet::V6(Ipv6Net::from(Ipv6Addr::LOCALHOST))])

@@ -1,4 +1,4 @@
-//! Text that people see on one line: without control characters, which a terminal obeys, and without Unicode's invisible
+//! Text for one line of a screen: without control characters, which a terminal obeys, and without Unicode's invisible
 //! signs, which make one text look like another.
 
 /// What stands in the place of a character that is not shown.
@@ -14,10 +14,10 @@ pub fn is_unseen(c: char) -> bool {
     c.is_control() || is_sign
 }
 
-/// Says whether a text is one line of 1 to `len_max` characters that can all be seen, without spaces at its ends.
+/// Checks that a text is one line of 1 to `len_max` characters that can all be seen, without spaces at its ends.
 ///
 /// # Errors
-/// A sentence that says what is allowed, without the field's name.
+/// A sentence with what is allowed, without the field's name.
 ///
 /// ```
 /// use rondel_core::plain::check_line;

@@ -40,7 +40,7 @@ pub struct PlannedFire {
 pub struct Plan {
     /// Runs to insert, in order.
     pub fires: Vec<PlannedFire>,
-    /// What is passed over.
+    /// The fires that are skipped.
     pub missed: Option<MissedSpan>,
     /// The first fire that this plan does not cover, or the instant at which to search on for it; `None` where there is
     /// none, and for a delay whose run is among `fires`: its end gives the next.
@@ -69,7 +69,7 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
     Plan { fires, missed: missed.span, next: job.timetable.next_look_after(anchor, cursor) }
 }
 
-/// A fixed delay has one fire at a time. Where that was missed and is passed over, the wait begins anew.
+/// A fixed delay has one fire at a time. Where that was missed and is skipped, the wait begins anew.
 fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window: Window) -> Plan {
     let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
     let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the schedule, the policy and the delays between scans: each fire is run or passed over, once.
+        /// Whatever the schedule, the policy and the delays between scans: each fire is run or skipped, once.
         #[test]
         fn no_fire_is_dropped_or_planned_twice(
             period in 1_i64..40,

@@ -16,13 +16,13 @@ use crate::words::{Lang, moment};
 
 /// The most fires of one preview.
 pub const FIRE_COUNT_MAX: usize = 10_000;
-/// More fires a day than these are worth a word, if the caller does not say otherwise.
+/// More fires a day than these get a warning, unless the caller gives another number.
 pub const PER_DAY_MAX: u64 = 1_440;
 /// How far ahead changes of a clock are looked for: 18 months.
 const CLOCK_AHEAD: Duration = Duration::from_secs(549 * 86_400);
 /// How far ahead a calendar's days are looked for.
 const CALENDAR_AHEAD: Duration = Duration::from_secs(366 * 86_400);
-/// How many of them are told, and after how many steps the search ends.
+/// How many of them are listed, and after how many steps the search ends.
 const CALENDAR_COUNT_MAX: usize = 5;
 const CALENDAR_STEPS_MAX: usize = 2_000;
 
@@ -144,7 +144,7 @@ fn never_fires(ask: &Ask<'_>) -> bool {
     ask.timetable.next_after(ask.anchor, ask.after).is_none()
 }
 
-/// Whether a clock tells when it fires.
+/// Whether its instants follow from a clock.
 const fn has_instants(schedule: &Schedule) -> bool {
     matches!(schedule.kind, Kind::Cron { .. } | Kind::Every(_) | Kind::At(_))
 }

@@ -8,7 +8,7 @@ use crate::run::Run;
 use crate::status::RunStatus;
 use crate::words::Lang;
 
-/// What stands for a job whose name is not told.
+/// What stands for a job whose name is hidden.
 const A_CHILD: &str = "a child";
 const ENDS: [(RunStatus, &str); 6] = [
     (RunStatus::Succeeded, "succeeded"),
@@ -51,14 +51,14 @@ pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
 /// was: only those that are `seen` stay. Messages of handlers can look like those about a child, so there only `hidden`
 /// names go.
 pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
-    let mut told = None;
+    let mut texts = None;
     if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))
     {
         let before = run.reason.map(|reason| because(reason, detail, Lang::En));
         detail.parent = None;
-        told = before.zip(run.reason.map(|reason| because(reason, detail, Lang::En)));
+        texts = before.zip(run.reason.map(|reason| because(reason, detail, Lang::En)));
     }
-    if let Some((_, after)) = told.filter(|(before, _)| run.message.as_ref() == Some(before)) {
+    if let Some((_, after)) = texts.filter(|(before, _)| run.message.as_ref() == Some(before)) {
         run.message = Some(after);
     }
     let child = run.message.as_deref().and_then(child_in).filter(|(name, _)| hidden.contains(*name));

@@ -1,7 +1,7 @@
 //! Instants and durations as the whole product writes them.
 //!
 //! An instant is a [`Timestamp`]: milliseconds since 1970 in UTC, the granularity of every `_at_ms` column.
-//! Lengths are [`std::time::Duration`]. Neither knows a clock: whoever decides something is *given* the instant.
+//! Lengths are [`std::time::Duration`]. Neither knows a clock: a decision is *given* the instant.
 
 use std::fmt;
 use std::str::FromStr;
@@ -180,7 +180,7 @@ pub mod duration_text {
     /// Writes `"30s"`.
     ///
     /// # Errors
-    /// What the serializer says.
+    /// The error of the serializer.
     pub fn serialize<S: Serializer>(length: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format_duration(*length))
     }

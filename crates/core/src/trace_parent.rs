@@ -51,7 +51,7 @@ impl TraceParent {
         self.span_id
     }
 
-    /// Whether somebody records it.
+    /// Whether it is recorded.
     #[must_use]
     pub const fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
@@ -67,7 +67,7 @@ impl fmt::Display for TraceParent {
 impl FromStr for TraceParent {
     type Err = String;
 
-    /// Later versions may say more behind what this one says; the version `ff` is none.
+    /// Later versions may have more fields behind those of this one; the version `ff` is none.
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || format!("{text:?} is not a traceparent such as 00-<32 hex digits>-<16 hex digits>-01");
         let is_hex = |part: &str, len: usize| {
@@ -86,7 +86,7 @@ impl FromStr for TraceParent {
     }
 }
 
-/// The trace of a run that nobody asked for with a trace of their own. It follows from the run that its fire began with:
+/// The trace of a run that was not requested with a trace of its own. It follows from the run that its fire began with:
 /// every attempt, every shard and every run that follows from it is in one trace, whichever node sends it.
 #[must_use]
 pub fn trace_id(run: &Run) -> u128 {

@@ -1,4 +1,4 @@
-//! A year of a calendar, day by day, as people look at it.
+//! A year of a calendar, day by day.
 
 use chrono::{Datelike as _, NaiveDate, NaiveTime};
 
@@ -30,7 +30,7 @@ pub struct YearDay {
     pub name: Option<String>,
 }
 
-/// The days of a year; none of a year that cannot be told.
+/// The days of a year; none of a year that is out of range.
 ///
 /// ```
 /// use rondel_core::calendar::{Calendar, Rule};

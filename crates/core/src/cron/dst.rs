@@ -12,7 +12,7 @@ use super::spans::{self, Span, Steady, Utc};
 use super::zone::Tz;
 use crate::time::Timestamp;
 
-/// What the hour field says about clock changes when the rule is left to the expression.
+/// How the hour field treats clock changes when the rule is left to the expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pace {
     /// Fixed hours: each wall-clock time counts once.

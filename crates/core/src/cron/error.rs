@@ -1,4 +1,4 @@
-//! What is said about an expression that is refused.
+//! The errors of an expression that is refused.
 
 use std::fmt;
 

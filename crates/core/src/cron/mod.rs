@@ -1,4 +1,4 @@
-//! Cron expressions: when a job is due, said in Quartz's or Unix cron's way.
+//! Cron expressions of Quartz and of Unix: when a job is due.
 //!
 //! Text is read once into bit sets; asking for the next fire is then a search field by field with carry, in the wall-clock
 //! time of a zone, and a translation of that to an instant by a [`DstRule`]. Nothing here knows what time it is now,
@@ -89,7 +89,7 @@ pub struct CronExpr {
 }
 
 impl CronExpr {
-    /// Reads an expression of any [`Dialect`]; the number of fields tells which.
+    /// Reads an expression of any [`Dialect`]; by the number of fields.
     ///
     /// ```
     /// use rondel_core::cron::{CronExpr, Dialect};

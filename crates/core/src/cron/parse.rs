@@ -21,7 +21,7 @@ const MACROS: [(&str, &str); 7] = [
 
 const MACRO_NAMES: &str = "@hourly, @daily, @midnight, @weekly, @monthly, @yearly and @annually";
 
-/// What the fields say, before it is joined with the text.
+/// The fields, before they are joined with the text.
 struct Compiled {
     dialect: Dialect,
     pace: Pace,

@@ -1,4 +1,4 @@
-//! Pieces of an expression that know where they stand, so that every refusal can say so.
+//! Pieces of an expression that know where they stand, so that every refusal names its place.
 
 use super::error::{CronError, CronField};
 

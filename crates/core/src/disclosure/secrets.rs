@@ -31,7 +31,7 @@ const SECRET_WORDS: &[&str] = &[
 ];
 /// The flag that is short for a password in most programs; its value stands behind it, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
-/// What follows the prefix in tokens that say what they are for.
+/// What follows the prefix in tokens that name their purpose.
 const TOKEN_KINDS: &[&str] = &["pat_", "exec_"];
 /// Fields that name what the field beside them holds: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];

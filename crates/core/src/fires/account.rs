@@ -36,7 +36,7 @@ pub struct Facts<'a> {
     /// When the job was deleted: nothing later is planned.
     pub deleted_at: Option<Timestamp>,
     /// The rows of the range, in any order, with the span that reaches into it; those with a cause of their own and
-    /// shards are passed over.
+    /// shards are skipped.
     pub rows: &'a [Run],
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
@@ -73,7 +73,7 @@ pub struct Entry {
 /// What became of a fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has a row of its own, which says the rest.
+    /// It has a row of its own, which has the rest.
     Row {
         /// The run.
         run: RunId,
@@ -86,7 +86,7 @@ pub enum Verdict {
         /// Whether the definition that held at its instant plans it: one that was settled by a change is not.
         planned: bool,
     },
-    /// It was passed over together with others, which share a row.
+    /// It was skipped together with others, which share a row.
     Span {
         /// The row.
         run: RunId,
@@ -117,7 +117,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// What the row says.
+    /// The verdict of a row.
     pub(crate) fn of_run(run: &Run, planned: bool) -> Self {
         let detail = run.detail.clone();
         if run.span_end_at.is_some() {

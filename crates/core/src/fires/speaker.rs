@@ -22,14 +22,14 @@ const LATE_FROM: Duration = Duration::from_secs(1);
 const WAIT_FROM: Duration = Duration::from_millis(500);
 
 /// The same in English and Chinese.
-type Said = (String, String);
+type Bilingual = (String, String);
 
-fn said(en: impl Into<String>, zh: impl Into<String>) -> Said {
+fn both(en: impl Into<String>, zh: impl Into<String>) -> Bilingual {
     (en.into(), zh.into())
 }
 
-fn nothing() -> Said {
-    said("", "")
+fn nothing() -> Bilingual {
+    both("", "")
 }
 
 /// Speaks about the fire of one instant.
@@ -53,17 +53,17 @@ impl<'a> Speaker<'a> {
     }
 
     /// How an answer begins that is about a fire that was not asked about by its instant.
-    pub(super) fn lead(&self, about: About) -> Said {
+    pub(super) fn lead(&self, about: About) -> Bilingual {
         let at = self.moment(self.at);
         match about {
-            About::OpenRun => said(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
-            About::LastFire => said(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
-            About::NextFire => said("No fire so far. ", "至今没有触发。"),
+            About::OpenRun => both(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
+            About::LastFire => both(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
+            About::NextFire => both("No fire so far. ", "至今没有触发。"),
             About::Instant | About::Nothing => nothing(),
         }
     }
 
-    pub(super) fn verdict(&self, verdict: &Verdict) -> Said {
+    pub(super) fn verdict(&self, verdict: &Verdict) -> Bilingual {
         let at = self.moment(self.at);
         let row = |id| self.facts.rows.iter().find(|row| row.id == id);
         let is_ahead = self.at > self.facts.now;
@@ -72,25 +72,25 @@ impl<'a> Speaker<'a> {
             Verdict::Span { run, reason, .. } => self.span(row(*run), *reason),
             Verdict::Calendar { calendar, day, moved_to } => self.calendar(calendar, day.as_deref(), *moved_to),
             Verdict::Paused if is_ahead => {
-                said(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
+                both(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
             }
-            Verdict::Paused => said("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
-            Verdict::Undecided => said(
+            Verdict::Paused => both("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
+            Verdict::Undecided => both(
                 format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
                 format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
             ),
-            Verdict::Planned => said(format!("It will run at {at}."), format!("将在 {at} 执行。")),
+            Verdict::Planned => both(format!("It will run at {at}."), format!("将在 {at} 执行。")),
             Verdict::Removed => {
-                said("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
+                both("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
             }
-            Verdict::Missing => said(
+            Verdict::Missing => both(
                 format!("There is no record of the fire of {at}, although there should be one: please report it."),
                 format!("没有 {at} 这次触发的记录，而本应有记录：请反馈此问题。"),
             ),
         }
     }
 
-    fn row(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>), planned: bool) -> Said {
+    fn row(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>), planned: bool) -> Bilingual {
         let (mut en, mut zh) = match status {
             RunStatus::Pending | RunStatus::Waiting => self.open(row, reason),
             RunStatus::Running => self.running(row, reason),
@@ -107,52 +107,52 @@ impl<'a> Speaker<'a> {
         (en, zh)
     }
 
-    fn open(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+    fn open(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let due_at = row.map_or(self.at, |row| row.due_at);
         let due = self.moment(due_at);
         let again = again(row, reason);
         if due_at > self.facts.now {
-            return said(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
+            return both(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
         let for_what = waits(Lang::En).zip(waits(Lang::Zh));
-        let (en, zh) = for_what.unwrap_or_else(|| said("for its turn or for an executor", "轮到它或有执行器"));
+        let (en, zh) = for_what.unwrap_or_else(|| both("for its turn or for an executor", "轮到它或有执行器"));
         let waited = self.facts.now.since(due_at);
         let (long_en, long_zh) = (short(waited, Lang::En), short(waited, Lang::Zh));
-        said(
+        both(
             format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", again.0),
             format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), again.1),
         )
     }
 
-    fn running(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+    fn running(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let (on, started, late, again) = (executor(row), self.started(row), late(row), again(row, reason));
         if row.is_some_and(Run::awaits_children) {
-            return said(
+            return both(
                 format!("It ran at {started}{}{}, and waits for the runs that follow from it to end.", on.0, late.0),
                 format!("已于 {started} 执行{}{}，正在等待由它引出的运行结束。", on.1, late.1),
             );
         }
-        said(
+        both(
             format!("It is running: it began at {started}{}{}{}.", on.0, late.0, again.0),
             format!("正在执行：{started} 开始{}{}{}。", on.1, late.1, again.1),
         )
     }
 
-    fn skipped(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+    fn skipped(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let because = clause(row, reason);
-        let Some((en, zh)) = because else { return said("It did not run.", "没有执行。") };
+        let Some((en, zh)) = because else { return both("It did not run.", "没有执行。") };
         if row.is_some_and(|row| row.started_at.is_some()) {
             let (on, started) = (executor(row), self.started(row));
-            return said(
+            return both(
                 format!("It began at {started}{}, and {en}.", on.0),
                 format!("已于 {started} 开始{}，{zh}。", on.1),
             );
         }
-        said(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
+        both(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
     }
 
-    fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Said {
+    fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
         let (on, started) = (executor(row), self.started(row));
         let tail = tail(row, (status, reason));
         let (en, zh) = match status {
@@ -168,44 +168,44 @@ impl<'a> Speaker<'a> {
         };
         if row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match status {
-                RunStatus::Unknown => said(
+                RunStatus::Unknown => both(
                     format!("It may have run{}, and its outcome is unknown{}.", on.0, tail.0),
                     format!("可能执行过{}，结果未知{}。", on.1, tail.1),
                 ),
-                _ => said(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
+                _ => both(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
             };
         }
         let (late, attempts) = (late(row), attempts(row));
-        said(
+        both(
             format!("It ran at {started}{}{}, {en}{}{}.", on.0, late.0, attempts.0, tail.0),
             format!("已于 {started} 执行{}{}，{zh}{}{}。", on.1, late.1, attempts.1, tail.1),
         )
     }
 
-    fn cancelled(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+    fn cancelled(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let by = row.and_then(|row| row.cancel_by.as_deref());
-        let by = by.map_or_else(nothing, |who| said(format!(" by {who}"), format!("（操作人 {who}）")));
+        let by = by.map_or_else(nothing, |who| both(format!(" by {who}"), format!("（操作人 {who}）")));
         let reason = reason.filter(|reason| *reason != Reason::Requested);
         let because = clause(row, reason);
         let (en, zh) =
-            because.unwrap_or_else(|| said(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
+            because.unwrap_or_else(|| both(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
         if row.is_some_and(|row| row.started_at.is_some()) {
             let (on, started) = (executor(row), self.started(row));
             return match reason {
-                Some(_) => said(
+                Some(_) => both(
                     format!("It ran at {started}{} and was cancelled: {en}.", on.0),
                     format!("已于 {started} 执行{}，后被取消：{zh}。", on.1),
                 ),
-                None => said(
+                None => both(
                     format!("It ran at {started}{} and was cancelled{}.", on.0, by.0),
                     format!("已于 {started} 执行{}，后被取消{}。", on.1, by.1),
                 ),
             };
         }
-        said(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
+        both(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
     }
 
-    fn span(&self, row: Option<&Run>, reason: Option<Reason>) -> Said {
+    fn span(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let (mut en, mut zh) = self.skipped(row, reason);
         if let Some((row, end)) =
             row.and_then(|row| Some((row, row.span_end_at?))).filter(|(row, _)| row.span_count > 1)
@@ -217,17 +217,17 @@ impl<'a> Speaker<'a> {
         (en, zh)
     }
 
-    fn calendar(&self, calendar: &str, day: Option<&str>, moved_to: Option<Timestamp>) -> Said {
-        let name = day.map_or_else(nothing, |day| said(format!(" ({day})"), format!("（{day}）")));
+    fn calendar(&self, calendar: &str, day: Option<&str>, moved_to: Option<Timestamp>) -> Bilingual {
+        let name = day.map_or_else(nothing, |day| both(format!(" ({day})"), format!("（{day}）")));
         match moved_to {
             Some(to) => {
                 let to = self.moment(to);
-                said(
+                both(
                     format!("It did not run then: the calendar {calendar:?}{} moves this fire to {to}.", name.0),
                     format!("当时没有执行：日历 {calendar:?}{} 把这次触发移到了 {to}。", name.1),
                 )
             }
-            None => said(
+            None => both(
                 format!("It did not run: the calendar {calendar:?} removes this fire{}.", name.0),
                 format!("没有执行：日历 {calendar:?} 排除了这次触发{}。", name.1),
             ),
@@ -238,20 +238,20 @@ impl<'a> Speaker<'a> {
         self.moment(row.and_then(|row| row.started_at).unwrap_or(self.at))
     }
 
-    pub(super) fn nothing(&self, before: Option<Timestamp>, after: Option<Timestamp>) -> Said {
+    pub(super) fn nothing(&self, before: Option<Timestamp>, after: Option<Timestamp>) -> Bilingual {
         let at = self.moment(self.at);
         let first = self.facts.definitions.first().map(|definition| definition.from);
         let (mut en, mut zh) = match (self.facts.deleted_at, first) {
             (Some(deleted), _) if self.at > deleted => {
                 let deleted = self.moment(deleted);
-                said(
+                both(
                     format!("Nothing was planned at {at}: the job was deleted at {deleted}"),
                     format!("{at} 没有安排：任务已于 {deleted} 删除"),
                 )
             }
             (_, Some(first)) if self.at <= first => {
                 let first = self.moment(first);
-                said(
+                both(
                     format!("Nothing was planned at {at}: the first known definition was saved at {first}"),
                     format!("{at} 没有安排：已知最早的定义保存于 {first}"),
                 )
@@ -259,7 +259,7 @@ impl<'a> Speaker<'a> {
             _ => {
                 let was = if self.at <= self.facts.now { "was" } else { "is" };
                 let (en, zh) = self.unplanned().map_or_else(nothing, |(en, zh)| (format!(": {en}"), format!("：{zh}")));
-                said(format!("Nothing {was} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
+                both(format!("Nothing {was} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
             }
         };
         for (moment, words) in
@@ -273,24 +273,24 @@ impl<'a> Speaker<'a> {
         (en + ".", zh + "。")
     }
 
-    pub(super) fn never(&self) -> Said {
-        let (en, zh) = self.unplanned().unwrap_or_else(|| said("no fire is planned", "没有安排任何触发"));
-        said(format!("It has not run so far: {en}."), format!("至今没有执行过：{zh}。"))
+    pub(super) fn never(&self) -> Bilingual {
+        let (en, zh) = self.unplanned().unwrap_or_else(|| both("no fire is planned", "没有安排任何触发"));
+        both(format!("It has not run so far: {en}."), format!("至今没有执行过：{zh}。"))
     }
 
     /// Why the definition alone plans no instants.
-    fn unplanned(&self) -> Option<Said> {
+    fn unplanned(&self) -> Option<Bilingual> {
         let schedules = self.job.map_or(&[][..], |job| &job.timetable.schedules);
         match schedules.first().map(|schedule| &schedule.kind) {
-            None => Some(said(
+            None => Some(both(
                 "the job has no schedule and runs only when it is triggered",
                 "任务没有调度，只在被触发时执行",
             )),
             Some(Kind::After(after)) => {
                 let (en, zh) = (after.parents.join(", "), after.parents.join("、"));
-                Some(said(format!("the job follows {en}"), format!("任务跟在 {zh} 之后执行")))
+                Some(both(format!("the job follows {en}"), format!("任务跟在 {zh} 之后执行")))
             }
-            Some(Kind::Delay(_)) => Some(said(
+            Some(Kind::Delay(_)) => Some(both(
                 "the job runs a fixed time after the end of its previous run",
                 "任务在上一次执行结束一段时间后执行",
             )),
@@ -300,7 +300,7 @@ impl<'a> Speaker<'a> {
 }
 
 /// What follows the outcome: the clause of the reason, else what the executor wrote.
-fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Said {
+fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
     if status == RunStatus::Succeeded {
         return nothing();
@@ -311,52 +311,52 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Sai
     }
     let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
     let chinese = |text| child.unwrap_or_else(|| in_words(text, Lang::Zh));
-    let cause = clause(row, reason).or_else(|| message.map(|text| said(text, chinese(text))));
-    cause.map_or_else(nothing, |(en, zh)| said(format!(": {en}"), format!("：{zh}")))
+    let cause = clause(row, reason).or_else(|| message.map(|text| both(text, chinese(text))));
+    cause.map_or_else(nothing, |(en, zh)| both(format!(": {en}"), format!("：{zh}")))
 }
 
 /// The clause of the run's reason in both languages.
-fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Said> {
+fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     let none = Detail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let reason = reason?;
-    let (en, zh) = said(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
-    // A handler says itself why it skips; what the server says in the message it has said by now.
+    let (en, zh) = both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
+    // A handler gives its own reason to skip; the clause above has what the server wrote.
     let own = row.and_then(|row| row.message.as_deref()).filter(|_| reason == Reason::Handler);
     match own.filter(|message| !message.is_empty()) {
-        Some(message) => Some(said(format!("{en}: {message}"), format!("{zh}：{}", in_words(message, Lang::Zh)))),
+        Some(message) => Some(both(format!("{en}: {message}"), format!("{zh}：{}", in_words(message, Lang::Zh)))),
         None => Some((en, zh)),
     }
 }
 
-fn executor(row: Option<&Run>) -> Said {
+fn executor(row: Option<&Run>) -> Bilingual {
     let name = row.and_then(|row| row.executor.as_deref()).filter(|name| !name.is_empty());
-    name.map_or_else(nothing, |name| said(format!(" on {name}"), format!("（执行器 {name}）")))
+    name.map_or_else(nothing, |name| both(format!(" on {name}"), format!("（执行器 {name}）")))
 }
 
 /// Why there is a further attempt, for one that is under way.
-fn again(row: Option<&Run>, reason: Option<Reason>) -> Said {
+fn again(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return nothing() };
     let none = Detail::default();
     let detail = row.detail.as_deref().unwrap_or(&none);
     let attempt = row.attempt;
-    said(
+    both(
         format!(" (attempt {attempt}: {})", because_again(reason, detail, Lang::En)),
         format!("（第 {attempt} 次尝试：{}）", because_again(reason, detail, Lang::Zh)),
     )
 }
 
 /// Which attempt it was, where it was not the first.
-fn attempts(row: Option<&Run>) -> Said {
+fn attempts(row: Option<&Run>) -> Bilingual {
     let Some(row) = row.filter(|row| row.attempt > 1) else { return nothing() };
     let (attempt, lost) = (row.attempt, row.lost_count);
     match lost {
-        0 => said(format!(" on attempt {attempt}"), format!("（第 {attempt} 次尝试）")),
-        1 => said(
+        0 => both(format!(" on attempt {attempt}"), format!("（第 {attempt} 次尝试）")),
+        1 => both(
             format!(" on attempt {attempt} (an executor was lost during an earlier one)"),
             format!("（第 {attempt} 次尝试，此前有 1 次尝试因执行器失联而中断）"),
         ),
-        _ => said(
+        _ => both(
             format!(" on attempt {attempt} (executors were lost during {lost} earlier ones)"),
             format!("（第 {attempt} 次尝试，此前有 {lost} 次尝试因执行器失联而中断）"),
         ),
@@ -364,7 +364,7 @@ fn attempts(row: Option<&Run>) -> Said {
 }
 
 /// How late it began, and what it waited for.
-fn late(row: Option<&Run>) -> Said {
+fn late(row: Option<&Run>) -> Bilingual {
     let Some((row, started_at)) = row.and_then(|row| Some((row, row.started_at?))) else { return nothing() };
     let late = started_at.since(row.due_at);
     if started_at <= row.due_at || late < LATE_FROM {
@@ -372,26 +372,26 @@ fn late(row: Option<&Run>) -> Said {
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
     let why = trace.map_or_else(nothing, |trace| waited(trace.waits(), row.detail.as_deref()));
-    said(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
+    both(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
 }
 
-fn waited(Waited { turn, executor }: Waited, detail: Option<&Detail>) -> Said {
+fn waited(Waited { turn, executor }: Waited, detail: Option<&Detail>) -> Bilingual {
     let for_what = |lang| detail.and_then(|detail| waits_for(detail, lang));
     if let Some((en, zh)) = for_what(Lang::En).zip(for_what(Lang::Zh)) {
         let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));
         let length = if is_before_routing { turn } else { executor };
         let length = if length < WAIT_FROM { turn + executor } else { length };
-        return said(
+        return both(
             format!(" (waited {} {en})", short(length, Lang::En)),
             format!("（{}用了 {}）", wait_zh(&zh), short(length, Lang::Zh)),
         );
     }
     match (turn >= WAIT_FROM, executor >= WAIT_FROM) {
-        (_, true) => said(
+        (_, true) => both(
             format!(" (waited {} for an executor)", short(executor, Lang::En)),
             format!("（等待执行器用了 {}）", short(executor, Lang::Zh)),
         ),
-        (true, false) => said(
+        (true, false) => both(
             format!(" (the server took it up {} after it was due)", short(turn, Lang::En)),
             format!("（服务器在到期 {}后才处理它）", short(turn, Lang::Zh)),
         ),

@@ -1,4 +1,4 @@
-//! The walk through a range: cut where something changes, and between two cuts told as a whole.
+//! The walk through a range: cut where something changes, and between two cuts described as a whole.
 
 use super::account::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
 use super::fold::{Fold, Stretch};
@@ -54,7 +54,7 @@ pub(super) struct Walk<'a> {
     /// Only the first fire is wanted.
     is_first_wanted: bool,
     has_fire: bool,
-    /// Where it was given up: everything before is told.
+    /// Where it was given up: everything before is described.
     stopped: Option<Timestamp>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
             if self.fold.is_full() || self.stopped.is_some() || self.has_enough() {
                 break;
             }
-            self.tell(Between(cursor, cut));
+            self.add_stretch(Between(cursor, cut));
             cursor = cut;
         }
         let stopped = self.stopped.or(whole);
@@ -129,8 +129,8 @@ impl<'a> Walk<'a> {
         cuts
     }
 
-    /// Tells what became of the fires of a stretch in which nothing changes.
-    fn tell(&mut self, between: Between) {
+    /// Adds what became of the fires of a stretch in which nothing changes.
+    fn add_stretch(&mut self, between: Between) {
         let Between(_, until) = between;
         let definition = self.definition_at(until);
         let found =
@@ -250,12 +250,12 @@ impl<'a> Walk<'a> {
         let cost = table.schedules.len().max(1) * (1 + usize::from(table.calendar.is_some()));
         while let Some(at) = fire.into_iter().chain(raw.map(|(at, _)| at)).min() {
             self.steps += cost;
-            let told = match (&table.calendar, raw) {
+            let done = match (&table.calendar, raw) {
                 _ if fire == Some(at) => verdict.clone(),
                 (Some(applied), Some((_, schedule))) => verdict_of_taken(applied, taken(schedule, applied, at)),
                 _ => return,
             };
-            self.push(Between(at, at), 1, told, std::iter::once(at));
+            self.push(Between(at, at), 1, done, std::iter::once(at));
             if fire == Some(at) {
                 fire = next_fire(at);
             }
@@ -268,10 +268,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether to stop after everything up to `told` is told.
-    fn is_over(&mut self, told: Timestamp) -> bool {
-        if self.steps >= self.steps_max && told < self.to {
-            self.stopped.get_or_insert(after(told));
+    /// Whether to stop after everything up to `done` is described.
+    fn is_over(&mut self, done: Timestamp) -> bool {
+        if self.steps >= self.steps_max && done < self.to {
+            self.stopped.get_or_insert(after(done));
         }
         self.stopped.is_some() || self.fold.is_full() || self.has_enough()
     }

@@ -88,7 +88,7 @@ pub fn why(facts: &Facts<'_>, at: Timestamp) -> Why {
     Why { at, about, entry: None, before, after, en, zh }
 }
 
-/// Why a run stands where it stands, whoever asked for it. It is among the rows of the facts.
+/// Why a run has its status, also of one that was requested. It is among the rows of the facts.
 #[must_use]
 pub fn why_run(facts: &Facts<'_>, run: &Run) -> Why {
     let verdict = Verdict::of_run(run, true);

@@ -1,4 +1,4 @@
-//! Messages of runs in Chinese: executors and servers write them into the ledger in English, whoever reads them.
+//! Messages of runs in Chinese: executors and servers write them into the ledger in English.
 //!
 //! Only what Rondel writes itself is translated. What a handler or a program wrote stays as it is, in quotation marks.
 
@@ -122,7 +122,7 @@ fn shards(message: &str) -> Option<String> {
 
 /// How a program or a request of the agent ended, with the last line that it wrote.
 fn program(message: &str) -> Option<String> {
-    let (how, said) = message.split_once(": ").map_or((message, None), |(how, said)| (how, Some(said)));
+    let (how, rest) = message.split_once(": ").map_or((message, None), |(how, rest)| (how, Some(rest)));
     let how = if let Some(code) = how.strip_prefix("exit code ").and_then(number) {
         format!("退出码 {code}")
     } else if let Some(signal) = how.strip_prefix("killed by signal ").and_then(number) {
@@ -134,7 +134,7 @@ fn program(message: &str) -> Option<String> {
     } else {
         return None;
     };
-    Some(said.map_or_else(|| how.clone(), |said| format!("{how}：{}", quoted(said))))
+    Some(rest.map_or_else(|| how.clone(), |rest| format!("{how}：{}", quoted(rest))))
 }
 
 /// What is added to the end of a message.

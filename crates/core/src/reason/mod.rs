@@ -217,7 +217,7 @@ impl Detail {
         }
     }
 
-    /// Reads stored JSON text. A text that this version does not understand has no parameters: the code still says why.
+    /// Reads stored JSON text. A text that this version does not understand has no parameters: the code still has the reason.
     #[must_use]
     pub fn from_json(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()

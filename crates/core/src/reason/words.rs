@@ -422,7 +422,7 @@ fn waited(detail: &Detail, lang: Lang) -> String {
 /// A length of time in its two largest units: `38 s`, `1 min 30 s`, `5 分钟`.
 #[must_use]
 pub fn short(length: Duration, lang: Lang) -> String {
-    // Nobody reads milliseconds beside minutes, or tenths beside seconds.
+    // Milliseconds beside minutes, or tenths beside seconds, are of no use.
     let seconds = if length >= Duration::from_secs(1) { (length + Duration::from_millis(500)).as_secs() } else { 0 };
     let parts = [
         (seconds / 86_400, "d", "天"),
@@ -434,8 +434,8 @@ pub fn short(length: Duration, lang: Lang) -> String {
     let Some(first) = first else {
         return format!("{} {}", length.as_millis(), pick(lang, "ms", "毫秒"));
     };
-    let told = parts.iter().skip(first).take(2).filter(|(count, ..)| *count > 0);
-    told.map(|(count, en, zh)| format!("{count} {}", pick(lang, en, zh))).collect::<Vec<_>>().join(" ")
+    let units = parts.iter().skip(first).take(2).filter(|(count, ..)| *count > 0);
+    units.map(|(count, en, zh)| format!("{count} {}", pick(lang, en, zh))).collect::<Vec<_>>().join(" ")
 }
 
 /// The outcome of a run, to begin a sentence with.

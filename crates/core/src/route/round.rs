@@ -1,5 +1,5 @@
 //! Round: each in turn (XXL-JOB's ROUND). Remembers whose turn is next; begins with a drawn one, so that jobs born
-//! together do not all begin with the first. Who is not open is passed over.
+//! together do not all begin with the first. An executor that is not open is skipped.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

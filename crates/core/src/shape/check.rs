@@ -194,7 +194,7 @@ impl<'s> Checker<'s> {
     }
 }
 
-/// The only field of a branch whose field says which branch it is.
+/// The only field of a branch that is chosen by its field.
 fn tag(branch: &Value) -> Option<(&str, &Value)> {
     let mut fields = branch.get("properties")?.as_object()?.iter();
     let (Some((name, schema)), None) = (fields.next(), fields.next()) else { return None };

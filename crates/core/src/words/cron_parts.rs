@@ -1,4 +1,4 @@
-//! What an expression is made of, before it is said in a language.
+//! What an expression is made of, before it is put into a language.
 
 use super::shape::{Shape, members};
 use crate::cron::{ALL_DAYS, ALL_WEEKDAYS, DayRule, FIRST_YEAR, Fields, LAST_YEAR};

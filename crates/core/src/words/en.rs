@@ -1,7 +1,7 @@
 //! Cron expressions in English.
 
 use super::cron_parts::{Days, Parts, TimeOfDay, clock};
-use super::shape::{Shape, listed, told};
+use super::shape::{Shape, described, listed};
 use crate::cron::LAST_YEAR;
 
 const MONTHS: [&str; 12] = [
@@ -200,14 +200,14 @@ fn on_weekdays(weekdays: &Shape) -> String {
 
 fn weekday_list(weekdays: &Shape, and: &str) -> String {
     match weekdays {
-        Shape::Runs(runs) => listed(&told(runs, weekday_name, " to "), ", ", and),
+        Shape::Runs(runs) => listed(&described(runs, weekday_name, " to "), ", ", and),
         Shape::All | Shape::Step { .. } => "any day".to_owned(),
     }
 }
 
 fn months(months: &Shape) -> Option<String> {
     match months {
-        Shape::Runs(runs) => Some(listed(&told(runs, month_name, " to "), ", ", " and ")),
+        Shape::Runs(runs) => Some(listed(&described(runs, month_name, " to "), ", ", " and ")),
         Shape::All | Shape::Step { .. } => None,
     }
 }
@@ -226,7 +226,7 @@ fn years(years: &Shape) -> String {
 }
 
 fn numbers(runs: &[(u32, u32)]) -> String {
-    listed(&told(runs, |number| number.to_string(), " to "), ", ", " and ")
+    listed(&described(runs, |number| number.to_string(), " to "), ", ", " and ")
 }
 
 fn month_name(month: u32) -> String {

@@ -1,4 +1,4 @@
-//! Lengths of time as people say them.
+//! Lengths of time in words.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub fn length(length: Duration, lang: Lang) -> String {
         (seconds % 60, "second", "秒"),
         (u64::from(length.subsec_millis()), "millisecond", "毫秒"),
     ];
-    let told: Vec<String> = parts
+    let units: Vec<String> = parts
         .into_iter()
         .filter(|(count, ..)| *count > 0)
         .map(|(count, en, zh)| match lang {
@@ -32,10 +32,10 @@ pub fn length(length: Duration, lang: Lang) -> String {
             Lang::Zh => format!("{count}{zh}"),
         })
         .collect();
-    match (told.is_empty(), lang) {
+    match (units.is_empty(), lang) {
         (true, Lang::En) => "0 seconds".to_owned(),
         (true, Lang::Zh) => "0秒".to_owned(),
-        (false, Lang::En) => told.join(" "),
-        (false, Lang::Zh) => told.concat(),
+        (false, Lang::En) => units.join(" "),
+        (false, Lang::Zh) => units.concat(),
     }
 }

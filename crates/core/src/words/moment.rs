@@ -1,4 +1,4 @@
-//! Instants as people read them.
+//! Instants in words.
 
 use chrono::{LocalResult, NaiveDateTime, TimeZone as _};
 

@@ -8,7 +8,7 @@ use crate::schedule::{After, Jitter, Kind, Schedule};
 use crate::spec::{AfterWhat, CalendarRule, JitterBy, ScheduleSpec};
 use crate::timetable::Timetable;
 
-/// When a schedule fires, with all that it says.
+/// When a schedule fires, with all of its settings.
 ///
 /// ```
 /// use rondel_core::words::{Lang, schedule};
@@ -42,9 +42,9 @@ pub fn timetable(table: &Timetable, lang: Lang) -> Vec<String> {
         Lang::En => "; ",
         Lang::Zh => "；",
     };
-    let say =
+    let describe =
         |one: &Schedule| std::iter::once(schedule(one, lang)).chain(used.clone()).collect::<Vec<_>>().join(separator);
-    table.schedules.iter().map(say).collect()
+    table.schedules.iter().map(describe).collect()
 }
 
 /// The same of a schedule as it is written; `None` for one that is not valid.
@@ -88,7 +88,7 @@ fn instants(schedule: &Schedule, lang: Lang) -> String {
 fn every(period: Duration, lang: Lang) -> String {
     let text = length(period, lang);
     match lang {
-        // `every 1 minute` is said `every minute`, where it is one unit alone.
+        // `every 1 minute` is written `every minute`, where it is one unit alone.
         Lang::En => format!("every {}", text.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&text)),
         Lang::Zh => format!(
             "每{}",
@@ -151,11 +151,11 @@ fn clock_changes(dst: DstRule, lang: Lang) -> Vec<String> {
         }
         Overlap::Both => Some(("times that the clock shows twice fire both times", "重复出现的时刻两次都触发")),
     };
-    let say = |(en, zh): (&str, &str)| match lang {
+    let describe = |(en, zh): (&str, &str)| match lang {
         Lang::En => en.to_owned(),
         Lang::Zh => zh.to_owned(),
     };
-    gap.into_iter().chain(overlap).map(say).collect()
+    gap.into_iter().chain(overlap).map(describe).collect()
 }
 
 fn spread(jitter: Jitter, lang: Lang) -> String {

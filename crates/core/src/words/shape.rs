@@ -1,6 +1,6 @@
-//! A set of numbers as people would describe it.
+//! The shape of a set of numbers.
 
-/// The most numbers that are listed one by one where a step would say them too.
+/// The most numbers that are listed one by one where a step would describe them too.
 const LISTED_MAX: usize = 4;
 
 /// How the numbers of a set lie in its range.
@@ -38,7 +38,7 @@ impl Shape {
         Self::Runs(runs(values))
     }
 
-    /// The same for what goes round, such as hours: 22 to 2 is one stretch.
+    /// The same for a cycle, such as hours: 22 to 2 is one stretch.
     pub(super) fn around(values: &[u32], low: u32, high: u32) -> Self {
         match Self::of(values, low, high) {
             Self::Runs(mut runs) => {
@@ -86,13 +86,13 @@ pub(super) fn members(set: u64) -> Vec<u32> {
 }
 
 /// Words for stretches: two neighbours are two, more are a range.
-pub(super) fn told(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
-    let tell = |&(from, until): &(u32, u32)| match () {
+pub(super) fn described(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
+    let describe = |&(from, until): &(u32, u32)| match () {
         () if from == until => vec![name(from)],
         () if from + 1 == until => vec![name(from), name(until)],
         () => vec![format!("{}{to}{}", name(from), name(until))],
     };
-    runs.iter().flat_map(tell).collect()
+    runs.iter().flat_map(describe).collect()
 }
 
 /// Words one after another: `a, b and c`.
