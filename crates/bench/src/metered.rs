@@ -139,23 +139,28 @@ impl Metered {
 }
 
 rondel_store::delegate_store!(Metered {
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-        let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
-        self.note_claimed(jobs, &claimed);
-        Ok(claimed)
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
+            self.note_claimed(jobs, &claimed);
+            Ok(claimed)
+        }
     }
-
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-        let ends = self.time("finish", batch.len(), self.inner.finish(finisher, batch)).await?;
-        self.note_finished(batch, &ends.answers);
-        Ok(ends)
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            let ends = self.time("finish", batch.len(), self.inner.finish(finisher, batch)).await?;
+            self.note_finished(batch, &ends.answers);
+            Ok(ends)
+        }
     }
-
-    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
-        self.time("check_runs", ids.len(), self.inner.check_runs(ids)).await
+    Dispatch {
+        async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+            self.time("note_running", runs.len(), self.inner.note_running(token, runs)).await
+        }
     }
-
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
-        self.time("note_running", runs.len(), self.inner.note_running(token, runs)).await
+    Runs {
+        async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+            self.time("check_runs", ids.len(), self.inner.check_runs(ids)).await
+        }
     }
 });

@@ -9,7 +9,7 @@ use rondel_core::run::RunOf;
 use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, DueJob, Finisher};
-use rondel_store::{Cluster, LeaseToken, Ledger, SqlStore};
+use rondel_store::{Claim, Cluster, Finish, LeaseToken, SqlStore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

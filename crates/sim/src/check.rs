@@ -10,7 +10,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{JobId, NamespaceId, Run, RunId, Timestamp};
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
-use rondel_store::{Catalog as _, Ledger as _};
+use rondel_store::{Catalog as _, Runs as _};
 
 use crate::truth::Truth;
 use crate::world::World;

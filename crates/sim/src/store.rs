@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result, StoreError};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -91,29 +91,24 @@ impl SimStore {
 }
 
 rondel_store::delegate_store!(SimStore {
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-        let effect = async {
-            let claimed = self.inner().claim(token, jobs).await?;
-            watch::claimed(&self.world, token, &claimed).await;
-            Ok(claimed)
-        };
-        self.call("claim", effect).await
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            let effect = async {
+                let claimed = self.inner().claim(token, jobs).await?;
+                watch::claimed(&self.world, token, &claimed).await;
+                Ok(claimed)
+            };
+            self.call("claim", effect).await
+        }
     }
-
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-        let effect = async {
-            let ends = self.inner().finish(finisher, batch).await?;
-            watch::finished(&self.world, batch).await;
-            Ok(ends)
-        };
-        self.call("finish", effect).await
-    }
-
-    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
-        self.call("check_runs", self.inner().check_runs(ids)).await
-    }
-
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
-        self.call("note_running", self.inner().note_running(token, runs)).await
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            let effect = async {
+                let ends = self.inner().finish(finisher, batch).await?;
+                watch::finished(&self.world, batch).await;
+                Ok(ends)
+            };
+            self.call("finish", effect).await
+        }
     }
 });

@@ -9,7 +9,7 @@ use rondel_proto::v1::server_message::Body;
 use rondel_store::catalog::JobQuery;
 use rondel_store::cluster::Node;
 use rondel_store::ledger::{AttemptEnd, Claimed, DueRange, RunQuery};
-use rondel_store::{Catalog as _, Cluster as _, LeaseToken, Ledger as _};
+use rondel_store::{Catalog as _, Claim as _, Cluster as _, LeaseToken, Runs as _};
 
 use crate::process::Process;
 use crate::world::{World, lock};

@@ -1,14 +1,39 @@
 //! A store around another one, for whoever watches its calls or gets in their way: every method of every trait, once.
 
-/// Makes a type a [`Store`](crate::Store) that passes each call on to another one.
+/// Makes a type a [`Store`](crate::Store) that delegates each call to another one.
 ///
 /// The type has `fn inner(&self)`, which gives the other store, and
 /// `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
-/// each call with its name. The methods that wrappers look at closer stand in the braces: `claim`, `finish`, `check_runs`
-/// and `note_running`.
+/// each call with its name. The wrapper writes `claim` and `finish` itself, in the braces of their traits; one that looks closer
+/// writes `note_running` and `check_runs`, too.
 #[macro_export]
 macro_rules! delegate_store {
-    ($wrapper:ty { $($own:tt)* }) => {
+    ($wrapper:ty { Claim { $($claim:tt)* } Finish { $($finish:tt)* } }) => {
+        $crate::delegate_store!($wrapper {
+            Claim { $($claim)* }
+            Finish { $($finish)* }
+            Dispatch {
+                async fn note_running(
+                    &self,
+                    token: $crate::LeaseToken,
+                    runs: &[$crate::ledger::InHand],
+                ) -> $crate::Result<()> {
+                    self.call("note_running", $crate::Dispatch::note_running(self.inner(), token, runs)).await
+                }
+            }
+            Runs {
+                async fn check_runs(&self, ids: &[::rondel_core::RunId]) -> $crate::Result<Vec<$crate::ledger::RunCheck>> {
+                    self.call("check_runs", $crate::Runs::check_runs(self.inner(), ids)).await
+                }
+            }
+        });
+    };
+    ($wrapper:ty {
+        Claim { $($own_claim:tt)* }
+        Finish { $($own_finish:tt)* }
+        Dispatch { $($own_dispatch:tt)* }
+        Runs { $($own_runs:tt)* }
+    }) => {
         const _: () = {
             use ::std::time::Duration;
             use ::rondel_core::{
@@ -110,36 +135,50 @@ macro_rules! delegate_store {
                 fn answer_audit(entry: &AuditEntry) -> bool;
                 fn audit(query: &AuditQuery) -> Vec<AuditEntry>;
             } also {});
-            $crate::delegate_store!(@$wrapper, Ledger {
+            $crate::delegate_store!(@$wrapper, Claim {
                 fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
+            } also { $($own_claim)* });
+            $crate::delegate_store!(@$wrapper, Dispatch {
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
-                fn overdue(token: LeaseToken, before: Timestamp, limit: u32) -> Vec<Run>;
-                fn running(token: LeaseToken, limit: u32) -> Vec<Run>;
-                fn adopt(token: LeaseToken, dead: &[NodeId], enough: u32) -> Adoption;
-                fn runs(ids: &[RunId]) -> Vec<Run>;
                 fn mark(token: LeaseToken, runs: &[InHand]) -> Vec<RunId>;
                 fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();
                 fn shelve(token: LeaseToken, in_hand: &[RunId]) -> u64;
                 fn note_waits(token: LeaseToken, waits: &[NotedWait]) -> ();
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
+            } also { $($own_dispatch)* });
+            $crate::delegate_store!(@$wrapper, Adopt {
+                fn adopt(token: LeaseToken, dead: &[NodeId], enough: u32) -> Adoption;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Finish {
+            } also { $($own_finish)* });
+            $crate::delegate_store!(@$wrapper, Cancel {
                 fn ask_cancel(run: RunId, request: CancelRequest<'_>, now: Timestamp) -> CancelAsked;
                 fn ask_cancels(runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> u64;
+                fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
                 fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
+                fn open_runs(job: JobId, fire_at: Option<Timestamp>, app: Option<AppId>, limit: u32) -> Vec<Run>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Limits {
                 fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Move {
                 fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
                 fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobId>;
                 fn count_jobs_at(home: NodeId) -> u64;
                 fn free_jobs(token: LeaseToken, dead: NodeId, limit: u32) -> u64;
-                fn open_runs(job: JobId, fire_at: Option<Timestamp>, app: Option<AppId>, limit: u32) -> Vec<Run>;
-                fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Runs {
+                fn runs(ids: &[RunId]) -> Vec<Run>;
+                fn overdue(token: LeaseToken, before: Timestamp, limit: u32) -> Vec<Run>;
+                fn running(token: LeaseToken, limit: u32) -> Vec<Run>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
-                fn attempts(run: RunId) -> Vec<Attempt>;
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
-            } also { $($own)* });
+                fn attempts(run: RunId) -> Vec<Attempt>;
+            } also { $($own_runs)* });
             $crate::delegate_store!(@$wrapper, Cluster {
                 fn now() -> Timestamp;
                 fn join(request: &JoinRequest) -> Join;

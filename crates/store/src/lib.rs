@@ -4,7 +4,8 @@
 //! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: who may come in, who did, and what they did;
 //! - [`Calendars`]: business calendars with their versions;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
-//! - [`Ledger`]: due jobs and runs, from claim to verdict;
+//! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Runs`]: due jobs and runs, from claim
+//!   to verdict ([`ledger`]);
 //! - [`Changes`]: what changed of late, for those who watch;
 //! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
@@ -48,7 +49,7 @@ pub use changes::Changes;
 pub use cluster::{Cluster, LeaseToken};
 pub use declarations::Declarations;
 pub use error::{OpenError, StoreError, Trouble};
-pub use ledger::Ledger;
+pub use ledger::{Adopt, Cancel, Claim, Dispatch, Finish, Limits, Move, Runs};
 pub use logs::Logs;
 #[cfg(feature = "testing")]
 pub use mem::MemStore;
@@ -59,53 +60,39 @@ pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use traces::Traces;
 pub use upkeep::Upkeep;
 
-/// Everything that is remembered.
-pub trait Store:
-    Catalog
-    + Changes
-    + Accounts
-    + SignIns
-    + Tokens
-    + AuditLog
-    + Calendars
-    + Declarations
-    + Ledger
-    + Cluster
-    + Logs
-    + Outbox
-    + RequestKeys
-    + Traces
-    + Upkeep
-    + std::fmt::Debug
-    + Send
-    + Sync
-    + 'static
-{
-}
+/// Declares [`Store`] as the sum of the traits of its areas.
+macro_rules! store_of {
+    ($($area:ident),+) => {
+        /// Everything that is remembered.
+        pub trait Store: $($area +)+ std::fmt::Debug + Send + Sync + 'static {}
 
-impl<
-    T: Catalog
-        + Changes
-        + Accounts
-        + SignIns
-        + Tokens
-        + AuditLog
-        + Calendars
-        + Declarations
-        + Ledger
-        + Cluster
-        + Logs
-        + Outbox
-        + RequestKeys
-        + Traces
-        + Upkeep
-        + std::fmt::Debug
-        + Send
-        + Sync
-        + 'static,
-> Store for T
-{
+        impl<T: $($area +)+ std::fmt::Debug + Send + Sync + 'static> Store for T {}
+    };
 }
+store_of!(
+    Catalog,
+    Changes,
+    Accounts,
+    SignIns,
+    Tokens,
+    AuditLog,
+    Calendars,
+    Declarations,
+    Claim,
+    Dispatch,
+    Adopt,
+    Finish,
+    Cancel,
+    Limits,
+    Move,
+    Runs,
+    Cluster,
+    Logs,
+    Outbox,
+    RequestKeys,
+    Traces,
+    Upkeep
+);
 
 /// What the methods of the store's traits answer.
 pub type Result<T> = std::result::Result<T, StoreError>;

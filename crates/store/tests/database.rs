@@ -17,7 +17,10 @@ use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher, InHand};
 use rondel_store::outbox::TakeOutbox;
 use rondel_store::upkeep::StuckJob;
-use rondel_store::{Catalog, Cluster, LeaseToken, Ledger, OpenError, Outbox, SqlStore, StoreConfig, Tokens, Upkeep};
+use rondel_store::{
+    Catalog, Claim, Cluster, Dispatch, Finish, LeaseToken, OpenError, Outbox, Runs, SqlStore, StoreConfig, Tokens,
+    Upkeep,
+};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};
 

@@ -229,7 +229,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use rondel_core::NamespaceId;
-    use rondel_store::{LeaseToken, Ledger as _, MemStore};
+    use rondel_store::{Adopt as _, LeaseToken, MemStore};
     use serde_json::json;
     use tokio::time::Instant;
 

@@ -6,7 +6,7 @@ use rondel_admin::EngineConfig;
 use rondel_core::reason::WaitFor;
 use rondel_core::{Reason, Run, RunStatus};
 use rondel_proto::v1;
-use rondel_store::Ledger as _;
+use rondel_store::Runs as _;
 
 use super::world::{LIMIT, World, accepted, create, hello, request, runs, store, succeeded};
 

@@ -7,7 +7,7 @@ use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::result_ack::Kind;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::Ledger as _;
+use rondel_store::Runs as _;
 use serde_json::{Value, json};
 
 use super::world::{LIMIT, Line, NAMESPACE, World, accepted, create, hello, request, runs, succeeded};

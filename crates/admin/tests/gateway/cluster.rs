@@ -9,7 +9,7 @@ use rondel_core::{RunId, RunStatus};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::{Cluster as _, Ledger as _, MemStore};
+use rondel_store::{Cancel as _, Cluster as _, MemStore};
 use serde_json::json;
 
 use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succeeded};

@@ -8,7 +8,7 @@ use rondel_core::RunStatus;
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::Ledger as _;
+use rondel_store::Runs as _;
 use tonic::Code;
 
 use super::world::{LIMIT, World, create, hello, request, runs, store, succeeded};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::{Reason, RunStatus};
 use rondel_proto::v1;
-use rondel_store::Ledger as _;
+use rondel_store::Runs as _;
 
 use super::world::{Line, World, accepted, create, hello, request, runs, succeeded};
 

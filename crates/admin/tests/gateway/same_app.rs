@@ -7,7 +7,7 @@ use rondel_core::{Run, RunId, RunStatus};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::{Ledger as _, Logs as _};
+use rondel_store::{Logs as _, Runs as _};
 use serde_json::json;
 use tonic::Code;
 

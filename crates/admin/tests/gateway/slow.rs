@@ -11,8 +11,8 @@ use rondel_core::{NamespaceId, Trigger};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck, RunQuery};
-use rondel_store::{Ledger as _, MemStore, Result, Store};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunQuery};
+use rondel_store::{MemStore, Result, Runs as _, Store};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -62,20 +62,15 @@ impl Slow {
 }
 
 rondel_store::delegate_store!(Slow {
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-        self.call("claim", self.inner().claim(token, jobs)).await
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            self.call("claim", self.inner().claim(token, jobs)).await
+        }
     }
-
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-        self.call("finish", self.inner().finish(finisher, batch)).await
-    }
-
-    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
-        self.call("check_runs", self.inner().check_runs(ids)).await
-    }
-
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
-        self.call("note_running", self.inner().note_running(token, runs)).await
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            self.call("finish", self.inner().finish(finisher, batch)).await
+        }
     }
 });
 

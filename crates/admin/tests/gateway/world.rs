@@ -11,7 +11,7 @@ use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::gateway_client::GatewayClient;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::ledger::RunQuery;
-use rondel_store::{Ledger as _, MemStore, Store};
+use rondel_store::{MemStore, Runs as _, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};

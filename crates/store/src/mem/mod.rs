@@ -10,13 +10,10 @@ mod catalog_parents;
 mod changes;
 mod cluster;
 mod declarations;
-mod ledger;
-mod ledger_finish;
-mod ledger_follow;
-mod ledger_owner;
 mod logs;
 mod outbox;
 mod request_keys;
+mod run;
 mod traces;
 mod upkeep;
 

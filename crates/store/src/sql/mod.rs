@@ -18,18 +18,6 @@ mod cluster_nodes;
 mod declarations;
 mod dialect;
 mod failure;
-mod ledger;
-mod ledger_adopt;
-mod ledger_broadcast;
-mod ledger_cancel;
-mod ledger_claim;
-mod ledger_delay;
-mod ledger_finish;
-mod ledger_follow;
-mod ledger_hand;
-mod ledger_limits;
-mod ledger_move;
-mod ledger_read;
 mod lineage;
 mod logs;
 mod migrate;
@@ -41,6 +29,7 @@ mod plans;
 mod query;
 mod request_keys;
 mod rows;
+mod run;
 mod sessions;
 mod statistics;
 mod stats;
@@ -87,7 +76,7 @@ pub struct SqlStore {
 /// future of a generic function over an async closure cannot be shown to be `Send`.
 macro_rules! transact {
     ($store:expr, $operation:literal, |$tx:ident| $work:expr) => {{
-        let mut tries = super::Tries::new($operation);
+        let mut tries = $crate::sql::Tries::new($operation);
         loop {
             let mut begun = $store.begin($operation).await?;
             let done: $crate::Result<_> = {

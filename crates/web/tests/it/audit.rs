@@ -10,7 +10,7 @@ use axum::http::Request;
 use rondel_admin::auth::Token;
 use rondel_admin::clock::boot_micros;
 use rondel_store::access::{AuditEntry, AuditQuery, UNANSWERED, Verdict};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result, Store, StoreError};
 use rondel_web::{Access, WebConfig, route_table};
 use serde_json::{Value, json};
@@ -50,20 +50,15 @@ impl Failing {
 }
 
 rondel_store::delegate_store!(Failing {
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-        self.call("claim", self.inner().claim(token, jobs)).await
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            self.call("claim", self.inner().claim(token, jobs)).await
+        }
     }
-
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-        self.call("finish", self.inner().finish(finisher, batch)).await
-    }
-
-    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
-        self.call("check_runs", self.inner().check_runs(ids)).await
-    }
-
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
-        self.call("note_running", self.inner().note_running(token, runs)).await
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            self.call("finish", self.inner().finish(finisher, batch)).await
+        }
     }
 });
 

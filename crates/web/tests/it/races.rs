@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::clock::boot_micros;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use serde_json::json;
@@ -40,20 +40,15 @@ impl Holding {
 }
 
 rondel_store::delegate_store!(Holding {
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-        self.call("claim", self.inner().claim(token, jobs)).await
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            self.call("claim", self.inner().claim(token, jobs)).await
+        }
     }
-
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-        self.call("finish", self.inner().finish(finisher, batch)).await
-    }
-
-    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
-        self.call("check_runs", self.inner().check_runs(ids)).await
-    }
-
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
-        self.call("note_running", self.inner().note_running(token, runs)).await
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            self.call("finish", self.inner().finish(finisher, batch)).await
+        }
     }
 });
 

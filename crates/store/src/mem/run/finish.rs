@@ -1,18 +1,37 @@
-//! The end of attempts.
+//! The end of attempts, and what follows from it.
 
+use async_trait::async_trait;
 use rondel_core::outcome::After;
 use rondel_core::reason::Detail;
-use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
+use rondel_core::run::Attempt;
+use rondel_core::{ExecutorId, Reason, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use super::State;
-use crate::LeaseToken;
-use crate::ledger::{AttemptEnd, Finished};
+use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
+use crate::mem::{MemStore, State};
 use crate::settle::{self, CleanFinish, Judgement, Standing};
+use crate::{Finish, LeaseToken, Result};
+
+#[async_trait]
+impl Finish for MemStore {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+        let now = self.now();
+        let mut state = self.state();
+        let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
+        let mut is_due = false;
+        for finish in batch.iter().filter(|finish| finish.policy.delays) {
+            is_due |= state.delay(finish.job, now);
+        }
+        let mut ends = Ends { answers, is_due, ..Ends::default() };
+        if !mutant::on(Mutant::NoFollowers) {
+            state.follow(finisher, &mut ends, now);
+        }
+        Ok(ends)
+    }
+}
 
 impl State {
-    pub(super) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> Finished {
+    pub(in crate::mem) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> Finished {
         let clean = CleanFinish::new(finish);
         let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
         let standing = Standing {
@@ -59,7 +78,7 @@ impl State {
         }
     }
 
-    fn end(&mut self, clean: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {
+    pub(in crate::mem) fn end(&mut self, clean: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {
         self.cancels.remove(&clean.finish.run);
         let Some(run) = self.runs.get_mut(&clean.finish.run) else { return };
         (run.status, run.reason) = (status, reason);
@@ -116,50 +135,6 @@ impl State {
         if let Some(known) = known.filter(|known| known.status == RunStatus::Unknown) {
             *known = Attempt { reason: known.reason, detail: known.detail.take(), ..kept };
         }
-    }
-
-    /// Counts the broadcast of a shard down, and gives it a verdict if this was its last one.
-    fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
-        let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != BROADCAST).cloned() else {
-            return;
-        };
-        let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
-        let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != BROADCAST);
-        let (shards, ends): (Vec<_>, Vec<Option<Timestamp>>) =
-            shards.map(|run| ((run.status, run.reason), run.finished_at)).unzip();
-        let parent = shard.parent.and_then(|parent| self.runs.get_mut(&parent));
-        let is_broadcast = |run: &&mut Run| run.shard_index == BROADCAST && is_sibling(&&**run);
-        let Some(broadcast) = parent.filter(is_broadcast) else { return };
-        let Some(open_shards) = &mut broadcast.open_shards else { return };
-        *open_shards = (*open_shards - closed_count * i32::from(!mutant::on(Mutant::NoShardCount))).max(0);
-        let is_awaiting = broadcast.open_children.is_some();
-        if *open_shards == 0
-            && !is_awaiting
-            && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown)
-        {
-            let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
-            let whole = settle::fold(&shards, broadcast.cancel_by.as_deref());
-            (broadcast.status, broadcast.reason, broadcast.message) = (whole.status, whole.reason, whole.message);
-            broadcast.finished_at = ends.into_iter().flatten().max();
-            self.cancels.remove(&id);
-            if is_first {
-                self.add_message(id, now);
-                self.note_ended(id, finish.policy.awaits_children);
-            }
-        }
-    }
-
-    /// Moves a job whose next fire follows from a run that is over; answers whether it fires again.
-    pub(super) fn delay(&mut self, job: JobId, now: Timestamp) -> bool {
-        let Some(due) = self.due.get_mut(&job) else { return false };
-        let Some(run) = due.follows.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal()) else {
-            return false;
-        };
-        let ended = (run.fire_at, run.finished_at.unwrap_or(now));
-        let defined_at = self.jobs.get(&job).map_or(Timestamp::EPOCH, |job| job.record.updated_at);
-        due.next_fire_at = due.delay.map(|delay| settle::delayed(ended, (delay, defined_at), now));
-        (due.is_over, due.follows) = (due.next_fire_at.is_none(), None);
-        due.next_fire_at.is_some()
     }
 }
 

@@ -3,26 +3,26 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use async_trait::async_trait;
 use rondel_core::outcome::{After, Outcome};
 use rondel_core::run::BROADCAST;
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use super::failure::{self, Failure};
-use super::ledger_broadcast::{FireKey, ShardCount};
-use super::ledger_delay::Delays;
-use super::ledger_follow::Followed;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows;
-use super::{SqlStore, Tx, transact};
 use crate::follow::EndedRun;
 use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use crate::outbox::may_be_reported;
 use crate::settle::{self, CleanFinish, Judgement, Standing};
-use crate::{LeaseToken, Result, StoreError};
+use crate::sql::failure::{self, Failure};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::run::broadcast::{FireKey, ShardCount};
+use crate::sql::run::delay::Delays;
+use crate::sql::run::follow::Followed;
+use crate::sql::{SqlStore, Tx, rows, transact};
+use crate::{Finish, LeaseToken, Result, StoreError};
 
-pub(super) const LOCK_RUNS: Statement = Statement {
+pub(in crate::sql) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
     text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
            shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch FROM run WHERE id {in_list} ORDER BY id {for_update}",
@@ -64,9 +64,11 @@ const CORRECT_ATTEMPTS: Statement = Statement {
            {from:iittitiitt} WHERE {of_rows:run_attempt.run_id} AND {check}run_attempt.attempt = v.column2 \
            AND run_attempt.status = 'unknown'{end}",
 };
-impl SqlStore {
+
+#[async_trait]
+impl Finish for SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
-    pub(super) async fn finish_batch(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
         let mut parts = vec![&clean[..]];
@@ -90,7 +92,9 @@ impl SqlStore {
         }
         Ok(ends)
     }
+}
 
+impl SqlStore {
     /// Ends a run whose result the database refuses, without anything of what was refused.
     async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
         tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");

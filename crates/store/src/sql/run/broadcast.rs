@@ -4,18 +4,17 @@ use std::collections::HashMap;
 
 use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
 
-use super::Tx;
-use super::query::{Query, Reader, Statement};
-use crate::Result;
 use crate::follow::EndedRun;
-use crate::settle;
+use crate::sql::Tx;
+use crate::sql::query::{Query, Reader, Statement};
+use crate::{Result, settle};
 
 const LOCK_BROADCASTS: Statement = Statement {
     name: "lock_broadcasts",
     text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, reason, message, cancel_by, \
            open_children FROM run WHERE id {in_list} AND {check}shard_index = -1 AND open_shards IS NOT NULL{end} ORDER BY id {for_update}",
 };
-pub(super) const READ_SHARDS: Statement = Statement {
+pub(in crate::sql) const READ_SHARDS: Statement = Statement {
     name: "read_shards",
     text: "SELECT parent.id, shard.status, shard.reason, shard.finished_at_ms FROM run parent JOIN run shard \
            ON shard.job_id = parent.job_id AND shard.fire_at_ms = parent.fire_at_ms AND shard.cause = parent.cause \
@@ -75,7 +74,7 @@ impl Broadcast {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.status == RunStatus::Unknown)
     }
 
-    pub(super) fn ended(&self) -> EndedRun {
+    pub(in crate::sql) fn ended(&self) -> EndedRun {
         EndedRun {
             run: self.id,
             job: JobId::new(self.key.job),

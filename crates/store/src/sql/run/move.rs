@@ -1,15 +1,16 @@
 //! Jobs on their way from home to home: with their open runs as far as nobody has sent them, or not at all.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx, transact};
 use crate::cluster::HomeMove;
 use crate::ledger::{MovedJobs, UnsentRun};
-use crate::{LeaseToken, Result};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx, transact};
+use crate::{LeaseToken, Move, Result};
 
 const READ_UNSENT: Statement = Statement {
     name: "read_unsent",
@@ -26,7 +27,7 @@ const COUNT_JOBS_AT: Statement = Statement {
     text: "SELECT CAST(COUNT(*) AS {bigint}) FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL",
 };
 /// Its lease is not to end, nor its switch to be thrown, before its new runs are committed.
-pub(super) const LOCK_TAKER: Statement = Statement {
+const LOCK_TAKER: Statement = Statement {
     name: "lock_taker",
     text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
            {for_update}",
@@ -46,12 +47,12 @@ const LOCK_OPEN_RUNS: Statement = Statement {
     text: "SELECT id, job_id, status, due_at_ms, marked_at_ms, attempt, shard_total, node_epoch FROM run \
            WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} ORDER BY id {for_update}",
 };
-pub(super) const MOVE_JOBS: Statement = Statement {
+const MOVE_JOBS: Statement = Statement {
     name: "move_jobs",
     text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
 /// As waiting ones: the scan of their new home takes them up.
-pub(super) const MOVE_RUNS: Statement = Statement {
+const MOVE_RUNS: Statement = Statement {
     name: "move_runs",
     text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
            AND {check}status IN ('pending', 'waiting'){end}",
@@ -66,36 +67,43 @@ const FREE_HOMES: Statement = Statement {
 };
 const READ_DEAD: Statement =
     Statement { name: "read_dead", text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms <= {now}" };
+const LOCK_DUE: Statement = Statement {
+    name: "lock_due",
+    text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id {for_update}",
+};
+const READ_JOBS: Statement =
+    Statement { name: "read_jobs_of_runs", text: "SELECT id, job_id FROM run WHERE id {in_list} ORDER BY id" };
+const LOCK_UNSENT: Statement = Statement {
+    name: "lock_unsent",
+    text: "SELECT id FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending' \
+           AND marked_at_ms IS NULL{end} ORDER BY id {for_update}",
+};
 
-impl SqlStore {
-    pub(super) async fn read_unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
-        let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
-        let mut unsent = Vec::new();
-        for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "run");
-            let (run, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
-            unsent.push(UnsentRun { run, job, due_at: columns.at("due_at_ms")? });
+#[async_trait]
+impl Move for SqlStore {
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
+        let mut by_job: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+        for chunk in runs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_JOBS).list(chunk.iter().map(|run| run.get()))).await? {
+                let mut columns = Reader::new(&row, "run");
+                let id = columns.int("id")?;
+                by_job.entry(columns.int("job_id")?).or_default().insert(id);
+            }
         }
-        Ok(unsent)
+        let jobs: Vec<(i64, BTreeSet<i64>)> = by_job.into_iter().collect();
+        let mut given = Vec::with_capacity(runs.len());
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            given.extend(transact!(self, "hand_over", |tx| {
+                let Some(row) = tx.row(Query::new(&LOCK_TAKER).int(to.get())).await? else { return Ok(Vec::new()) };
+                let epoch = Reader::new(&row, "node").int("epoch")?;
+                tx.give(token, chunk, (to, epoch)).await
+            })?);
+        }
+        given.sort_unstable();
+        Ok(given)
     }
 
-    pub(super) async fn read_jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
-        let query = Query::new(&READ_JOBS_AT).int(after.get()).int(home.get()).int(limit.into());
-        Ok(job_ids(&self.rows(query).await?)?.into_iter().map(JobId::new).collect())
-    }
-
-    pub(super) async fn read_job_count(&self, home: NodeId) -> Result<u64> {
-        let row = self.row(Query::new(&COUNT_JOBS_AT).int(home.get())).await?;
-        let count = row.map_or(Ok(0), |row| Reader::new(&row, "job_due").int("count"))?;
-        Ok(u64::try_from(count).unwrap_or(0))
-    }
-
-    pub(super) async fn give_jobs(
-        &self,
-        token: LeaseToken,
-        moves: &[HomeMove],
-        not_before: Timestamp,
-    ) -> Result<MovedJobs> {
+    async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
         let mut moved = MovedJobs::default();
         for chunk in moves.chunks(CHUNK_MAX) {
             let part: MovedJobs = transact!(self, "move_jobs", |tx| tx.give_jobs_away(token, chunk, not_before).await)?;
@@ -107,7 +115,29 @@ impl SqlStore {
         Ok(moved)
     }
 
-    pub(super) async fn free_dead_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+        let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
+        let mut unsent = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run");
+            let (run, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
+            unsent.push(UnsentRun { run, job, due_at: columns.at("due_at_ms")? });
+        }
+        Ok(unsent)
+    }
+
+    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
+        let query = Query::new(&READ_JOBS_AT).int(after.get()).int(home.get()).int(limit.into());
+        Ok(job_ids(&self.rows(query).await?)?.into_iter().map(JobId::new).collect())
+    }
+
+    async fn count_jobs_at(&self, home: NodeId) -> Result<u64> {
+        let row = self.row(Query::new(&COUNT_JOBS_AT).int(home.get())).await?;
+        let count = row.map_or(Ok(0), |row| Reader::new(&row, "job_due").int("count"))?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let jobs = job_ids(&self.rows(Query::new(&READ_FREEABLE).int(dead.get()).int(limit.into())).await?)?;
         if jobs.is_empty() {
@@ -133,20 +163,20 @@ impl SqlStore {
 }
 
 /// An open run of a job that is to move.
-pub(super) struct OpenRun {
-    pub(super) id: i64,
-    pub(super) job: i64,
+struct OpenRun {
+    id: i64,
+    job: i64,
     status: RunStatus,
     due_at: Timestamp,
     is_marked: bool,
     is_retry: bool,
-    pub(super) is_shard: bool,
+    is_shard: bool,
     epoch: i64,
 }
 
 impl OpenRun {
     /// Nobody can have it, as far as the store knows, and it is this lease's.
-    pub(super) fn is_unsent(&self, token: LeaseToken) -> bool {
+    fn is_unsent(&self, token: LeaseToken) -> bool {
         matches!(self.status, RunStatus::Pending | RunStatus::Waiting) && !self.is_marked && self.epoch == token.epoch
     }
 
@@ -169,7 +199,7 @@ impl Tx<'_> {
         }
         let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
         let mut takers = BTreeMap::new();
-        for to in targets.values().copied().collect::<std::collections::BTreeSet<_>>() {
+        for to in targets.values().copied().collect::<BTreeSet<_>>() {
             if let Some(row) = self.row(Query::new(&LOCK_TAKER).int(to)).await? {
                 takers.insert(to, Reader::new(&row, "node").int("epoch")?);
             }
@@ -218,7 +248,7 @@ impl Tx<'_> {
     }
 
     /// Locks the open runs that a node has of these jobs, whose rows are locked: no other comes to them meanwhile.
-    pub(super) async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
+    async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
         let mut open = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
             let read = Query::new(&READ_OPEN_OF_JOBS).int(node.get()).list(chunk.iter().copied());
@@ -233,6 +263,68 @@ impl Tx<'_> {
             }
         }
         Ok(open)
+    }
+
+    /// Jobs first, then runs, each by id: as adoption does.
+    async fn give(
+        &mut self,
+        token: LeaseToken,
+        jobs: &[(i64, BTreeSet<i64>)],
+        to: (NodeId, i64),
+    ) -> Result<Vec<RunId>> {
+        let (mut own, mut joining) = (Vec::new(), Vec::new());
+        for row in self.rows(Query::new(&LOCK_DUE).list(jobs.iter().map(|(job, _)| *job))).await? {
+            let mut columns = Reader::new(&row, "job_due");
+            let (job, home) = (columns.int("job_id")?, columns.int("home")?);
+            if home == token.node.get() {
+                own.push(job);
+            } else if home == to.0.get() {
+                joining.push(job);
+            }
+        }
+        let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
+        let mut going = self.unsent_of(token, jobs, &joining).await?;
+        let mut stay = HashSet::new();
+        let mut open = Vec::new();
+        for run in self.open_of_jobs(&own, token.node).await? {
+            if named.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
+                open.push((run.job, run.id));
+            } else {
+                stay.insert(run.job);
+            }
+        }
+        own.retain(|job| !stay.contains(job));
+        if !own.is_empty() {
+            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
+            self.execute_all(query, own.len()).await?;
+        }
+        going.extend(open.into_iter().filter(|(job, _)| !stay.contains(job)).map(|(_, run)| run));
+        going.sort_unstable();
+        for chunk in going.chunks(CHUNK_MAX) {
+            let query = Query::new(&MOVE_RUNS).int(to.0.get()).int(to.1).list(chunk.iter().copied());
+            self.execute_all(query, chunk.len()).await?;
+        }
+        Ok(going.into_iter().map(RunId::new).collect())
+    }
+
+    /// The named runs of these jobs that nobody has sent.
+    async fn unsent_of(
+        &mut self,
+        token: LeaseToken,
+        jobs: &[(i64, BTreeSet<i64>)],
+        joining: &[i64],
+    ) -> Result<Vec<i64>> {
+        let runs = jobs.iter().filter(|(job, _)| joining.contains(job)).flat_map(|(_, runs)| runs).copied();
+        let mut runs: Vec<i64> = runs.collect();
+        runs.sort_unstable();
+        let mut unsent = Vec::with_capacity(runs.len());
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let lock = Query::new(&LOCK_UNSENT).list(chunk.iter().copied()).int(token.node.get()).int(token.epoch);
+            for row in self.rows(lock).await? {
+                unsent.push(Reader::new(&row, "run").int("id")?);
+            }
+        }
+        Ok(unsent)
     }
 }
 

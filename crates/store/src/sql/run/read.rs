@@ -1,16 +1,17 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
+use async_trait::async_trait;
 use rondel_core::reason::Detail;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
-use super::SqlStore;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows::{self, run_columns};
 use crate::ledger::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery};
-use crate::{LeaseToken, Result};
+use crate::sql::SqlStore;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::{LeaseToken, Result, Runs};
 
-pub(super) const READ_CHECKS: Statement = Statement {
+pub(in crate::sql) const READ_CHECKS: Statement = Statement {
     name: "read_checks",
     text: "SELECT run.id, run.status, run.attempt, run.job_version, run.node_id, run.node_epoch, run.cancel_by, \
            COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
@@ -21,14 +22,13 @@ const READ_ATTEMPTS: Statement = Statement {
     text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message, detail \
            FROM run_attempt WHERE run_id = ? ORDER BY attempt DESC LIMIT ?",
 };
-
 /// A page of all runs is in the order of their ids, which rise with time; one of a job's runs in the order of its
 /// fires: an index has each order.
-pub(super) const LIST_ALL: Statement = Statement {
+pub(in crate::sql) const LIST_ALL: Statement = Statement {
     name: "list_all",
     text: concat!("SELECT ", run_columns!(), " FROM run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-pub(super) const LIST_BY_STATUS: Statement = Statement {
+pub(in crate::sql) const LIST_BY_STATUS: Statement = Statement {
     name: "list_by_status",
     text: concat!(
         "SELECT ",
@@ -37,7 +37,7 @@ pub(super) const LIST_BY_STATUS: Statement = Statement {
     ),
 };
 /// The partial indexes answer only where their condition stands in the text.
-pub(super) const LIST_OPEN: Statement = Statement {
+const LIST_OPEN: Statement = Statement {
     name: "list_open",
     text: concat!(
         "SELECT ",
@@ -47,7 +47,7 @@ pub(super) const LIST_OPEN: Statement = Statement {
     ),
 };
 /// Verdicts that people look for, and that are rare.
-pub(super) const LIST_TROUBLE: Statement = Statement {
+pub(in crate::sql) const LIST_TROUBLE: Statement = Statement {
     name: "list_trouble",
     text: concat!(
         "SELECT ",
@@ -58,7 +58,7 @@ pub(super) const LIST_TROUBLE: Statement = Statement {
     ),
 };
 /// What somebody sees who may not see the whole namespace. There are nine statuses: all of them stand in the text.
-pub(super) const LIST_OF_APPS: Statement = Statement {
+pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
     name: "list_of_apps",
     text: concat!(
         "SELECT ",
@@ -67,7 +67,7 @@ pub(super) const LIST_OF_APPS: Statement = Statement {
          AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-pub(super) const LIST_OF_JOB: Statement = Statement {
+pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
     name: "list_of_job",
     text: concat!(
         "SELECT ",
@@ -76,7 +76,7 @@ pub(super) const LIST_OF_JOB: Statement = Statement {
          OR (cause = ? AND shard_index < ?)) ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
     ),
 };
-pub(super) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
+pub(in crate::sql) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
     name: "list_of_job_by_status",
     text: concat!(
         "SELECT ",
@@ -86,7 +86,7 @@ pub(super) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
          ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
     ),
 };
-pub(super) const LIST_OF_JOB_OF_APPS: Statement = Statement {
+const LIST_OF_JOB_OF_APPS: Statement = Statement {
     name: "list_of_job_of_apps",
     text: concat!(
         "SELECT ",
@@ -96,7 +96,7 @@ pub(super) const LIST_OF_JOB_OF_APPS: Statement = Statement {
          ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
     ),
 };
-pub(super) const LIST_SHARDS: Statement = Statement {
+pub(in crate::sql) const LIST_SHARDS: Statement = Statement {
     name: "list_shards",
     text: concat!(
         "SELECT ",
@@ -104,8 +104,7 @@ pub(super) const LIST_SHARDS: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms = ? AND cause = ? AND shard_index >= 0 AND parent_id = ?"
     ),
 };
-
-pub(super) const LIST_BELOW: Statement = Statement {
+pub(in crate::sql) const LIST_BELOW: Statement = Statement {
     name: "list_below",
     text: concat!(
         "SELECT ",
@@ -113,9 +112,8 @@ pub(super) const LIST_BELOW: Statement = Statement {
         " FROM run WHERE parent_id IS NOT NULL AND parent_id {in_list} ORDER BY id LIMIT ?"
     ),
 };
-
 /// A shard has its broadcast as its parent.
-pub(super) const LIST_PLANNED: Statement = Statement {
+pub(in crate::sql) const LIST_PLANNED: Statement = Statement {
     name: "list_planned",
     text: concat!(
         "SELECT ",
@@ -124,7 +122,7 @@ pub(super) const LIST_PLANNED: Statement = Statement {
          AND parent_id IS NULL ORDER BY fire_at_ms, shard_index LIMIT ?"
     ),
 };
-pub(super) const READ_PLANNED_BEFORE: Statement = Statement {
+pub(in crate::sql) const READ_PLANNED_BEFORE: Statement = Statement {
     name: "read_planned_before",
     text: concat!(
         "SELECT ",
@@ -133,9 +131,37 @@ pub(super) const READ_PLANNED_BEFORE: Statement = Statement {
          AND parent_id IS NULL ORDER BY fire_at_ms DESC LIMIT 1"
     ),
 };
+/// SQLite uses the index of open runs only where its condition stands in the text.
+pub(in crate::sql) const READ_OVERDUE: Statement = Statement {
+    name: "read_overdue",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
+         AND status = 'pending' AND due_at_ms < ? ORDER BY due_at_ms LIMIT ?"
+    ),
+};
+const READ_RUNNING: Statement = Statement {
+    name: "read_running",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'running' ORDER BY due_at_ms LIMIT ?"
+    ),
+};
 
-impl SqlStore {
-    pub(super) async fn read_checks(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+#[async_trait]
+impl Runs for SqlStore {
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
+        let mut found = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|id| id.get()))).await?;
+            found.append(&mut rows::runs(&rows)?);
+        }
+        Ok(found)
+    }
+
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
         let mut checks = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_CHECKS).list(chunk.iter().map(|id| id.get()))).await? {
@@ -154,43 +180,17 @@ impl SqlStore {
         Ok(checks)
     }
 
-    pub(super) async fn read_runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
-        let mut found = Vec::with_capacity(ids.len());
-        for chunk in ids.chunks(CHUNK_MAX) {
-            let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|id| id.get()))).await?;
-            found.append(&mut rows::runs(&rows)?);
-        }
-        Ok(found)
+    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let query = Query::new(&READ_OVERDUE).int(token.node.get()).int(token.epoch).at(before).int(limit.into());
+        rows::runs(&self.rows(query).await?)
     }
 
-    pub(super) async fn read_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
-        let mut found = Vec::new();
-        for chunk in parents.chunks(CHUNK_MAX) {
-            let query = Query::new(&LIST_BELOW).list(chunk.iter().map(|id| id.get())).int(limit.into());
-            found.append(&mut rows::runs(&self.rows(query).await?)?);
-        }
-        found.sort_by_key(|run| run.id);
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(found)
+    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
+        let query = Query::new(&READ_RUNNING).int(token.node.get()).int(token.epoch).int(limit.into());
+        rows::runs(&self.rows(query).await?)
     }
 
-    pub(super) async fn read_planned(
-        &self,
-        job: JobId,
-        (from, to): (Timestamp, Timestamp),
-        limit: u32,
-    ) -> Result<Vec<Run>> {
-        let before = self.row(Query::new(&READ_PLANNED_BEFORE).int(job.get()).at(from)).await?;
-        let before = before.as_ref().map(rows::run).transpose()?;
-        let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
-        let mut planned: Vec<Run> = before.into_iter().filter(reaches).collect();
-        let query = Query::new(&LIST_PLANNED).int(job.get()).at(from).at(to).int(limit.into());
-        planned.append(&mut rows::runs(&self.rows(query).await?)?);
-        planned.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(planned)
-    }
-
-    pub(super) async fn read_page(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
+    async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
         if let Some(parent) = query.parent {
             return self.read_shards_page(namespace, parent, query).await;
         }
@@ -213,10 +213,55 @@ impl SqlStore {
         rows::runs(&self.rows(page).await?)
     }
 
+    async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
+        let mut found = Vec::new();
+        for chunk in parents.chunks(CHUNK_MAX) {
+            let query = Query::new(&LIST_BELOW).list(chunk.iter().map(|id| id.get())).int(limit.into());
+            found.append(&mut rows::runs(&self.rows(query).await?)?);
+        }
+        found.sort_by_key(|run| run.id);
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let before = self.row(Query::new(&READ_PLANNED_BEFORE).int(job.get()).at(from)).await?;
+        let before = before.as_ref().map(rows::run).transpose()?;
+        let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
+        let mut planned: Vec<Run> = before.into_iter().filter(reaches).collect();
+        let query = Query::new(&LIST_PLANNED).int(job.get()).at(from).at(to).int(limit.into());
+        planned.append(&mut rows::runs(&self.rows(query).await?)?);
+        planned.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(planned)
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        let mut attempts = Vec::new();
+        for row in self.rows(Query::new(&READ_ATTEMPTS).int(run.get()).int(i64::from(ATTEMPT_COUNT_MAX))).await? {
+            let mut columns = Reader::new(&row, "run_attempt");
+            columns.int("run_id")?;
+            attempts.push(Attempt {
+                attempt: columns.small("attempt")?,
+                status: columns.word("status")?,
+                reason: columns.opt_word("reason")?,
+                executor: columns.opt_text("executor")?,
+                executor_id: columns.opt_int("executor_id")?.map(ExecutorId::new),
+                started_at: columns.opt_at("started_at_ms")?,
+                finished_at: columns.opt_at("finished_at_ms")?,
+                message: columns.opt_text("message")?,
+                detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
+            });
+        }
+        attempts.reverse();
+        Ok(attempts)
+    }
+}
+
+impl SqlStore {
     async fn read_page_of_job(&self, namespace: NamespaceId, job: JobId, query: &RunQuery) -> Result<Vec<Run>> {
         let cursor = match query.after {
             None => (i64::MAX, i64::MAX, i64::MAX),
-            Some(after) => match self.read_runs(&[after]).await?.first() {
+            Some(after) => match self.runs(&[after]).await?.first() {
                 Some(run) => (run.fire_at.as_millis(), run.cause, run.shard_index.into()),
                 // Deleted meanwhile: nobody knows where the page ended.
                 None => return Ok(Vec::new()),
@@ -255,7 +300,7 @@ impl SqlStore {
 
     /// A broadcast has one shard per executor, few enough to be read together.
     async fn read_shards_page(&self, namespace: NamespaceId, parent: RunId, query: &RunQuery) -> Result<Vec<Run>> {
-        let Some(broadcast) = self.read_runs(&[parent]).await?.pop() else { return Ok(Vec::new()) };
+        let Some(broadcast) = self.runs(&[parent]).await?.pop() else { return Ok(Vec::new()) };
         let all = Query::new(&LIST_SHARDS)
             .int(namespace.get())
             .int(broadcast.job.get())
@@ -271,27 +316,6 @@ impl SqlStore {
         shards.sort_by_key(|run| std::cmp::Reverse(run.id));
         shards.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
         Ok(shards)
-    }
-
-    pub(super) async fn read_attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
-        let mut attempts = Vec::new();
-        for row in self.rows(Query::new(&READ_ATTEMPTS).int(run.get()).int(i64::from(ATTEMPT_COUNT_MAX))).await? {
-            let mut columns = Reader::new(&row, "run_attempt");
-            columns.int("run_id")?;
-            attempts.push(Attempt {
-                attempt: columns.small("attempt")?,
-                status: columns.word("status")?,
-                reason: columns.opt_word("reason")?,
-                executor: columns.opt_text("executor")?,
-                executor_id: columns.opt_int("executor_id")?.map(ExecutorId::new),
-                started_at: columns.opt_at("started_at_ms")?,
-                finished_at: columns.opt_at("finished_at_ms")?,
-                message: columns.opt_text("message")?,
-                detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
-            });
-        }
-        attempts.reverse();
-        Ok(attempts)
     }
 }
 

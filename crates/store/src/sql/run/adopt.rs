@@ -2,32 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows::{self, run_columns};
-use super::{SqlStore, Tx, transact};
 use crate::ledger::{Adopted, Adoption, may_have_been_sent, whole_jobs};
-use crate::{LeaseToken, Result};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::sql::{SqlStore, Tx, transact};
+use crate::{Adopt, LeaseToken, Result};
 
-/// SQLite uses the index of open runs only where its condition stands in the text.
-pub(super) const READ_OVERDUE: Statement = Statement {
-    name: "read_overdue",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
-         AND status = 'pending' AND due_at_ms < ? ORDER BY due_at_ms LIMIT ?"
-    ),
-};
-const READ_RUNNING: Statement = Statement {
-    name: "read_running",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'running' ORDER BY due_at_ms LIMIT ?"
-    ),
-};
 const LOCK_DEAD: Statement = Statement {
     name: "lock_dead",
     text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id {in_list} \
@@ -42,13 +25,13 @@ const FENCE_NODE: Statement = Statement {
     name: "fence_node",
     text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms WHERE id = ? AND epoch = ?",
 };
-pub(super) const READ_ORPHANS: Statement = Statement {
+pub(in crate::sql) const READ_ORPHANS: Statement = Statement {
     name: "read_orphans",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') ORDER BY due_at_ms LIMIT ?",
 };
 /// Of a few jobs all.
-pub(super) const READ_ORPHANS_OF_JOBS: Statement = Statement {
+pub(in crate::sql) const READ_ORPHANS_OF_JOBS: Statement = Statement {
     name: "read_orphans_of_jobs",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') AND {check}job_id {in_list}{end}",
@@ -89,18 +72,9 @@ struct Over {
     is_forgotten: bool,
 }
 
-impl SqlStore {
-    pub(super) async fn read_overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let query = Query::new(&READ_OVERDUE).int(token.node.get()).int(token.epoch).at(before).int(limit.into());
-        rows::runs(&self.rows(query).await?)
-    }
-
-    pub(super) async fn read_running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
-        let query = Query::new(&READ_RUNNING).int(token.node.get()).int(token.epoch).int(limit.into());
-        rows::runs(&self.rows(query).await?)
-    }
-
-    pub(super) async fn adopt_runs(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
+#[async_trait]
+impl Adopt for SqlStore {
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
         transact!(self, "adopt", |tx| {
             if !tx.holds(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });

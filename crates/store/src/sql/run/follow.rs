@@ -5,28 +5,28 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::graph::{DEPTH_MAX, Edge, Graph};
 use rondel_core::{AppId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use super::catalog::READ_JOB_NAMES;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{Tx, rows};
 use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, Passed, Root, params};
 use crate::ledger::{Finisher, lease_of_home};
 use crate::outbox::is_failure;
+use crate::sql::catalog::READ_JOB_NAMES;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::{Tx, rows};
 use crate::{LeaseToken, Result};
 
-pub(super) const FIND_PARENTS: Statement =
+pub(in crate::sql) const FIND_PARENTS: Statement =
     Statement { name: "find_parents", text: "SELECT DISTINCT parent_id FROM job_parent WHERE parent_id {in_list}" };
 /// Whoever ends a run of a fire holds the row of its root: two ends at once see each other.
-pub(super) const LOCK_ROOTS: Statement = Statement {
+pub(in crate::sql) const LOCK_ROOTS: Statement = Statement {
     name: "lock_roots",
     text: "SELECT id, job_id, fire_at_ms, due_at_ms, status, reason, open_children, {now} FROM run \
            WHERE id {in_list} ORDER BY id {for_update}",
 };
-pub(super) const READ_EDGES: Statement = Statement {
+const READ_EDGES: Statement = Statement {
     name: "read_edges",
     text: "SELECT job_parent.child_id, job_parent.parent_id, job_parent.on_what, job.created_at_ms FROM job_parent \
            JOIN job ON job.id = job_parent.child_id WHERE job_parent.parent_id {in_list} AND job.retired = 0",
 };
-pub(super) const READ_MEMBERS: Statement = Statement {
+pub(in crate::sql) const READ_MEMBERS: Statement = Statement {
     name: "read_members",
     text: "SELECT run.id, run.job_id, run.cause, run.shard_index, run.status, run.reason, run.open_children \
            FROM {rows:iii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use rondel_core::{RunId, Timestamp};
 
-use super::Tx;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::Result;
 use crate::settle::{CleanFinish, delayed};
+use crate::sql::Tx;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
 /// Before the runs, as a claim and an edit do, so that nobody waits for the other in a circle.
-pub(super) const LOCK_FOLLOWED: Statement = Statement {
+pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
            FROM job_due WHERE job_id {in_list} AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
@@ -41,7 +41,7 @@ pub(super) struct Delays {
 
 impl Delays {
     /// Locks the jobs of a batch that have a delay; says nothing to the database where none has.
-    pub(super) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
+    pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
         let delaying = part.iter().filter(|clean| clean.finish.policy.delays);
         let mut jobs: Vec<i64> = delaying.map(|clean| clean.finish.job.get()).collect();
         jobs.sort_unstable();
@@ -62,14 +62,14 @@ impl Delays {
     }
 
     /// Notes that a run has its verdict.
-    pub(super) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
+    pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
         let Some(Followed { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
         let next = delay.map(|delay| delayed((fire_at, finished_at), (delay, defined_at), now));
         self.moves.push((job, next));
     }
 
     /// Writes where the jobs move; answers whether any of them fires again.
-    pub(super) async fn write(self, tx: &mut Tx<'_>) -> Result<bool> {
+    pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<bool> {
         for chunk in self.moves.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (job, next)| query.int(*job).opt_at(*next));
             tx.execute_all(query, chunk.len()).await?;

@@ -2,19 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 
+use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
-use super::failure;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows::{self, run_columns};
-use super::{SqlStore, Tx, transact};
 use crate::ledger::{InHand, NotedWait};
 use crate::settle::clean_name;
-use crate::{LeaseToken, Result};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::sql::{SqlStore, Tx, failure, transact};
+use crate::{Dispatch, LeaseToken, Result};
 
 /// SQLite uses the index of open runs only where its condition stands in the text.
-pub(super) const LOCK_WAITING: Statement = Statement {
+pub(in crate::sql) const LOCK_WAITING: Statement = Statement {
     name: "lock_waiting",
     text: concat!(
         "SELECT ",
@@ -76,8 +76,10 @@ const EXPAND_RUN: Statement = Statement {
            WHERE id = ? AND node_id = ? AND node_epoch = ? AND shard_index = ? AND shard_total IS NULL \
            AND status = 'pending'",
 };
-impl SqlStore {
-    pub(super) async fn wake_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
+
+#[async_trait]
+impl Dispatch for SqlStore {
+    async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
         transact!(self, "take_waiting", |tx| {
             let query = Query::new(&LOCK_WAITING).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
             let mut runs = rows::runs(&tx.rows(query).await?)?;
@@ -92,7 +94,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn mark_runs(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
+    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
@@ -103,7 +105,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn unmark_runs(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
+    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
         let attempts: HashMap<i64, i32> = runs.iter().map(|(run, attempt)| (run.get(), *attempt)).collect();
         let mut ids: Vec<i64> = attempts.keys().copied().collect();
         ids.sort_unstable();
@@ -126,7 +128,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn shelve_runs(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
+    async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
         let in_hand: HashSet<i64> = in_hand.iter().map(|run| run.get()).collect();
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
         let (mut after, mut count) = (0, 0);
@@ -146,7 +148,7 @@ impl SqlStore {
         }
     }
 
-    pub(super) async fn write_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
         if runs.is_empty() {
             return Ok(());
         }
@@ -156,7 +158,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn write_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
+    async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
         if waits.is_empty() {
             return Ok(());
         }
@@ -182,7 +184,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn expand_broadcast(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
+    async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
         if shards.is_empty() {
             return Ok(false);
         }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rondel_core::graph::Graph;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use super::{State, StoredNode};
 use crate::follow::{Child, EndedRun, FireFacts, Fold, Member, Passed, Root, params};
 use crate::ledger::{Ends, Finisher};
+use crate::mem::{State, StoredNode};
 
 impl State {
     /// Notes that a run, or a whole broadcast, has got its verdict.
@@ -19,7 +19,7 @@ impl State {
     }
 
     /// Releases and skips the children of what ended, and counts the open children of those that await theirs.
-    pub(super) fn follow(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
+    pub(in crate::mem) fn follow(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
         let ended = std::mem::take(&mut self.ended);
         let graph = Graph::new(self.parents.iter().copied());
         let is_parent: BTreeSet<JobId> = self.parents.iter().map(|edge| edge.parent).collect();
@@ -68,7 +68,7 @@ impl State {
         graph.reach(root.job).into_iter().filter_map(own).collect()
     }
 
-    fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>) -> BTreeMap<JobId, Child> {
+    pub(in crate::mem) fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>) -> BTreeMap<JobId, Child> {
         let jobs = facts.graph.reach(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job));
         let child = |job: JobId| {
             let stored = self.jobs.get(&job).filter(|stored| !stored.is_deleted)?;
@@ -82,7 +82,7 @@ impl State {
         jobs.filter_map(child).collect()
     }
 
-    fn passed(&self, id: RunId) -> Option<Passed> {
+    pub(in crate::mem) fn passed(&self, id: RunId) -> Option<Passed> {
         let run = self.runs.get(&id)?;
         let stored = self.jobs.get(&run.job)?;
         let version = stored.versions.get(&run.job_version);
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    fn fold(&mut self, fold: &Fold, ends: &mut Ends, now: Timestamp) {
+    pub(super) fn fold(&mut self, fold: &Fold, ends: &mut Ends, now: Timestamp) {
         let Some(run) = self.runs.get_mut(&fold.run) else { return };
         (run.status, run.open_children) = (fold.status, Some(fold.open_children));
         if fold.message.is_some() {

@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use super::failure::{self, Failure};
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows::{self, run_columns};
-use super::{SqlStore, Tx, transact};
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, lease_of_home};
-use crate::{LeaseToken, Result};
+use crate::sql::failure::{self, Failure};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::sql::{SqlStore, Tx, transact};
+use crate::{Claim, LeaseToken, Result};
 
-pub(super) const READ_DUE: Statement = Statement {
+pub(in crate::sql) const READ_DUE: Statement = Statement {
     name: "read_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
@@ -26,7 +27,7 @@ const READ_UNFENCED_HOME: Statement = Statement {
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
 };
 /// What came in the name of a fenced home since: it stands under the lease that was fenced.
-pub(super) const READ_LEFT_OPEN: Statement = Statement {
+pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
     name: "read_left_open",
     text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch = (SELECT epoch - 1 FROM node WHERE id = ?) \
            AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
@@ -66,8 +67,9 @@ const READ_RUN_BY_KEY: Statement = Statement {
     ),
 };
 
-impl SqlStore {
-    pub(super) async fn read_due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
+#[async_trait]
+impl Claim for SqlStore {
+    async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
         let mut due = Vec::new();
         // One statement per home, so that each is a walk along the index that ends at the limit.
         for home in homes {
@@ -82,7 +84,7 @@ impl SqlStore {
     }
 
     /// A job whose rows the database refuses does not hold up the others: the batch is halved until it stands alone.
-    pub(super) async fn claim_jobs(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let mut claimed = Claimed::default();
         let mut parts = vec![jobs];
         while let Some(part) = parts.pop() {
@@ -115,7 +117,7 @@ impl SqlStore {
         Ok(claimed)
     }
 
-    pub(super) async fn insert_requested(&self, token: LeaseToken, run: Run) -> Result<Run> {
+    async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
         transact!(self, "request_run", |tx| {
             let owner = tx.home_of(token, run.job).await?;
             let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
@@ -170,12 +172,12 @@ impl Tx<'_> {
     }
 
     /// Whether the lease holds, by the database's clock.
-    pub(super) async fn holds(&mut self, token: LeaseToken) -> Result<bool> {
+    pub(in crate::sql) async fn holds(&mut self, token: LeaseToken) -> Result<bool> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
     }
 
     /// The lease in whose name new runs of jobs stand that are at home at this node; `None` where it is none.
-    pub(super) async fn lease_at(&mut self, home: i64) -> Result<Option<LeaseToken>> {
+    pub(in crate::sql) async fn lease_at(&mut self, home: i64) -> Result<Option<LeaseToken>> {
         let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
         let (node, epoch) = (NodeId::new(columns.int("id")?), columns.int("epoch")?);
@@ -205,7 +207,7 @@ impl Tx<'_> {
     }
 
     /// Inserts runs and answers those whose key exists.
-    pub(super) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
+    pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
         let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing = Vec::new();
         for chunk in fresh.chunks(CHUNK_MAX) {

@@ -1,14 +1,15 @@
 //! Open runs that somebody wants cancelled.
 
+use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, ExecutorId, JobId, Run, RunId, Timestamp};
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows::{self, run_columns};
-use super::{SqlStore, transact};
 use crate::ledger::{CancelAsked, CancelElsewhere};
 use crate::settle::clean_name;
-use crate::{LeaseToken, Result};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::sql::{SqlStore, transact};
+use crate::{Cancel, LeaseToken, Result};
 
 const LOCK_RUN: Statement =
     Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
@@ -20,20 +21,19 @@ const INSERT_CANCEL: Statement = Statement {
     name: "insert_cancel",
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) VALUES (?, ?, ?) {or_ignore}",
 };
-pub(super) const READ_CANCELS: Statement = Statement {
+const READ_CANCELS: Statement = Statement {
     name: "read_cancels",
     text: "SELECT run_cancel.run_id, run_cancel.requested_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
            WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
            ORDER BY run_cancel.run_id",
 };
-pub(super) const READ_CANCELS_ELSEWHERE: Statement = Statement {
+const READ_CANCELS_ELSEWHERE: Statement = Statement {
     name: "read_cancels_elsewhere",
     text: "SELECT run_cancel.run_id, run.attempt, run.executor_id, run_cancel.requested_by \
            FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
            WHERE (run.node_id <> ? OR run.node_epoch <> ?) AND run.status = 'running' AND run.executor_id IS NOT NULL \
            ORDER BY run_cancel.run_id LIMIT ?",
 };
-
 const LOCK_OPEN: Statement = Statement {
     name: "lock_open",
     text: "SELECT id, cancel_by FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} \
@@ -49,7 +49,7 @@ const INSERT_CANCELS: Statement = Statement {
 };
 const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id, epoch FROM node ORDER BY id" };
 /// There is no index of a job's open runs: each run would pay for it. Those of a node's lease have one, and are few.
-pub(super) const READ_OPEN: Statement = Statement {
+pub(in crate::sql) const READ_OPEN: Statement = Statement {
     name: "read_open",
     text: concat!(
         "SELECT ",
@@ -58,7 +58,7 @@ pub(super) const READ_OPEN: Statement = Statement {
          AND job_id = ? AND cancel_by IS NULL AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
     ),
 };
-pub(super) const READ_OPEN_OF_FIRE: Statement = Statement {
+pub(in crate::sql) const READ_OPEN_OF_FIRE: Statement = Statement {
     name: "read_open_of_fire",
     text: concat!(
         "SELECT ",
@@ -68,13 +68,9 @@ pub(super) const READ_OPEN_OF_FIRE: Statement = Statement {
     ),
 };
 
-impl SqlStore {
-    pub(super) async fn note_cancel(
-        &self,
-        run: RunId,
-        request: CancelRequest<'_>,
-        now: Timestamp,
-    ) -> Result<CancelAsked> {
+#[async_trait]
+impl Cancel for SqlStore {
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked> {
         let (by, reason) = (clean_name(request.by), request.reason);
         transact!(self, "ask_cancel", |tx| {
             let Some(row) = tx.row(Query::new(&LOCK_RUN).int(run.get())).await? else {
@@ -93,32 +89,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn read_cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
-        let query = Query::new(&READ_CANCELS).int(token.node.get()).int(token.epoch);
-        let mut cancels = Vec::new();
-        for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "run_cancel");
-            cancels.push((RunId::new(columns.int("run_id")?), columns.text("requested_by")?));
-        }
-        Ok(cancels)
-    }
-
-    pub(super) async fn read_cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
-        let query = Query::new(&READ_CANCELS_ELSEWHERE).int(token.node.get()).int(token.epoch).int(limit.into());
-        let mut cancels = Vec::new();
-        for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "run_cancel");
-            cancels.push(CancelElsewhere {
-                run: RunId::new(columns.int("run_id")?),
-                attempt: columns.small("attempt")?,
-                executor: ExecutorId::new(columns.int("executor_id")?),
-                by: columns.text("requested_by")?,
-            });
-        }
-        Ok(cancels)
-    }
-
-    pub(super) async fn note_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64> {
+    async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64> {
         let (by, reason) = (clean_name(request.by), request.reason);
         let mut ids: Vec<i64> = runs.iter().map(|run| run.get()).collect();
         ids.sort_unstable();
@@ -147,7 +118,32 @@ impl SqlStore {
         Ok(asked_count)
     }
 
-    pub(super) async fn read_open(
+    async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
+        let query = Query::new(&READ_CANCELS).int(token.node.get()).int(token.epoch);
+        let mut cancels = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run_cancel");
+            cancels.push((RunId::new(columns.int("run_id")?), columns.text("requested_by")?));
+        }
+        Ok(cancels)
+    }
+
+    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
+        let query = Query::new(&READ_CANCELS_ELSEWHERE).int(token.node.get()).int(token.epoch).int(limit.into());
+        let mut cancels = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run_cancel");
+            cancels.push(CancelElsewhere {
+                run: RunId::new(columns.int("run_id")?),
+                attempt: columns.small("attempt")?,
+                executor: ExecutorId::new(columns.int("executor_id")?),
+                by: columns.text("requested_by")?,
+            });
+        }
+        Ok(cancels)
+    }
+
+    async fn open_runs(
         &self,
         job: JobId,
         fire_at: Option<Timestamp>,

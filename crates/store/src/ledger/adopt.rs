@@ -1,0 +1,63 @@
+//! Adoption of the open runs of dead nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use rondel_core::{NodeId, Run, RunStatus, Timestamp};
+
+use crate::Result;
+use crate::cluster::LeaseToken;
+
+/// An open run that came to this node from a lease that is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopted {
+    /// The run, with its new owner.
+    pub run: Run,
+    /// Whose it was.
+    pub from: LeaseToken,
+    /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] where nobody can tell.
+    pub from_ended_at: Timestamp,
+}
+
+/// The answer to [`adopt`](Adopt::adopt).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Adoption {
+    /// What was taken over, the oldest first.
+    pub runs: Vec<Adopted>,
+    /// The dead nodes whose leases are over and fenced: nothing comes to be open under these any more.
+    pub fenced: Vec<NodeId>,
+    /// This node's own lease does not hold: nothing was looked at, and nobody knows what there is.
+    pub is_refused: bool,
+}
+
+/// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent.
+pub(crate) fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
+    run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at
+}
+
+/// Of open runs, the oldest first, those that one adoption takes: all that there is of a job, and jobs until that is enough.
+/// Part of a job here and part of it there would be two homes.
+pub(crate) fn whole_jobs<T, Job: Ord + Copy>(runs: Vec<T>, job_of: impl Fn(&T) -> Job, enough: u32) -> Vec<T> {
+    let mut counts: BTreeMap<Job, usize> = BTreeMap::new();
+    for run in &runs {
+        *counts.entry(job_of(run)).or_default() += 1;
+    }
+    let (mut taken, mut count) = (BTreeSet::new(), 0);
+    for job in runs.iter().map(&job_of) {
+        if count < usize::try_from(enough).unwrap_or(usize::MAX) && taken.insert(job) {
+            count += counts[&job];
+        }
+    }
+    runs.into_iter().filter(|run| taken.contains(&job_of(run))).collect()
+}
+
+/// Takes over the open runs of dead nodes.
+#[async_trait]
+pub trait Adopt {
+    /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
+    /// `dead` nodes. The oldest first, of each job all that there is, until they are `enough`; each by an UPDATE guarded by
+    /// its old owner. A pending run that was due before that lease ended may have been sent: it becomes `running`, so that
+    /// nobody takes it for unsent.
+    /// Whether a lease is over is for the database's clock to say: the answer tells of which of the `dead` it is.
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption>;
+}

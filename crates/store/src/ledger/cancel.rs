@@ -1,0 +1,61 @@
+//! Requests to cancel open runs.
+
+use async_trait::async_trait;
+use rondel_core::outcome::CancelRequest;
+use rondel_core::{AppId, ExecutorId, JobId, Run, RunId, RunStatus, Timestamp};
+
+use crate::Result;
+use crate::cluster::LeaseToken;
+
+/// What became of a request to cancel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CancelAsked {
+    /// The request is durable; the owner of the run must hear of it.
+    Noted(Box<Run>),
+    /// The run has a verdict already.
+    Over(RunStatus),
+    /// There is no such run.
+    NotFound,
+}
+
+/// A request to cancel a run that is another node's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CancelElsewhere {
+    /// The run.
+    pub run: RunId,
+    /// Its attempt.
+    pub attempt: i32,
+    /// Who has it in hand.
+    pub executor: ExecutorId,
+    /// Who asked.
+    pub by: String,
+}
+
+/// Records requests to cancel, and finds them.
+#[async_trait]
+pub trait Cancel {
+    /// Notes that somebody wants an open run cancelled.
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;
+
+    /// The same for several at once, at most a few hundred: those that are over are passed by. Answers how many of them
+    /// are open and asked for now, by whoever was first.
+    async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
+
+    /// Own open runs that somebody asked to cancel, with who; each is answered until the run is over.
+    async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
+
+    /// Open runs of other nodes that somebody asked to cancel and that a known executor has in hand, by id, at most
+    /// `limit`: whoever has a stream to that executor tells it.
+    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>>;
+
+    /// Open runs of a job that nobody asked to cancel, in the order of their ids, at most `limit`: those of one planned
+    /// instant, or all that the nodes of the cluster look after.
+    /// With an app, only runs of that app: a job that moved leaves runs behind.
+    async fn open_runs(
+        &self,
+        job: JobId,
+        fire_at: Option<Timestamp>,
+        app: Option<AppId>,
+        limit: u32,
+    ) -> Result<Vec<Run>>;
+}

@@ -1,0 +1,80 @@
+//! Due jobs, claims, and requested runs.
+
+use async_trait::async_trait;
+use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
+
+use crate::Result;
+use crate::cluster::LeaseToken;
+
+/// A row of the narrow table that the scan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueJob {
+    /// The job.
+    pub job: JobId,
+    /// The first fire without a row.
+    pub next_fire_at: Timestamp,
+    /// The definition that it comes from.
+    pub version: i64,
+    /// The node that owns the job's open runs; 0 for none yet.
+    pub home: NodeId,
+    /// Rises at each change of home.
+    pub term: i64,
+}
+
+/// Which due jobs to read.
+#[derive(Clone, Copy, Debug)]
+pub struct DueRange {
+    /// Fires at or after this …
+    pub from: Timestamp,
+    /// … and at or before this.
+    pub to: Timestamp,
+    /// At most so many, the earliest first.
+    pub limit: u32,
+}
+
+/// What one job gets in a claim.
+#[derive(Clone, Debug)]
+pub struct ClaimJob {
+    /// The row as the scan read it: whoever finds it changed has lost.
+    pub seen: DueJob,
+    /// Where `next_fire_at` moves to.
+    pub next_fire_at: Option<Timestamp>,
+    /// The rows of its fires, verdicts of missed spans among them.
+    pub runs: Vec<Run>,
+    /// The run among them whose end gives the next fire: only of a job with a fixed delay.
+    pub follows: Option<RunId>,
+}
+
+/// What a claim won.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Claimed {
+    /// Jobs that this node has now, with their term.
+    pub jobs: Vec<(JobId, i64)>,
+    /// Runs of those jobs that were not inserted because a row with their key exists already.
+    pub existing: Vec<RunId>,
+    /// The lease did not hold: nothing was tried.
+    pub is_refused: bool,
+}
+
+/// The lease in whose name a new run of a job stands whose home is this node. `leases` are the ends of the node's lease and
+/// of the one before; they are equal once it is fenced, and nobody adopts what stands under the epoch of a fence.
+pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
+    let is_fenced = leases.0 == leases.1;
+    LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
+}
+
+/// Claims due jobs and takes requested runs.
+#[async_trait]
+pub trait Claim {
+    /// Jobs of these homes (0 among them for jobs without one) whose next fire is in the range, the earliest first.
+    async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
+
+    /// Claims in one transaction: the lease must hold, each job must still be as it was seen, and another node that
+    /// it is at home at must be fenced ([`adopt`](crate::Adopt::adopt)), with nothing of it open in that one's name; its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node
+    /// took drops out.
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
+
+    /// Inserts a run that somebody asked for, owned by the home of its job, be it dead (then it is adopted with whatever else
+    /// is open of the job), else by `token`, which becomes the home. Answers the run as it is stored; the one that is there already where its key exists.
+    async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
+}

@@ -1,0 +1,24 @@
+//! The nodes that count for limits.
+
+use async_trait::async_trait;
+use rondel_core::{NamespaceId, NodeId};
+
+use crate::Result;
+use crate::cluster::LeaseToken;
+
+/// The name of a limit that jobs of a namespace share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitName {
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// The key that the jobs name.
+    pub key: String,
+}
+
+/// Assigns limits to the nodes that count for them.
+#[async_trait]
+pub trait Limits {
+    /// The nodes that count for these limits, in this order: for one that nobody counts for yet, the node of `token` from
+    /// now on. Who adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) counts in its place.
+    async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
+}

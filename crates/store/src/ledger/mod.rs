@@ -1,0 +1,22 @@
+//! Due jobs and runs, from claim to verdict: one trait per step.
+
+mod adopt;
+mod cancel;
+mod claim;
+mod dispatch;
+mod finish;
+mod limits;
+mod r#move;
+mod read;
+
+pub use self::adopt::{Adopt, Adopted, Adoption};
+pub use self::cancel::{Cancel, CancelAsked, CancelElsewhere};
+pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange};
+pub use self::dispatch::{Dispatch, InHand, NotedWait};
+pub use self::finish::{AttemptEnd, Ends, Finish, Finished, Finisher};
+pub use self::limits::{LimitName, Limits};
+pub use self::r#move::{Move, MovedJobs, UnsentRun};
+pub use self::read::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery, Runs};
+
+pub(crate) use self::adopt::{may_have_been_sent, whole_jobs};
+pub(crate) use self::claim::lease_of_home;

@@ -1,0 +1,77 @@
+//! Reading runs.
+
+use async_trait::async_trait;
+use rondel_core::run::Attempt;
+use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
+
+use crate::Result;
+use crate::cluster::LeaseToken;
+
+/// Earlier attempts of a run that are read at once.
+pub const ATTEMPT_COUNT_MAX: u32 = 100;
+
+/// What the tick reads about a run just before it is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunCheck {
+    /// The run.
+    pub id: RunId,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// Its attempt.
+    pub attempt: i32,
+    /// The definition that it runs under.
+    pub job_version: i64,
+    /// Its owner.
+    pub owner: LeaseToken,
+    /// Who asked to cancel it, if somebody did.
+    pub cancel_by: Option<String>,
+    /// The term of its job's home; 0 where the job is gone.
+    pub term: i64,
+}
+
+/// A page of runs, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct RunQuery {
+    /// Only runs of this job.
+    pub job: Option<JobId>,
+    /// Only runs of these apps: what the caller may see. Of no use together with a broadcast.
+    pub within: Option<Vec<AppId>>,
+    /// Only runs with one of these; empty for all.
+    pub statuses: Vec<RunStatus>,
+    /// Only runs of this broadcast.
+    pub parent: Option<RunId>,
+    /// Only runs after this one in the order of the page.
+    pub after: Option<RunId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Reads runs.
+#[async_trait]
+pub trait Runs {
+    /// Runs by id; those that do not exist are left out.
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>>;
+
+    /// Reads what the tick must know of these runs; those that do not exist are left out.
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
+
+    /// Own pending runs that were due before `before`, the earliest first.
+    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>>;
+
+    /// Own running runs, the earliest first: each is in this node's memory, or is to be asked for.
+    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>>;
+
+    /// A page of a namespace's runs, newest first.
+    async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
+
+    /// The runs that name one of these (a few hundred) as the run that they follow from: shards, children, runs retried by
+    /// hand. In the order of their ids, at most `limit`.
+    async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>>;
+
+    /// The rows of a job's own schedule (cause 0; not its shards) whose planned instants lie from `from` to `to`, in order,
+    /// at most `limit`; before them the last row with an earlier instant, where it stands for a span that reaches `from`.
+    async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
+
+    /// The attempts of a run that are over, by number: the newest [`ATTEMPT_COUNT_MAX`]. The run has the number of all.
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
+}

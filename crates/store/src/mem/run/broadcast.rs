@@ -1,0 +1,42 @@
+//! Broadcasts: a shard that ends is counted, and the last one gives the verdict.
+
+use rondel_core::run::BROADCAST;
+use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+
+use crate::ledger::AttemptEnd;
+use crate::mem::State;
+use crate::settle;
+
+impl State {
+    /// Counts the broadcast of a shard down, and gives it a verdict if this was its last one.
+    pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
+        let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != BROADCAST).cloned() else {
+            return;
+        };
+        let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
+        let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != BROADCAST);
+        let (shards, ends): (Vec<_>, Vec<Option<Timestamp>>) =
+            shards.map(|run| ((run.status, run.reason), run.finished_at)).unzip();
+        let parent = shard.parent.and_then(|parent| self.runs.get_mut(&parent));
+        let is_broadcast = |run: &&mut Run| run.shard_index == BROADCAST && is_sibling(&&**run);
+        let Some(broadcast) = parent.filter(is_broadcast) else { return };
+        let Some(open_shards) = &mut broadcast.open_shards else { return };
+        *open_shards = (*open_shards - closed_count * i32::from(!mutant::on(Mutant::NoShardCount))).max(0);
+        let is_awaiting = broadcast.open_children.is_some();
+        if *open_shards == 0
+            && !is_awaiting
+            && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown)
+        {
+            let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
+            let whole = settle::fold(&shards, broadcast.cancel_by.as_deref());
+            (broadcast.status, broadcast.reason, broadcast.message) = (whole.status, whole.reason, whole.message);
+            broadcast.finished_at = ends.into_iter().flatten().max();
+            self.cancels.remove(&id);
+            if is_first {
+                self.add_message(id, now);
+                self.note_ended(id, finish.policy.awaits_children);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Requests to cancel open runs.
+
+use async_trait::async_trait;
+use rondel_core::outcome::CancelRequest;
+use rondel_core::{AppId, JobId, Run, RunId, RunStatus, Timestamp};
+
+use crate::ledger::{CancelAsked, CancelElsewhere};
+use crate::mem::{MemStore, size};
+use crate::settle::clean_name;
+use crate::{Cancel, LeaseToken, Result};
+
+#[async_trait]
+impl Cancel for MemStore {
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, _now: Timestamp) -> Result<CancelAsked> {
+        let mut state = self.state();
+        let Some(found) = state.runs.get_mut(&run) else { return Ok(CancelAsked::NotFound) };
+        if found.status.is_terminal() {
+            return Ok(CancelAsked::Over(found.status));
+        }
+        ask_to_cancel(found, request);
+        let found = found.clone();
+        state.cancels.insert(run);
+        Ok(CancelAsked::Noted(Box::new(found)))
+    }
+
+    async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, _now: Timestamp) -> Result<u64> {
+        let mut state = self.state();
+        let mut asked_count = 0;
+        for id in runs {
+            if let Some(run) = state.runs.get_mut(id).filter(|run| !run.status.is_terminal()) {
+                ask_to_cancel(run, request);
+                state.cancels.insert(*id);
+                asked_count += 1;
+            }
+        }
+        Ok(asked_count)
+    }
+
+    async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
+        let mut state = self.state();
+        let asked: Vec<RunId> = state.cancels.iter().copied().collect();
+        let who = |id: RunId| state.own(token, id)?.cancel_by.clone().map(|by| (id, by));
+        Ok(asked.into_iter().filter_map(who).collect())
+    }
+
+    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
+        let state = self.state();
+        let is_elsewhere =
+            |run: &&Run| run.status == RunStatus::Running && (run.node, run.node_epoch) != (token.node, token.epoch);
+        let cancel = |run: &Run| {
+            let (executor, by) = (run.executor_id?, run.cancel_by.clone()?);
+            Some(CancelElsewhere { run: run.id, attempt: run.attempt, executor, by })
+        };
+        let asked = state.cancels.iter().filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
+        Ok(asked.filter_map(cancel).take(size(limit)).collect())
+    }
+
+    async fn open_runs(
+        &self,
+        job: JobId,
+        fire_at: Option<Timestamp>,
+        app: Option<AppId>,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
+        let is_asked_for = |run: &Run| {
+            run.job == job && fire_at.is_none_or(|at| run.fire_at == at) && app.is_none_or(|app| run.app == app)
+        };
+        let mut open = self.state().open_of(|run| is_asked_for(run) && run.cancel_by.is_none());
+        open.sort_by_key(|run| run.id);
+        open.truncate(size(limit));
+        Ok(open)
+    }
+}
+
+/// Who asks first gives the reason.
+fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
+    if run.cancel_by.is_none() {
+        (run.cancel_by, run.cancel_reason) = (Some(clean_name(request.by).into_owned()), Some(request.reason));
+    }
+}

@@ -1,0 +1,91 @@
+//! Due jobs: reading them, claiming them, and requested runs.
+
+use async_trait::async_trait;
+use rondel_core::{JobId, NodeId, Run};
+use rondel_failpoint::mutant::{self, Mutant};
+
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
+use crate::mem::{MemStore, State, StoredNode, key, size};
+use crate::{Claim, LeaseToken, Result};
+
+#[async_trait]
+impl Claim for MemStore {
+    async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
+        let state = self.state();
+        let mut due: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
+        due.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
+        due.sort_by_key(|job| (job.next_fire_at, job.job));
+        due.truncate(size(range.limit));
+        Ok(due)
+    }
+
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        let now = self.now();
+        let mut state = self.state();
+        let mut claimed = Claimed::default();
+        if !state.holds(token, now) && !mutant::on(Mutant::ClaimWithoutLease) {
+            return Ok(Claimed { is_refused: true, ..claimed });
+        }
+        for job in jobs {
+            if state.due_job(job.seen.job) != Some(job.seen) && !mutant::on(Mutant::NoUniqueKey) {
+                continue;
+            }
+            let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
+            // One whose lease ran out may renew it until somebody has fenced it; and what came in its name since is adopted first.
+            let is_in_its_name = |run: &Run, home: LeaseToken| {
+                run.job == job.seen.job && (run.node, run.node_epoch) == (home.node, home.epoch)
+            };
+            let stays = |held: &StoredNode| {
+                held.node.is_living(now)
+                    || !held.is_fenced()
+                    || !state.open_of(|run| is_in_its_name(run, held.lease_of_home())).is_empty()
+            };
+            if home.is_some_and(stays) && !mutant::on(Mutant::NoUniqueKey) {
+                continue;
+            }
+            let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
+            (due.next_fire_at, due.is_over, due.follows) = (job.next_fire_at, job.next_fire_at.is_none(), job.follows);
+            due.term += i64::from(due.home != token.node);
+            due.home = token.node;
+            claimed.jobs.push((job.seen.job, due.term));
+            for run in job.runs.iter().filter(|_| !mutant::on(Mutant::ClaimWithoutRows)) {
+                match state.insert(run.clone()) {
+                    true => state.add_message(run.id, now),
+                    false => claimed.existing.push(run.id),
+                }
+            }
+        }
+        Ok(claimed)
+    }
+
+    async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
+        let mut state = self.state();
+        let owner = state.home_of(token, &run);
+        let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
+        if state.insert(run.clone()) {
+            return Ok(run);
+        }
+        let existing = state.keys.get(&key(&run)).and_then(|id| state.runs.get(id)).cloned();
+        Ok(existing.unwrap_or(run))
+    }
+}
+
+impl State {
+    fn due_job(&self, job: JobId) -> Option<DueJob> {
+        let due = self.due.get(&job)?;
+        let next_fire_at = due.next_fire_at?;
+        Some(DueJob { job, next_fire_at, version: due.version, home: due.home, term: due.term })
+    }
+
+    fn home_of(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {
+        let Some(due) = self.due.get_mut(&run.job) else { return token };
+        if due.home == token.node {
+            return token;
+        }
+        if let Some(home) = self.nodes.get(&due.home) {
+            return home.lease_of_home();
+        }
+        (due.home, due.term) = (token.node, due.term + 1);
+        token
+    }
+}

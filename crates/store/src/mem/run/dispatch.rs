@@ -1,0 +1,124 @@
+//! Open runs on their way to an executor: woken, marked, running, expanded.
+
+use async_trait::async_trait;
+use rondel_core::reason::Detail;
+use rondel_core::run::BROADCAST;
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+
+use crate::ledger::{InHand, NotedWait};
+use crate::mem::{MemStore, State, size};
+use crate::settle::clean_name;
+use crate::{Dispatch, LeaseToken, Result};
+
+#[async_trait]
+impl Dispatch for MemStore {
+    async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let mut state = self.state();
+        let mut waiting = state.open_of(|run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status == RunStatus::Waiting
+                && run.due_at <= until
+        });
+        waiting.truncate(size(limit));
+        for run in &mut waiting {
+            run.status = RunStatus::Pending;
+            state.runs.insert(run.id, run.clone());
+        }
+        Ok(waiting)
+    }
+
+    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
+        let mut state = self.state();
+        let mut won = Vec::new();
+        for hand in runs {
+            if let Some(run) = state.pending(token, hand.run, hand.attempt).filter(|run| run.marked_at.is_none()) {
+                won.push(hand.run);
+                if mutant::on(Mutant::NoMark) {
+                    continue;
+                }
+                run.executor = Some(clean_name(&hand.executor).into_owned());
+                (run.executor_id, run.marked_at) = (Some(hand.executor_id), Some(hand.at));
+            }
+        }
+        Ok(won)
+    }
+
+    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
+        let mut state = self.state();
+        for (id, attempt) in runs {
+            let is_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
+            let is_this = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
+            if let Some(run) = state.own(token, *id).filter(is_held).filter(is_this) {
+                (run.executor, run.executor_id, run.marked_at) = (None, None, None);
+                (run.status, run.started_at) = (RunStatus::Pending, None);
+            }
+        }
+        Ok(())
+    }
+
+    async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
+        let mut state = self.state();
+        let is_unsent = |run: &Run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status == RunStatus::Pending
+                && !in_hand.contains(&run.id)
+        };
+        let unsent = state.open_of(is_unsent);
+        let count = unsent.len();
+        for mut run in unsent {
+            if run.marked_at.take().is_some() {
+                (run.executor, run.executor_id) = (None, None);
+            }
+            run.status = RunStatus::Waiting;
+            state.runs.insert(run.id, run);
+        }
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
+    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        let mut state = self.state();
+        for hand in runs {
+            if let Some(run) = state.pending(token, hand.run, hand.attempt) {
+                run.status = RunStatus::Running;
+                run.executor = Some(clean_name(&hand.executor).into_owned());
+                (run.executor_id, run.started_at) = (Some(hand.executor_id), Some(hand.at));
+            }
+        }
+        Ok(())
+    }
+
+    async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
+        let mut state = self.state();
+        for wait in waits {
+            if let Some(run) = state.pending(token, wait.run, wait.attempt) {
+                run.detail = wait.detail.to_json().map(|text| Box::new(Detail::from_json(&text)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
+        let now = self.now();
+        let mut state = self.state();
+        let total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
+        let Some(broadcast) = state.own(token, run) else { return Ok(false) };
+        let is_whole = broadcast.shard_index == BROADCAST && broadcast.shard_total.is_none();
+        let may_be = is_whole && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
+        if !may_be || total == 0 {
+            return Ok(false);
+        }
+        (broadcast.shard_total, broadcast.open_shards) = (Some(total), Some(total));
+        (broadcast.status, broadcast.started_at) = (RunStatus::Running, Some(now));
+        for shard in shards {
+            state.insert(shard.clone());
+        }
+        Ok(true)
+    }
+}
+
+impl State {
+    fn pending(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
+        self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
+    }
+}

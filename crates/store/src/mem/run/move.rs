@@ -1,0 +1,157 @@
+//! Jobs that move from home to home, with their unsent open runs.
+
+use std::collections::{BTreeSet, HashSet};
+
+use async_trait::async_trait;
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
+
+use crate::cluster::HomeMove;
+use crate::ledger::{MovedJobs, UnsentRun};
+use crate::mem::{Due, MemStore, State, size};
+use crate::{LeaseToken, Move, Result};
+
+#[async_trait]
+impl Move for MemStore {
+    async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
+        let now = self.now();
+        let mut state = self.state();
+        let Some(to) = state.nodes.get(&to).filter(|held| held.node.takes_jobs(now)).map(|held| held.node.token())
+        else {
+            return Ok(Vec::new());
+        };
+        let jobs: BTreeSet<JobId> = runs.iter().filter_map(|id| Some(state.runs.get(id)?.job)).collect();
+        let mut given = Vec::new();
+        for job in jobs {
+            given.extend(state.give_job(token, job, runs, to));
+        }
+        given.sort_unstable();
+        Ok(given)
+    }
+
+    async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
+        let now = self.now();
+        let mut state = self.state();
+        let mut moved = MovedJobs::default();
+        if !state.holds(token, now) {
+            return Ok(moved);
+        }
+        for one in moves {
+            if let Some(runs) = state.move_job(token, one, not_before, now) {
+                moved.jobs.push(one.job);
+                moved.runs.extend(runs);
+            }
+        }
+        moved.jobs.sort_unstable();
+        moved.runs.sort_unstable();
+        Ok(moved)
+    }
+
+    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+        let mut unsent = self.state().open_of(|run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status != RunStatus::Running
+                && run.marked_at.is_none()
+                && run.id > after
+        });
+        unsent.sort_by_key(|run| run.id);
+        unsent.truncate(size(limit));
+        Ok(unsent.iter().map(|run| UnsentRun { run: run.id, job: run.job, due_at: run.due_at }).collect())
+    }
+
+    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
+        let state = self.state();
+        let mut jobs: Vec<JobId> =
+            state.due.iter().filter(|(job, due)| **job > after && due.home == home).map(|(job, _)| *job).collect();
+        jobs.sort_unstable();
+        jobs.truncate(size(limit));
+        Ok(jobs)
+    }
+
+    async fn count_jobs_at(&self, home: NodeId) -> Result<u64> {
+        let state = self.state();
+        let count = state.due.values().filter(|due| due.home == home && due.next_fire_at.is_some()).count();
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
+    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+        let now = self.now();
+        let mut state = self.state();
+        let is_dead = state.nodes.get(&dead).is_some_and(|held| !held.node.is_living(now));
+        if !is_dead || !state.holds(token, now) {
+            return Ok(0);
+        }
+        let busy: HashSet<JobId> = state.open_of(|run| run.node == dead).iter().map(|run| run.job).collect();
+        let is_idle =
+            |(job, due): &(&JobId, &mut Due)| due.home == dead && due.next_fire_at.is_some() && !busy.contains(*job);
+        let mut count = 0;
+        for (_, due) in state.due.iter_mut().filter(is_idle).take(size(limit)) {
+            (due.home, due.term) = (NodeId::new(0), due.term + 1);
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl State {
+    /// The runs that went.
+    fn give_job(&mut self, token: LeaseToken, job: JobId, named: &[RunId], to: LeaseToken) -> Vec<RunId> {
+        let home = self.due.get(&job).map(|due| due.home);
+        let open = self.open_of(|run| run.node == token.node && run.job == job);
+        let is_unsent =
+            |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
+        let is_named = |run: &Run| named.contains(&run.id);
+        let going: Vec<RunId> = if home == Some(token.node) {
+            let may_go = |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
+            if !open.iter().all(may_go) {
+                return Vec::new();
+            }
+            if let Some(due) = self.due.get_mut(&job) {
+                (due.home, due.term) = (to.node, due.term + 1);
+            }
+            open.iter().map(|run| run.id).collect()
+        } else if home == Some(to.node) {
+            let may_go = |run: &&Run| is_named(run) && is_unsent(run) && run.status == RunStatus::Pending;
+            open.iter().filter(may_go).map(|run| run.id).collect()
+        } else {
+            return Vec::new();
+        };
+        for id in &going {
+            if let Some(run) = self.runs.get_mut(id) {
+                (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
+            }
+        }
+        going
+    }
+
+    /// The runs that go with the job; `None` where it stays.
+    fn move_job(
+        &mut self,
+        token: LeaseToken,
+        one: &HomeMove,
+        not_before: Timestamp,
+        now: Timestamp,
+    ) -> Option<Vec<RunId>> {
+        let to = self.nodes.get(&one.to).filter(|held| held.node.takes_jobs(now))?.node.token();
+        self.due.get(&one.job).filter(|due| due.home == token.node)?;
+        let open = self.open_of(|run| run.node == token.node && run.job == one.job);
+        let may_go = |run: &Run| {
+            one.runs.contains(&run.id)
+                && run.status != RunStatus::Running
+                && run.marked_at.is_none()
+                && run.attempt == 1
+                && run.shard_total.is_none_or(|total| total <= 1)
+                && run.node_epoch == token.epoch
+                && run.due_at >= not_before
+        };
+        if !open.iter().all(may_go) {
+            return None;
+        }
+        for run in &open {
+            let run = self.runs.get_mut(&run.id)?;
+            (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
+        }
+        let due = self.due.get_mut(&one.job)?;
+        (due.home, due.term) = (to.node, due.term + 1);
+        Some(open.iter().map(|run| run.id).collect())
+    }
+}

@@ -1,0 +1,122 @@
+//! Reading runs: by id, for the tick, in pages, with their attempts.
+
+use async_trait::async_trait;
+use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::{JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
+
+use crate::ledger::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery};
+use crate::mem::{MemStore, State, key, size};
+use crate::{LeaseToken, Result, Runs};
+
+#[async_trait]
+impl Runs for MemStore {
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
+        let state = self.state();
+        Ok(ids.iter().filter_map(|id| state.runs.get(id)).cloned().collect())
+    }
+
+    async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+        let state = self.state();
+        let check = |run: &Run| RunCheck {
+            id: run.id,
+            status: run.status,
+            attempt: run.attempt,
+            job_version: run.job_version,
+            owner: LeaseToken { node: run.node, epoch: run.node_epoch },
+            cancel_by: run.cancel_by.clone(),
+            term: state.due.get(&run.job).map_or(0, |due| due.term),
+        };
+        Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(check).collect())
+    }
+
+    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let mut overdue = self.state().open_of(|run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status == RunStatus::Pending
+                && run.due_at < before
+        });
+        overdue.truncate(size(limit));
+        Ok(overdue)
+    }
+
+    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
+        let mut running = self
+            .state()
+            .open_of(|run| run.status == RunStatus::Running && (run.node, run.node_epoch) == (token.node, token.epoch));
+        running.truncate(size(limit));
+        Ok(running)
+    }
+
+    async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
+        Ok(self.state().page(namespace, query))
+    }
+
+    async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
+        let follows = |run: &&Run| run.parent.is_some_and(|parent| parents.contains(&parent));
+        Ok(self.state().runs.values().filter(follows).take(size(limit)).cloned().collect())
+    }
+
+    async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let state = self.state();
+        let is_planned = |run: &&Run| run.job == job && run.cause == 0 && run.parent.is_none() && run.fire_at <= to;
+        let mut planned: Vec<Run> = state.runs.values().filter(is_planned).cloned().collect();
+        planned.sort_by_key(|run| (run.fire_at, run.shard_index));
+        let first = planned.iter().position(|run| run.fire_at >= from).unwrap_or(planned.len());
+        let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
+        let before = first.checked_sub(1).filter(|before| reaches(&planned[*before]));
+        planned.drain(..before.unwrap_or(first));
+        planned.truncate(size(limit));
+        Ok(planned)
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        let state = self.state();
+        let newest = state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(size(ATTEMPT_COUNT_MAX));
+        let mut attempts: Vec<Attempt> = newest.map(|(_, attempt)| attempt.clone()).collect();
+        attempts.reverse();
+        Ok(attempts)
+    }
+}
+
+impl State {
+    /// Open runs that match, the earliest first.
+    pub(super) fn open_of(&self, matches: impl Fn(&Run) -> bool) -> Vec<Run> {
+        let open = self.runs.values().filter(|run| !run.status.is_terminal() && matches(run));
+        let mut open: Vec<Run> = open.cloned().collect();
+        open.sort_by_key(|run| (run.due_at, run.id));
+        open
+    }
+
+    fn page(&self, namespace: NamespaceId, query: &RunQuery) -> Vec<Run> {
+        let after = query.after.and_then(|id| self.runs.get(&id));
+        let of_job = query.job.is_some() && query.parent.is_none();
+        if of_job && query.after.is_some() && after.is_none() {
+            return Vec::new();
+        }
+        let is_after = |run: &Run| match (query.after, after) {
+            (Some(_), Some(after)) if of_job => key(run) < key(after),
+            (Some(after), _) => run.id < after,
+            (None, _) => true,
+        };
+        let parent = query.parent.and_then(|id| self.runs.get(&id));
+        let is_shard = |run: &Run, parent: &Run| {
+            run.parent == Some(parent.id)
+                && run.shard_index != BROADCAST
+                && (run.job, run.fire_at, run.cause) == (parent.job, parent.fire_at, parent.cause)
+        };
+        let mut page: Vec<&Run> = self.runs.values().collect();
+        page.retain(|run| {
+            run.namespace == namespace
+                && query.job.is_none_or(|job| run.job == job)
+                && (query.parent.is_some() || query.within.as_ref().is_none_or(|within| within.contains(&run.app)))
+                && (query.statuses.is_empty() || query.statuses.contains(&run.status))
+                && (query.parent.is_none() || parent.is_some_and(|parent| is_shard(run, parent)))
+                && is_after(run)
+        });
+        match of_job {
+            true => page.sort_by_key(|run| std::cmp::Reverse(key(run))),
+            false => page.sort_by_key(|run| std::cmp::Reverse(run.id)),
+        }
+        page.into_iter().take(size(query.limit)).cloned().collect()
+    }
+}

@@ -1,0 +1,13 @@
+//! Runs, from claim to verdict: each trait of [`crate::ledger`] in the file of its name.
+
+pub(super) mod adopt;
+pub(super) mod broadcast;
+pub(super) mod cancel;
+pub(super) mod claim;
+pub(super) mod delay;
+pub(super) mod dispatch;
+pub(super) mod finish;
+pub(super) mod follow;
+pub(super) mod limits;
+pub(super) mod r#move;
+pub(super) mod read;
