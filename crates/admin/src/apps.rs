@@ -41,7 +41,7 @@ pub async fn ensure(
 mod tests {
     use std::sync::Arc;
 
-    use rondel_store::{Catalog as _, MemStore};
+    use rondel_store::{MemStore, Namespaces as _};
 
     use super::*;
 

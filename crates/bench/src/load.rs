@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::catalog::{Created, JobQuery, NewJob};
 use rondel_store::ledger::RunQuery;
-use rondel_store::{Catalog, Runs, SqlStore};
+use rondel_store::{Catalog, CreateJobs, Namespaces, Runs, SqlStore};
 use serde_json::json;
 
 use crate::BenchError;

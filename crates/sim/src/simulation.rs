@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::{JobSpec, NamespaceId, Timestamp};
 use rondel_failpoint::mutant::Mutant;
 use rondel_store::ledger::RunQuery;
-use rondel_store::{Runs as _, Upkeep as _};
+use rondel_store::{Heal as _, Runs as _};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;

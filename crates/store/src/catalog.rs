@@ -258,9 +258,9 @@ pub enum NamespaceDeleted {
     Used,
 }
 
-/// Namespaces, apps, jobs.
+/// Namespaces and apps.
 #[async_trait]
-pub trait Catalog {
+pub trait Namespaces {
     /// A namespace by its name. `default` exists from the start.
     async fn namespace(&self, name: &str) -> Result<Option<Namespace>>;
 
@@ -281,25 +281,19 @@ pub trait Catalog {
 
     /// The app with this name, made with this id if there is none yet.
     async fn ensure_app(&self, id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<App>;
+}
 
-    /// Creates a job with version 1.
-    async fn create_job(&self, job: NewJob) -> Result<Created>;
-
-    /// Creates jobs with version 1, in this order, many to a transaction: one may follow from those before it. A job that
-    /// is refused does not keep the others from being created. Answers for each.
-    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>>;
-
+/// Reads jobs and their definitions.
+#[async_trait]
+pub trait Catalog {
     /// A job by its name.
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
 
-    /// Those of the jobs with these names that exist, by name.
-    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
-
-    /// Which jobs of a namespace follow from which.
-    async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>>;
-
     /// A page of jobs, by name.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;
+
+    /// Those of the jobs with these names that exist, by name.
+    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
 
     /// Names of these jobs, deleted ones too.
     async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>>;
@@ -307,24 +301,34 @@ pub trait Catalog {
     /// Definitions by job and version, for the engine; those that do not exist are left out.
     async fn definitions(&self, keys: &[(JobId, i64)]) -> Result<Vec<Definition>>;
 
+    /// Definitions of a job that held at some instant from `from` to `to`, the newest first, at most `limit`.
+    async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>>;
+
+    /// Which jobs of a namespace follow from which.
+    async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>>;
+
+    /// The names of the jobs that follow from a job directly, in order, at most a hundred.
+    async fn child_names(&self, job: JobId) -> Result<Vec<String>>;
+}
+
+/// Creates jobs.
+#[async_trait]
+pub trait CreateJobs {
+    /// Creates a job with version 1.
+    async fn create_job(&self, job: NewJob) -> Result<Created>;
+
+    /// Creates jobs with version 1, in this order, many to a transaction: one may follow from those before it. A job that
+    /// is refused does not keep the others from being created. Answers for each.
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>>;
+}
+
+/// Changes and deletes jobs.
+#[async_trait]
+pub trait ChangeJobs {
     /// Saves a new definition, and in the same transaction makes the job's unsent rows agree with it as
     /// [`rondel_core::edit::plan_edit`] says.
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
 
     /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay.
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted>;
-
-    /// The names of the jobs that follow from a job directly, in order, at most a hundred.
-    async fn child_names(&self, job: JobId) -> Result<Vec<String>>;
-
-    /// Definitions of a job that held at some instant from `from` to `to`, the newest first, at most `limit`.
-    async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>>;
-
-    /// Remembers what code declares of a job, in the place of what it declared before; the definition stays as it is.
-    /// False where there is no such job.
-    async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool>;
-
-    /// Notes of these jobs that since then no code declares them any more; nothing of those of which that is known, or
-    /// which no code ever declared. Answers of how many it was noted.
-    async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64>;
 }

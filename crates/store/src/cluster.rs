@@ -308,7 +308,7 @@ pub struct Connections {
     pub idle: u32,
 }
 
-/// The clock, nodes, executors.
+/// The database's clock, and nodes with their leases.
 #[async_trait]
 pub trait Cluster {
     /// The database's clock: what "now" means to every node.
@@ -322,18 +322,18 @@ pub trait Cluster {
         None
     }
 
+    /// What is wrong with the database, by the error that a call gave; may look itself, for at most a second.
+    async fn trouble(&self, error: &StoreError) -> Trouble {
+        let _: &StoreError = error;
+        Trouble::Refuses
+    }
+
     /// Takes the lease of the node with this name under the next epoch, if it is not held.
     async fn join(&self, request: &JoinRequest) -> Result<Join>;
 
     /// Prolongs the lease to now + `lease` and answers the database's clock; `None` where the epoch is gone, or where the clock
     /// has stepped back by more than a tenth of that beyond the last renewal: then the node is to take the next lease.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>>;
-
-    /// What is wrong with the database, by the error that a call gave; may look itself, for at most a second.
-    async fn trouble(&self, error: &StoreError) -> Trouble {
-        let _: &StoreError = error;
-        Trouble::Refuses
-    }
 
     /// Gives the lease back: it ends now. Where the database's clock stepped back it ends when that has come to where it was
     /// (`reached`): what was due by then may have been sent. Does nothing where the epoch is gone.
@@ -357,7 +357,11 @@ pub trait Cluster {
     /// Removes nodes whose lease ended before `dead_since` and that own nothing: no open run, no job, no limit. The newest
     /// id stays, so that none is ever given twice. Answers how many went.
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64>;
+}
 
+/// Executors with their sessions.
+#[async_trait]
+pub trait Executors {
     /// Remembers an executor and that it has a stream to this node; both may exist already. `last_seen_at` is now. False, and
     /// nothing, where the id is that of an executor of another app, or of one with another secret.
     async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool>;
@@ -391,6 +395,10 @@ pub trait Cluster {
 
     /// Those of these incarnations that were seen since `since`, by app and name.
     async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>>;
+
+    /// Forgets sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Answers how
+    /// many rows went; 0 means that none is left.
+    async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64>;
 }
 
 #[cfg(test)]

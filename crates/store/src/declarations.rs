@@ -1,9 +1,10 @@
 //! The sets of jobs that executors' code declares.
 
 use async_trait::async_trait;
-use rondel_core::{AppId, Timestamp};
+use rondel_core::{AppId, JobId, Timestamp};
 
 use crate::Result;
+use crate::catalog::Declared;
 
 /// The jobs that executors of one build declare.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +28,17 @@ pub struct DeclaredMark {
     pub last_seen_at: Timestamp,
 }
 
-/// Sets of declared jobs.
+/// The sets of jobs that executors' code declares.
 #[async_trait]
 pub trait Declarations {
+    /// Remembers what code declares of a job, in the place of what it declared before; the definition stays as it is.
+    /// False where there is no such job.
+    async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool>;
+
+    /// Notes of these jobs that since then no code declares them any more; nothing of those of which that is known, or
+    /// which no code ever declared. Answers of how many it was noted.
+    async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64>;
+
     /// Notes that a set is seen at `now`; one that is new is kept.
     async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()>;
 

@@ -69,7 +69,7 @@ macro_rules! delegate_store {
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::upkeep::{JobStat, StuckJob};
 
-            $crate::delegate_store!(@$wrapper, Catalog {
+            $crate::delegate_store!(@$wrapper, Namespaces {
                 fn namespace(name: &str) -> Option<Namespace>;
                 fn namespaces() -> Vec<Namespace>;
                 fn create_namespace(namespace: &Namespace, now: Timestamp) -> bool;
@@ -77,20 +77,24 @@ macro_rules! delegate_store {
                 fn app(namespace: NamespaceId, name: &str) -> Option<App>;
                 fn apps(namespace: NamespaceId) -> Vec<App>;
                 fn ensure_app(id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> App;
-                fn create_job(job: NewJob) -> Created;
-                fn create_jobs(jobs: &[NewJob]) -> Vec<Created>;
-                fn jobs_named(namespace: NamespaceId, names: &[&str]) -> Vec<JobRecord>;
-                fn edges(namespace: NamespaceId) -> Vec<Edge>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Catalog {
                 fn job(namespace: NamespaceId, name: &str) -> Option<JobRecord>;
                 fn jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<JobRecord>;
+                fn jobs_named(namespace: NamespaceId, names: &[&str]) -> Vec<JobRecord>;
                 fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
                 fn definitions(keys: &[(JobId, i64)]) -> Vec<Definition>;
+                fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;
+                fn edges(namespace: NamespaceId) -> Vec<Edge>;
+                fn child_names(job: JobId) -> Vec<String>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, CreateJobs {
+                fn create_job(job: NewJob) -> Created;
+                fn create_jobs(jobs: &[NewJob]) -> Vec<Created>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, ChangeJobs {
                 fn change_job(change: JobChange<'_>) -> Changed;
                 fn delete_job(deletion: JobDeletion<'_>) -> Deleted;
-                fn child_names(job: JobId) -> Vec<String>;
-                fn declare_job(id: JobId, declared: &Declared) -> bool;
-                fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
-                fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;
             } also {});
             $crate::delegate_store!(@$wrapper, Accounts {
                 fn create_account(account: &Account) -> bool;
@@ -190,16 +194,6 @@ macro_rules! delegate_store {
                 fn set_app_switch(app: AppId, switch: Switch) -> bool;
                 fn app_switches() -> Vec<(AppId, Switch)>;
                 fn forget_nodes(dead_since: Timestamp, limit: u32) -> u64;
-                fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> bool;
-                fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
-                fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
-                fn leave_sessions(executor: ExecutorId) -> ();
-                fn sessions(since: Timestamp) -> Vec<Session>;
-                fn witnesses(since: Timestamp) -> Vec<Session>;
-                fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;
-                fn executor_proof(id: ExecutorId) -> Option<ExecutorProof>;
-                fn seen_executors(namespace: NamespaceId, since: Timestamp) -> Vec<SeenExecutor>;
-                fn executors_by_id(ids: &[ExecutorId], since: Timestamp) -> Vec<ExecutorRecord>;
             } also {
                 fn is_single_server(&self) -> bool {
                     self.inner().is_single_server()
@@ -213,6 +207,19 @@ macro_rules! delegate_store {
                     self.inner().trouble(error).await
                 }
             });
+            $crate::delegate_store!(@$wrapper, Executors {
+                fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> bool;
+                fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
+                fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
+                fn leave_sessions(executor: ExecutorId) -> ();
+                fn sessions(since: Timestamp) -> Vec<Session>;
+                fn witnesses(since: Timestamp) -> Vec<Session>;
+                fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;
+                fn executor_proof(id: ExecutorId) -> Option<ExecutorProof>;
+                fn seen_executors(namespace: NamespaceId, since: Timestamp) -> Vec<SeenExecutor>;
+                fn executors_by_id(ids: &[ExecutorId], since: Timestamp) -> Vec<ExecutorRecord>;
+                fn forget_executors(seen_before: Timestamp, limit: u32) -> u64;
+            } also {});
             $crate::delegate_store!(@$wrapper, Logs {
                 fn append_logs(chunks: &[LogChunk]) -> ();
                 fn log_chunks(run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Vec<LogChunk>;
@@ -238,6 +245,8 @@ macro_rules! delegate_store {
                 fn forget_traces(before: Timestamp, limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Declarations {
+                fn declare_job(id: JobId, declared: &Declared) -> bool;
+                fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
                 fn see_declared_set(app: AppId, hash: &str, specs: &str, now: Timestamp) -> ();
                 fn declared_marks(since: Timestamp) -> Vec<DeclaredMark>;
                 fn declared_sets(app: AppId) -> Vec<DeclaredSet>;
@@ -259,15 +268,18 @@ macro_rules! delegate_store {
                 fn executor_names(ids: &[ExecutorId]) -> Vec<(ExecutorId, NamespaceId, String)>;
             } also {});
             $crate::delegate_store!(@$wrapper, Upkeep {
-                fn roll_up(before: Timestamp, limit: u32) -> u64;
-                fn job_stats(job: JobId, from: Timestamp, to: Timestamp) -> Vec<JobStat>;
-                fn forget_stats(before: Timestamp, limit: u32) -> u64;
+                fn begin_pass(task: &str, period: Duration) -> bool;
+                fn purge(finished_before: Timestamp, limit: u32) -> u64;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Heal {
                 fn stuck_jobs(limit: u32) -> Vec<StuckJob>;
                 fn heal_job(seen: StuckJob, next_fire_at: Option<Timestamp>) -> bool;
                 fn free_homeless(limit: u32) -> u64;
-                fn begin_pass(task: &str, period: Duration) -> bool;
-                fn purge(finished_before: Timestamp, limit: u32) -> u64;
-                fn forget_executors(seen_before: Timestamp, limit: u32) -> u64;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Stats {
+                fn roll_up(before: Timestamp, limit: u32) -> u64;
+                fn job_stats(job: JobId, from: Timestamp, to: Timestamp) -> Vec<JobStat>;
+                fn forget_stats(before: Timestamp, limit: u32) -> u64;
             } also {});
         };
     };

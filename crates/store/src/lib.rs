@@ -1,16 +1,16 @@
 //! What Rondel remembers: one trait in parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
 //!
-//! - [`Catalog`]: namespaces, apps, jobs with their versions;
+//! - [`Namespaces`], [`Catalog`], [`CreateJobs`], [`ChangeJobs`]: namespaces, apps, jobs with their versions;
 //! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: who may come in, who did, and what they did;
 //! - [`Calendars`]: business calendars with their versions;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
 //! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Runs`]: due jobs and runs, from claim
 //!   to verdict ([`ledger`]);
 //! - [`Changes`]: what changed of late, for those who watch;
-//! - [`Cluster`]: the database's clock, nodes with their leases, executors with their sessions;
+//! - [`Cluster`], [`Executors`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
 //! - [`RequestKeys`]: calls that are made once, however often they are sent;
-//! - [`Outbox`]: what the world is told; [`Upkeep`]: what goes when it is old.
+//! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts.
 //!
 //! Every transition states its old state and says who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
@@ -44,9 +44,9 @@ pub use access::{Accounts, AuditLog, SignIns, Tokens};
 #[doc(hidden)]
 pub use async_trait::async_trait;
 pub use calendars::Calendars;
-pub use catalog::Catalog;
+pub use catalog::{Catalog, ChangeJobs, CreateJobs, Namespaces};
 pub use changes::Changes;
-pub use cluster::{Cluster, LeaseToken};
+pub use cluster::{Cluster, Executors, LeaseToken};
 pub use declarations::Declarations;
 pub use error::{OpenError, StoreError, Trouble};
 pub use ledger::{Adopt, Cancel, Claim, Dispatch, Finish, Limits, Move, Runs};
@@ -58,7 +58,7 @@ pub use request_keys::RequestKeys;
 pub use sealed::SecretKeys;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use traces::Traces;
-pub use upkeep::Upkeep;
+pub use upkeep::{Heal, Stats, Upkeep};
 
 /// Declares [`Store`] as the sum of the traits of its areas.
 macro_rules! store_of {
@@ -70,7 +70,10 @@ macro_rules! store_of {
     };
 }
 store_of!(
+    Namespaces,
     Catalog,
+    CreateJobs,
+    ChangeJobs,
     Changes,
     Accounts,
     SignIns,
@@ -87,11 +90,14 @@ store_of!(
     Move,
     Runs,
     Cluster,
+    Executors,
     Logs,
     Outbox,
     RequestKeys,
     Traces,
-    Upkeep
+    Upkeep,
+    Heal,
+    Stats
 );
 
 /// What the methods of the store's traits answer.

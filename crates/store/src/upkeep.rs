@@ -34,13 +34,22 @@ pub struct JobStat {
     pub duration: Duration,
 }
 
-/// Healing, and removal of what is old.
+/// Removal of old runs.
 #[async_trait]
 pub trait Upkeep {
     /// Begins a pass of a chore that one node does per period. False where any node began one not long ago: less than
     /// seven tenths of the period, so that passes neither double nor drift.
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
 
+    /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and
+    /// requests to cancel; at most `limit`. A broadcast goes as a whole: its shards first, its own row last. Answers how
+    /// many runs went; 0 means that none is left.
+    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
+}
+
+/// Finds jobs that no scan sees although they should fire, and sets them going again.
+#[async_trait]
+pub trait Heal {
     /// Jobs that should fire and that no scan can see, because their next fire is not set: at most `limit`. Of the jobs
     /// that wait for a run, one call looks at some thousand and the next goes on behind them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
@@ -53,12 +62,11 @@ pub trait Upkeep {
     /// Answers how many they were. A job without a next fire does not keep its home from being forgotten, and may be given
     /// one later.
     async fn free_homeless(&self, limit: u32) -> Result<u64>;
+}
 
-    /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and
-    /// requests to cancel; at most `limit`. A broadcast goes as a whole: its shards first, its own row last. Answers how
-    /// many runs went; 0 means that none is left.
-    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
-
+/// Counts of runs by job, hour and verdict.
+#[async_trait]
+pub trait Stats {
     /// Counts runs whose ids were made before `before` into the statistics, each once: the next `limit` of them by id, and as
     /// many of those that were open when they were passed and are not any more. Answers how many rows it looked at; 0 means
     /// that everything is counted. A verdict `unknown` that becomes the true one within a day is counted anew.
@@ -69,10 +77,6 @@ pub trait Upkeep {
 
     /// Removes what was counted for hours before `before`; at most `limit` rows. Answers how many went.
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
-
-    /// Forgets sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Answers how
-    /// many rows went; 0 means that none is left.
-    async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64>;
 }
 
 /// How long a verdict `unknown` is looked at again.

@@ -18,8 +18,8 @@ use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher, I
 use rondel_store::outbox::TakeOutbox;
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{
-    Catalog, Claim, Cluster, Dispatch, Finish, LeaseToken, OpenError, Outbox, Runs, SqlStore, StoreConfig, Tokens,
-    Upkeep,
+    Claim, Cluster, CreateJobs, Dispatch, Finish, Heal, LeaseToken, Namespaces, OpenError, Outbox, Runs, SqlStore,
+    StoreConfig, Tokens,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};

@@ -8,7 +8,7 @@ use rondel_core::{AppId, NamespaceId};
 use rondel_proto::v1;
 use rondel_store::access::{TokenKind, TokenRecord};
 use rondel_store::catalog::Namespace;
-use rondel_store::{Catalog as _, Tokens as _};
+use rondel_store::{Namespaces as _, Tokens as _};
 use tonic::Code;
 
 use super::world::{World, create, hello, request, runs, store, succeeded};

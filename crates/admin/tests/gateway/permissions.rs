@@ -13,7 +13,7 @@ use rondel_core::{AccountId, AppId, NamespaceId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::access::{Account, TokenKind, TokenRecord};
 use rondel_store::catalog::Namespace;
-use rondel_store::{Accounts as _, Catalog as _, Tokens as _};
+use rondel_store::{Accounts as _, Namespaces as _, Tokens as _};
 use tonic::Code;
 
 use super::world::{World, hello};

@@ -11,7 +11,7 @@ use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::access::{TokenKind, TokenRecord};
-use rondel_store::{Catalog as _, Tokens as _};
+use rondel_store::{Catalog as _, Namespaces as _, Tokens as _};
 use serde_json::json;
 use tonic::Code;
 

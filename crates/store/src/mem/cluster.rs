@@ -1,16 +1,13 @@
-//! The clock, nodes, executors.
+//! The database's clock, nodes with their leases and reports, and the switches of nodes and apps.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::homes::Switch;
-use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
+use rondel_core::{AppId, NodeId, Timestamp};
 
-use super::{MemStore, StoredNode, size};
-use crate::cluster::{
-    ExecutorProof, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session, lease_count,
-    next_ordinal,
-};
+use crate::cluster::{Join, JoinRequest, Node, NodeReport, lease_count, next_ordinal};
+use crate::mem::{MemStore, StoredNode, size};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
 
@@ -126,116 +123,5 @@ impl Cluster for MemStore {
         let gone: Vec<NodeId> = gone.take(size(limit)).collect();
         gone.iter().for_each(|node| drop(state.nodes.remove(node)));
         Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
-    }
-
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool> {
-        let now = self.now();
-        let mut state = self.state();
-        let mut record = executor.clone();
-        record.name = clean_name(&executor.name).into_owned();
-        if let Some(known) = state.executors.get(&executor.id) {
-            let is_proven = known.secret_hash.is_none() || known.secret_hash == executor.secret_hash;
-            if known.app != executor.app || !is_proven {
-                return Ok(false);
-            }
-            record.first_seen_at = known.first_seen_at;
-        }
-        state.executors.insert(executor.id, record);
-        let session = Session {
-            token,
-            executor: executor.id,
-            app: executor.app,
-            last_seen_at: now,
-            ended_at: None,
-            has_left: false,
-        };
-        state.sessions.insert((token.node, executor.id), session);
-        Ok(true)
-    }
-
-    async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()> {
-        let now = self.now();
-        let mut state = self.state();
-        for executor in executors {
-            let session = state.sessions.get_mut(&(token.node, *executor));
-            if let Some(session) = session.filter(|session| session.token.epoch <= token.epoch) {
-                // A stream that outlived its lease is open again.
-                let ended_at = session.ended_at.filter(|_| session.token.epoch == token.epoch);
-                (session.token, session.last_seen_at, session.ended_at) = (token, now, ended_at);
-            }
-        }
-        Ok(())
-    }
-
-    async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
-        let now = self.now();
-        let mut state = self.state();
-        let session = state.sessions.get_mut(&(token.node, executor));
-        if let Some(session) = session.filter(|session| session.token == token) {
-            session.ended_at = session.ended_at.or(Some(now));
-        }
-        Ok(())
-    }
-
-    async fn leave_sessions(&self, executor: ExecutorId) -> Result<()> {
-        let mut state = self.state();
-        let of_it = state.sessions.values_mut().filter(|session| session.executor == executor);
-        of_it.for_each(|session| session.has_left = true);
-        Ok(())
-    }
-
-    async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>> {
-        let state = self.state();
-        Ok(state.sessions.values().filter(|session| session.last_seen_at >= since).copied().collect())
-    }
-
-    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
-        let state = self.state();
-        let until_its_end = |session: &Session| {
-            let held = state.nodes.get(&session.token.node).filter(|held| held.node.token() == session.token);
-            let end = session.ended_at.or(held.map(|held| held.node.lease_until));
-            Session { last_seen_at: session.last_seen_at.max(end.unwrap_or(session.last_seen_at)), ..*session }
-        };
-        let heard = state.sessions.values().map(until_its_end);
-        Ok(heard.filter(|session| session.last_seen_at >= since).collect())
-    }
-
-    async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
-        Ok(self.executors_seen(since, |executor| executor.namespace == namespace))
-    }
-
-    async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>> {
-        let proof = |one: &ExecutorRecord| {
-            let (app, secret_hash, predecessor) = (one.app, one.secret_hash.clone(), one.predecessor);
-            ExecutorProof { app, secret_hash, predecessor }
-        };
-        Ok(self.state().executors.get(&id).map(proof))
-    }
-
-    async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
-        let seen = |one: ExecutorRecord| {
-            let ExecutorRecord { id, app, name, last_seen_at, .. } = one;
-            SeenExecutor { id, app, name, last_seen_at }
-        };
-        Ok(self.executors(namespace, since).await?.into_iter().map(seen).collect())
-    }
-
-    async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>> {
-        Ok(self.executors_seen(since, |executor| ids.contains(&executor.id)))
-    }
-}
-
-impl MemStore {
-    fn executors_seen(&self, since: Timestamp, is_wanted: impl Fn(&ExecutorRecord) -> bool) -> Vec<ExecutorRecord> {
-        let state = self.state();
-        let seen = |executor: &ExecutorRecord| {
-            let sessions = state.sessions.values().filter(|session| session.executor == executor.id);
-            let last_seen_at = sessions.map(|session| session.last_seen_at).max().filter(|at| *at >= since)?;
-            Some(ExecutorRecord { last_seen_at, ..executor.clone() })
-        };
-        let all = state.executors.values().filter(|executor| is_wanted(executor));
-        let mut executors: Vec<ExecutorRecord> = all.filter_map(seen).collect();
-        executors.sort_by(|a, b| (a.app, &a.name, a.id).cmp(&(b.app, &b.name, b.id)));
-        executors
     }
 }

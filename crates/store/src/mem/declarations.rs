@@ -1,16 +1,37 @@
-//! The sets of jobs that executors' code declares.
+//! The sets of jobs that executors' code declares, and what they declare of a job.
 
 use std::cmp::Reverse;
 
 use async_trait::async_trait;
-use rondel_core::{AppId, Timestamp};
+use rondel_core::{AppId, JobId, Timestamp};
 
-use super::MemStore;
+use crate::catalog::Declared;
 use crate::declarations::{DeclaredMark, DeclaredSet};
+use crate::mem::MemStore;
 use crate::{Declarations, Result};
 
 #[async_trait]
 impl Declarations for MemStore {
+    async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool> {
+        let mut state = self.state();
+        let stored = state.jobs.get_mut(&id).filter(|stored| !stored.is_deleted);
+        Ok(stored.map(|stored| stored.record.declared = Some(declared.clone())).is_some())
+    }
+
+    async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
+        let mut state = self.state();
+        let mut count = 0;
+        for id in ids {
+            let stored = state.jobs.get_mut(id).filter(|stored| !stored.is_deleted);
+            let declared = stored.and_then(|stored| stored.record.declared.as_mut());
+            if let Some(declared) = declared.filter(|declared| declared.undeclared_at.is_none()) {
+                declared.undeclared_at = Some(since);
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
     async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
         let mut state = self.state();
         let set = state.declared.entry((app, hash.to_owned())).or_insert_with(|| DeclaredSet {

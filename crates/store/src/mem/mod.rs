@@ -5,15 +5,16 @@
 mod access;
 mod calendars;
 mod catalog;
-mod catalog_change;
-mod catalog_parents;
 mod changes;
 mod cluster;
 mod declarations;
+mod executors;
+mod heal;
 mod logs;
 mod outbox;
 mod request_keys;
 mod run;
+mod stats;
 mod traces;
 mod upkeep;
 

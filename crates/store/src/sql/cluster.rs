@@ -1,20 +1,17 @@
-//! The clock, nodes with their leases, executors with their sessions.
+//! The database's clock, nodes with their leases and reports, and the switches of nodes and apps.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::homes::Switch;
-use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
+use rondel_core::{AppId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::dialect::Dialect;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx, failure, transact};
-use crate::cluster::{
-    Connections, ExecutorProof, ExecutorRecord, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session,
-    lease_count, newest_of_each, next_ordinal,
-};
+use crate::cluster::{Connections, Join, JoinRequest, Node, NodeReport, lease_count, next_ordinal};
 use crate::settle::clean_name;
+use crate::sql::dialect::Dialect;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
 
 const READ_NOW: Statement = Statement { name: "read_now", text: "SELECT {now}" };
@@ -51,90 +48,35 @@ const END_LEASE: Statement = Statement {
     name: "end_lease",
     text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ? AND lease_until_ms > ?",
 };
-const INSERT_EXECUTOR: Statement = Statement {
-    name: "insert_executor",
-    text: "INSERT {ignore} INTO executor (id, namespace_id, app_id, name, predecessor_id, sdk_version, labels, weight, \
-           slots, handlers, first_seen_at_ms, params_schemas, secret_hash) \
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+const WRITE_REPORT: Statement = Statement {
+    name: "write_report",
+    text: "UPDATE node SET is_leaving = ?, claim_strategy = ?, weight = ?, job_count = ?, skew_ms = ?, claims_tried = ?, \
+           claims_lost = ?, refused_count = ?, loops = ? WHERE id = ? AND epoch = ?",
 };
-const UPDATE_EXECUTOR: Statement = Statement {
-    name: "update_executor",
-    text: "UPDATE executor SET name = ?, predecessor_id = ?, sdk_version = ?, labels = ?, weight = ?, slots = ?, \
-           handlers = ?, secret_hash = ? WHERE id = ? AND app_id = ? AND (secret_hash IS NULL OR secret_hash = ?)",
+const READ_NODE_NAME: Statement = Statement { name: "read_node_name", text: "SELECT id FROM node WHERE name = ?" };
+const SET_NODE_SWITCH: Statement =
+    Statement { name: "set_node_switch", text: "UPDATE node SET state = ? WHERE id = ?" };
+const READ_APP_ID: Statement = Statement { name: "read_app_id", text: "SELECT id FROM app WHERE id = ?" };
+const SET_APP_SWITCH: Statement = Statement { name: "set_app_switch", text: "UPDATE app SET state = ? WHERE id = ?" };
+const READ_APP_SWITCHES: Statement = Statement {
+    name: "read_app_switches",
+    text: "SELECT id, state FROM app WHERE state IN ('draining', 'stopped') ORDER BY id",
 };
-const INSERT_SESSION: Statement = Statement {
-    name: "insert_session",
-    text: "INSERT {ignore} INTO executor_session (node_id, executor_id, node_epoch, app_id, connected_at_ms, \
-           last_seen_at_ms) VALUES (?, ?, ?, ?, ?, ?) {or_ignore}",
+/// The newest id is not among them: it would be given again.
+const READ_DEAD_NODES: Statement = Statement {
+    name: "read_dead_nodes",
+    text: "SELECT id FROM node WHERE lease_until_ms < ? AND id < (SELECT MAX(newest.id) FROM node newest) \
+           AND NOT EXISTS (SELECT 1 FROM run WHERE run.node_id = node.id \
+           AND run.status IN ('pending', 'waiting', 'running')) \
+           AND NOT EXISTS (SELECT 1 FROM limit_home WHERE limit_home.home = node.id) \
+           AND NOT EXISTS (SELECT 1 FROM job_due WHERE job_due.home = node.id AND job_due.next_fire_at_ms IS NOT NULL) \
+           ORDER BY id LIMIT ?",
 };
-const REOPEN_SESSION: Statement = Statement {
-    name: "reopen_session",
-    text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL, \
-           has_left = 0 WHERE node_id = ? AND executor_id = ?",
+const LOCK_DEAD_NODES: Statement = Statement {
+    name: "lock_dead_nodes",
+    text: "SELECT id FROM node WHERE id {in_list} AND lease_until_ms < ? ORDER BY id {for_update}",
 };
-/// A stream that outlived its lease is open again. (MySQL assigns in the order of the text: the epoch comes last.)
-const BEAT_SESSIONS: Statement = Statement {
-    name: "beat_sessions",
-    text: "UPDATE executor_session SET ended_at_ms = CASE WHEN node_epoch < ? THEN NULL ELSE ended_at_ms END, \
-           last_seen_at_ms = {now}, node_epoch = ? WHERE node_id = ? AND node_epoch <= ? AND executor_id {in_list}",
-};
-const CLOSE_SESSION: Statement = Statement {
-    name: "close_session",
-    text: "UPDATE executor_session SET ended_at_ms = {now} WHERE node_id = ? AND node_epoch = ? AND executor_id = ? \
-           AND ended_at_ms IS NULL",
-};
-const LEAVE_SESSIONS: Statement =
-    Statement { name: "leave_sessions", text: "UPDATE executor_session SET has_left = 1 WHERE executor_id = ?" };
-const END_SESSIONS: Statement = Statement {
-    name: "end_sessions",
-    text: "UPDATE executor_session SET ended_at_ms = ? WHERE node_id = ? AND node_epoch = ? AND ended_at_ms IS NULL",
-};
-pub(super) const READ_SESSIONS: Statement = Statement {
-    name: "read_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms, has_left FROM executor_session \
-           WHERE last_seen_at_ms >= ?",
-};
-pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
-    name: "read_ended_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left FROM executor_session \
-           WHERE ended_at_ms >= ?",
-};
-/// To SQLite the cross join says that the few nodes come first.
-pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
-    name: "read_open_sessions",
-    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left \
-           FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.ended_at_ms IS NULL \
-           AND heard.node_epoch = node.epoch AND node.lease_until_ms >= ?",
-};
-pub(super) const READ_EXECUTORS: Statement = Statement {
-    name: "read_executors",
-    text: "SELECT executor.id, executor.namespace_id, executor.app_id, executor.name, executor.predecessor_id, \
-           executor.sdk_version, executor.labels, executor.weight, executor.slots, executor.handlers, \
-           executor.secret_hash, executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
-           FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
-           JOIN executor ON executor.id = seen.executor_id WHERE executor.namespace_id = ? \
-           ORDER BY executor.app_id, executor.name, executor.id",
-};
-const READ_SEEN_EXECUTORS: Statement = Statement {
-    name: "read_seen_executors",
-    text: "SELECT executor.id, executor.app_id, executor.name, seen.at_ms FROM (SELECT executor_id, \
-           MAX(last_seen_at_ms) AS at_ms FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
-           JOIN executor ON executor.id = seen.executor_id WHERE executor.namespace_id = ? \
-           ORDER BY executor.app_id, executor.name, executor.id",
-};
-const READ_EXECUTORS_BY_ID: Statement = Statement {
-    name: "read_executors_by_id",
-    text: "SELECT executor.id, executor.namespace_id, executor.app_id, executor.name, executor.predecessor_id, \
-           executor.sdk_version, executor.labels, executor.weight, executor.slots, executor.handlers, \
-           executor.secret_hash, executor.first_seen_at_ms, seen.at_ms FROM (SELECT executor_id, MAX(last_seen_at_ms) AS at_ms \
-           FROM executor_session WHERE last_seen_at_ms >= ? GROUP BY executor_id) AS seen \
-           JOIN executor ON executor.id = seen.executor_id WHERE executor.id {in_list} \
-           ORDER BY executor.app_id, executor.name, executor.id",
-};
-const READ_EXECUTOR_PROOF: Statement = Statement {
-    name: "read_executor_proof",
-    text: "SELECT app_id, secret_hash, predecessor_id FROM executor WHERE id = ?",
-};
+const DELETE_NODES: Statement = Statement { name: "delete_nodes", text: "DELETE FROM node WHERE id {in_list}" };
 
 #[async_trait]
 impl Cluster for SqlStore {
@@ -155,6 +97,10 @@ impl Cluster for SqlStore {
         Some(Connections { busy: size.saturating_sub(idle), idle })
     }
 
+    async fn trouble(&self, error: &StoreError) -> Trouble {
+        self.find_trouble(error).await
+    }
+
     async fn join(&self, request: &JoinRequest) -> Result<Join> {
         transact!(self, "join", |tx| tx.join(request).await)
     }
@@ -169,10 +115,6 @@ impl Cluster for SqlStore {
         Ok(is_renewed.then_some(now))
     }
 
-    async fn trouble(&self, error: &StoreError) -> Trouble {
-        self.find_trouble(error).await
-    }
-
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
         let until = self.now().await?.max(reached);
         self.execute(Query::new(&END_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until)).await?;
@@ -184,126 +126,66 @@ impl Cluster for SqlStore {
     }
 
     async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()> {
-        self.write_report(token, report).await
-    }
-
-    async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
-        self.write_node_switch(name, switch).await
-    }
-
-    async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool> {
-        self.write_app_switch(app, switch).await
-    }
-
-    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>> {
-        self.read_app_switches().await
-    }
-
-    async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {
-        self.remove_nodes(dead_since, limit).await
-    }
-
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool> {
-        transact!(self, "open_session", |tx| {
-            let now = tx.now().await?;
-            if tx.execute(insert_executor(executor)).await? == 0 && tx.execute(update_executor(executor)).await? == 0 {
-                return Ok(false);
-            }
-            let insert = Query::new(&INSERT_SESSION)
-                .int(token.node.get())
-                .int(executor.id.get())
-                .int(token.epoch)
-                .int(executor.app.get())
-                .at(now)
-                .at(now);
-            if tx.execute(insert).await? == 0 {
-                let reopen = Query::new(&REOPEN_SESSION)
-                    .int(token.epoch)
-                    .int(executor.app.get())
-                    .at(now)
-                    .at(now)
-                    .int(token.node.get())
-                    .int(executor.id.get());
-                tx.execute_all(reopen, 1).await?;
-            }
-            Ok(true)
-        })
-    }
-
-    async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()> {
-        let mut ids: Vec<i64> = executors.iter().map(|executor| executor.get()).collect();
-        ids.sort_unstable();
-        for chunk in ids.chunks(CHUNK_MAX) {
-            let query = Query::new(&BEAT_SESSIONS).int(token.epoch).int(token.epoch).int(token.node.get());
-            let query = query.int(token.epoch).list(chunk.iter().copied());
-            self.execute(query).await?;
-        }
-        Ok(())
-    }
-
-    async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
-        let query = Query::new(&CLOSE_SESSION).int(token.node.get()).int(token.epoch).int(executor.get());
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let loops = serde_json::to_string(&report.loops).unwrap_or_default();
+        let query = Query::new(&WRITE_REPORT)
+            .int(report.is_leaving.into())
+            .text(report.claim_strategy.as_str())
+            .int(report.weight.into())
+            .int(count(report.job_count))
+            .int(report.skew_ms)
+            .int(count(report.claims_tried))
+            .int(count(report.claims_lost))
+            .int(count(report.refused_count))
+            .text(&loops)
+            .int(token.node.get())
+            .int(token.epoch);
         self.execute(query).await?;
         Ok(())
     }
 
-    async fn leave_sessions(&self, executor: ExecutorId) -> Result<()> {
-        self.execute(Query::new(&LEAVE_SESSIONS).int(executor.get())).await?;
-        Ok(())
+    async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
+        let Some(row) = self.row(Query::new(&READ_NODE_NAME).text(name)).await? else { return Ok(false) };
+        let id = Reader::new(&row, "node").int("id")?;
+        // MySQL does not count a row that is already as it is to be.
+        self.execute(Query::new(&SET_NODE_SWITCH).text(switch.as_str()).int(id)).await?;
+        Ok(true)
     }
 
-    async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>> {
-        let rows = self.rows(Query::new(&READ_SESSIONS).at(since)).await?;
-        let mut sessions = rows.iter().map(session).collect::<Result<Vec<_>>>()?;
-        sessions.sort_by_key(|session| (session.token.node, session.executor));
-        Ok(sessions)
-    }
-
-    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
-        let mut rows = self.rows(Query::new(&READ_SESSIONS).at(since)).await?;
-        rows.extend(self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?);
-        rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(since)).await?);
-        Ok(newest_of_each(rows.iter().map(session).collect::<Result<_>>()?))
-    }
-
-    async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
-        let query = Query::new(&READ_EXECUTORS).at(since).int(namespace.get());
-        self.rows(query).await?.iter().map(executor).collect()
-    }
-
-    async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>> {
-        let row = self.row(Query::new(&READ_EXECUTOR_PROOF).int(id.get())).await?;
-        let proof = |row: &AnyRow| {
-            let mut columns = Reader::new(row, "executor");
-            let app = AppId::new(columns.int("app_id")?);
-            let secret_hash = columns.opt_text("secret_hash")?;
-            let predecessor = columns.opt_int("predecessor_id")?.map(ExecutorId::new);
-            Ok(ExecutorProof { app, secret_hash, predecessor })
-        };
-        row.as_ref().map(proof).transpose()
-    }
-
-    async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
-        let query = Query::new(&READ_SEEN_EXECUTORS).at(since).int(namespace.get());
-        let seen = |row: &AnyRow| {
-            let mut columns = Reader::new(row, "executor");
-            Ok(SeenExecutor {
-                id: ExecutorId::new(columns.int("id")?),
-                app: AppId::new(columns.int("app_id")?),
-                name: columns.text("name")?,
-                last_seen_at: columns.at("last_seen_at_ms")?,
-            })
-        };
-        self.rows(query).await?.iter().map(seen).collect()
-    }
-
-    async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>> {
-        let mut found = Vec::new();
-        for chunk in ids.chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_EXECUTORS_BY_ID).at(since).list(chunk.iter().map(|id| id.get()));
-            found.extend(self.rows(query).await?.iter().map(executor).collect::<Result<Vec<_>>>()?);
+    async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool> {
+        if self.row(Query::new(&READ_APP_ID).int(app.get())).await?.is_none() {
+            return Ok(false);
         }
-        Ok(found)
+        self.execute(Query::new(&SET_APP_SWITCH).text(switch.as_str()).int(app.get())).await?;
+        Ok(true)
+    }
+
+    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>> {
+        let rows = self.rows(Query::new(&READ_APP_SWITCHES)).await?;
+        let switch = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "app");
+            Ok((AppId::new(columns.int("id")?), columns.word("state")?))
+        };
+        rows.iter().map(switch).collect()
+    }
+
+    async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {
+        let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let dead =
+            read_ids(&self.rows(Query::new(&READ_DEAD_NODES).at(dead_since).int(limit.into())).await?, "node", "id")?;
+        if dead.is_empty() {
+            return Ok(0);
+        }
+        transact!(self, "forget_nodes", |tx| {
+            let lock = Query::new(&LOCK_DEAD_NODES).list(dead.iter().copied()).at(dead_since);
+            let locked = read_ids(&tx.rows(lock).await?, "node", "id")?;
+            if locked.is_empty() {
+                return Ok(0);
+            }
+            let count = locked.len();
+            tx.execute_all(Query::new(&DELETE_NODES).list(locked.into_iter()), count).await?;
+            Ok(u64::try_from(count).unwrap_or(u64::MAX))
+        })
     }
 }
 
@@ -371,13 +253,6 @@ impl Tx<'_> {
         self.end_sessions(before, ended_at).await?;
         Ok(Join::Joined { token: LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch + 1 }, ordinal })
     }
-
-    /// A lease is over: so are the streams that were open under it, as far as anybody knows.
-    pub(super) async fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) -> Result<()> {
-        let query = Query::new(&END_SESSIONS).at(ended_at).int(lease.node.get()).int(lease.epoch);
-        self.execute(query).await?;
-        Ok(())
-    }
 }
 
 fn free_ordinal(seats: &[Seat], own: Option<&Seat>, now: Timestamp) -> i64 {
@@ -394,39 +269,6 @@ fn now_of(row: Option<&AnyRow>) -> Result<Timestamp> {
     }
 }
 
-fn insert_executor(executor: &ExecutorRecord) -> Query {
-    Query::new(&INSERT_EXECUTOR)
-        .int(executor.id.get())
-        .int(executor.namespace.get())
-        .int(executor.app.get())
-        .text(&clean_name(&executor.name))
-        .opt_int(executor.predecessor.map(ExecutorId::get))
-        .text(&clean_name(&executor.sdk_version))
-        .text(&executor.labels)
-        .int(executor.weight.into())
-        .int(executor.slots.into())
-        .text(&executor.handlers)
-        .at(executor.first_seen_at)
-        // What handlers say of their parameters: nothing yet.
-        .text("{}")
-        .opt_text(executor.secret_hash.as_deref())
-}
-
-fn update_executor(executor: &ExecutorRecord) -> Query {
-    Query::new(&UPDATE_EXECUTOR)
-        .text(&clean_name(&executor.name))
-        .opt_int(executor.predecessor.map(ExecutorId::get))
-        .text(&clean_name(&executor.sdk_version))
-        .text(&executor.labels)
-        .int(executor.weight.into())
-        .int(executor.slots.into())
-        .text(&executor.handlers)
-        .opt_text(executor.secret_hash.as_deref())
-        .int(executor.id.get())
-        .int(executor.app.get())
-        .opt_text(executor.secret_hash.as_deref())
-}
-
 fn node(row: &AnyRow) -> Result<Node> {
     let mut columns = Reader::new(row, "node");
     Ok(Node {
@@ -438,41 +280,36 @@ fn node(row: &AnyRow) -> Result<Node> {
         server_version: columns.text("server_version")?,
         started_at: columns.at("started_at_ms")?,
         switch: columns.word("state")?,
-        report: super::cluster_nodes::report(&mut columns)?,
+        report: report(&mut columns)?,
     })
 }
 
-fn session(row: &AnyRow) -> Result<Session> {
-    let mut columns = Reader::new(row, "executor_session");
-    Ok(Session {
-        token: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
-        executor: ExecutorId::new(columns.int("executor_id")?),
-        app: AppId::new(columns.int("app_id")?),
-        last_seen_at: columns.at("last_seen_at_ms")?,
-        ended_at: columns.opt_at("ended_at_ms")?,
-        has_left: columns.int("has_left")? != 0,
+/// The columns of a node's report, in the order of the table.
+pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
+    let is_leaving = columns.int("is_leaving")? != 0;
+    let claim_strategy = columns.word("claim_strategy")?;
+    let weight = columns.int("weight")?;
+    let weight = u32::try_from(weight).map_err(|error| columns.corrupt("weight", error))?;
+    let job_count = count(columns, "job_count")?;
+    let skew_ms = columns.int("skew_ms")?;
+    let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
+    let refused_count = count(columns, "refused_count")?;
+    // A server of another version may say it in other words.
+    let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
+    Ok(NodeReport {
+        is_leaving,
+        claim_strategy,
+        weight,
+        job_count,
+        skew_ms,
+        claims_tried,
+        claims_lost,
+        refused_count,
+        loops,
     })
 }
 
-fn executor(row: &AnyRow) -> Result<ExecutorRecord> {
-    let mut columns = Reader::new(row, "executor");
-    let count = |columns: &mut Reader<'_>, name| {
-        let value = columns.int(name)?;
-        u32::try_from(value).map_err(|error| columns.corrupt(name, error))
-    };
-    Ok(ExecutorRecord {
-        id: ExecutorId::new(columns.int("id")?),
-        namespace: NamespaceId::new(columns.int("namespace_id")?),
-        app: AppId::new(columns.int("app_id")?),
-        name: columns.text("name")?,
-        predecessor: columns.opt_int("predecessor_id")?.map(ExecutorId::new),
-        sdk_version: columns.text("sdk_version")?,
-        labels: columns.text("labels")?,
-        weight: count(&mut columns, "weight")?,
-        slots: count(&mut columns, "slots")?,
-        handlers: columns.text("handlers")?,
-        secret_hash: columns.opt_text("secret_hash")?,
-        first_seen_at: columns.at("first_seen_at_ms")?,
-        last_seen_at: columns.at("last_seen_at_ms")?,
-    })
+fn count(columns: &mut Reader<'_>, name: &'static str) -> Result<u64> {
+    let value = columns.int(name)?;
+    u64::try_from(value).map_err(|error| columns.corrupt(name, error))
 }

@@ -1,14 +1,25 @@
-//! The sets of jobs that executors' code declares.
+//! The sets of jobs that executors' code declares, and what they declare of a job.
 
 use async_trait::async_trait;
-use rondel_core::{AppId, Timestamp};
+use rondel_core::{AppId, JobId, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::SqlStore;
-use super::query::{Query, Reader, Statement};
+use crate::catalog::Declared;
 use crate::declarations::{DeclaredMark, DeclaredSet};
+use crate::sql::SqlStore;
+use crate::sql::catalog::versions::json;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::{Declarations, Result};
 
+const DECLARE_JOB: Statement = Statement {
+    name: "declare_job",
+    text: "UPDATE job SET declared = ?, declared_at_ms = ?, undeclared_at_ms = ? WHERE id = ? AND retired = 0",
+};
+const UNDECLARE_JOBS: Statement = Statement {
+    name: "undeclare_jobs",
+    text: "UPDATE job SET undeclared_at_ms = ? WHERE id {in_list} AND retired = 0 AND declared IS NOT NULL \
+           AND undeclared_at_ms IS NULL",
+};
 const SEE_SET: Statement = Statement {
     name: "see_set",
     text: "UPDATE declared_set SET last_seen_at_ms = ? WHERE app_id = ? AND hash = ? AND last_seen_at_ms < ?",
@@ -34,6 +45,27 @@ const DELETE_SET: Statement = Statement {
 
 #[async_trait]
 impl Declarations for SqlStore {
+    async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool> {
+        let query = Query::new(&DECLARE_JOB)
+            .text(&json(&declared.spec)?)
+            .at(declared.declared_at)
+            .opt_at(declared.undeclared_at)
+            .int(id.get());
+        Ok(self.execute(query).await? > 0)
+    }
+
+    async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
+        let mut ids = ids.to_vec();
+        // In one order, so that no two servers that say the same wait for each other in a circle.
+        ids.sort_unstable();
+        let mut count = 0;
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let query = Query::new(&UNDECLARE_JOBS).at(since).list(chunk.iter().map(|id| id.get()));
+            count += self.execute(query).await?;
+        }
+        Ok(count)
+    }
+
     async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
         let see = Query::new(&SEE_SET).at(now).int(app.get()).text(hash).at(now);
         if self.execute(see).await? == 0 {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, RunId};
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, failure, transact};
 use crate::logs::{LogChunk, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
@@ -143,10 +143,7 @@ impl Logs for SqlStore {
     async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let query = Query::new(&READ_LOGGED_RUNS).int(namespace.get()).int(range.after.get()).int(range.up_to.get());
-        let mut ids = Vec::new();
-        for row in self.rows(query.int(limit.into())).await? {
-            ids.push(Reader::new(&row, "run_log").int("run_id")?);
-        }
+        let ids = read_ids(&self.rows(query.int(limit.into())).await?, "run_log", "run_id")?;
         let last = ids.last().copied().map(RunId::new);
         let runs = if ids.is_empty() { 0 } else { self.replace_logs(&ids, range).await? };
         Ok(RemovedLogs { runs, last })
@@ -157,10 +154,8 @@ impl SqlStore {
     /// Leaves a line in place of each attempt's log.
     async fn replace_logs(&self, ids: &[i64], range: LogRange) -> Result<u64> {
         transact!(self, "remove_logs", |tx| {
-            let mut locked = Vec::with_capacity(ids.len());
-            for row in tx.rows(Query::new(&LOCK_ENDED_RUNS).list(ids.iter().copied())).await? {
-                locked.push(Reader::new(&row, "run").int("id")?);
-            }
+            let locked =
+                read_ids(&tx.rows(Query::new(&LOCK_ENDED_RUNS).list(ids.iter().copied())).await?, "run", "id")?;
             if locked.is_empty() {
                 return Ok(0);
             }

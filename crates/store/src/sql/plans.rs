@@ -7,8 +7,8 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    accounts, audit, calendars, catalog_change, catalog_versions, changes, cluster, declarations, lineage, logs,
-    outbox, request_keys, run, sessions, tokens, upkeep_heal,
+    accounts, audit, calendars, catalog, changes, declarations, executors, heal, lineage, logs, outbox, request_keys,
+    run, sessions, tokens,
 };
 use crate::DatabaseUrl;
 
@@ -47,10 +47,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::follow::FIND_PARENTS, "job_parent_parent (parent_id=?)"),
         (&run::follow::LOCK_ROOTS, "INTEGER PRIMARY KEY"),
         (&run::follow::READ_MEMBERS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index=?)"),
-        (&catalog_change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
+        (&catalog::change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
         (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
         (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),
-        (&catalog_versions::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
+        (&catalog::read::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&run::read::READ_CHECKS, "run USING INTEGER PRIMARY KEY"),
         (&run::read::READ_CHECKS, "job_due USING INTEGER PRIMARY KEY"),
         (&accounts::LOCK_ADMINS, "role_grant_place (namespace_id=? AND role=? AND app_id=? AND subject_kind=?)"),
@@ -86,14 +86,14 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&logs::READ_LOGGED_RUNS, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),
         (&run::read::LIST_PLANNED, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
         (&run::read::READ_PLANNED_BEFORE, "(job_id=? AND fire_at_ms<?)"),
-        (&upkeep_heal::READ_STUCK, "job_due_stuck"),
-        (&upkeep_heal::READ_FOLLOWED, "job_due_follows (follows_run_id>?)"),
-        (&upkeep_heal::NEXT_HOME, "job_due_next (home>?)"),
-        (&upkeep_heal::READ_HOMELESS, "job_due_next (home=?"),
-        (&cluster::READ_SESSIONS, "executor_session_seen"),
-        (&cluster::READ_ENDED_SESSIONS, "executor_session_ended"),
-        (&cluster::READ_OPEN_SESSIONS, "executor_session_ended (ended_at_ms=? AND node_id=?)"),
-        (&cluster::READ_EXECUTORS, "executor_session_seen"),
+        (&heal::READ_STUCK, "job_due_stuck"),
+        (&heal::READ_FOLLOWED, "job_due_follows (follows_run_id>?)"),
+        (&heal::NEXT_HOME, "job_due_next (home>?)"),
+        (&heal::READ_HOMELESS, "job_due_next (home=?"),
+        (&executors::READ_SESSIONS, "executor_session_seen"),
+        (&executors::READ_ENDED_SESSIONS, "executor_session_ended"),
+        (&executors::READ_OPEN_SESSIONS, "executor_session_ended (ended_at_ms=? AND node_id=?)"),
+        (&executors::READ_EXECUTORS, "executor_session_seen"),
     ] {
         check_plan(&store, statement, index).await;
     }

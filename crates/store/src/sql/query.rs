@@ -104,6 +104,11 @@ impl Query {
     }
 }
 
+/// The ids in the first column of some rows.
+pub(super) fn read_ids(rows: &[AnyRow], table: &'static str, column: &'static str) -> Result<Vec<i64>, StoreError> {
+    rows.iter().map(|row| Reader::new(row, table).int(column)).collect()
+}
+
 /// Reads the columns of a row from left to right.
 pub(super) struct Reader<'r> {
     row: &'r AnyRow,

@@ -1,15 +1,16 @@
-//! Counts of runs per job and hour: made from the ledger in steps by id, each run once.
+//! Counts of runs by job, hour and verdict.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rondel_core::time::millis;
 use rondel_core::{IdGen, JobId, RunId, RunStatus, Timestamp};
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx, transact};
-use crate::Result;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
+use crate::{Result, Stats};
 
 const INSERT_CURSOR: Statement = Statement {
     name: "insert_stat_cursor",
@@ -66,20 +67,9 @@ const READ_OLD_STATS: Statement = Statement {
 };
 const DELETE_STATS: Statement = Statement { name: "delete_stats", text: "DELETE FROM run_stat WHERE hour_at_ms <= ?" };
 
-/// What is to be added, by job, hour and verdict: runs and milliseconds.
-#[derive(Default)]
-struct Tally(BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>);
-
-impl Tally {
-    fn add(&mut self, job: JobId, stat: JobStat, sign: i64) {
-        let sum = self.0.entry((job, stat.hour, stat.status)).or_default();
-        sum.0 += sign * i64::try_from(stat.run_count).unwrap_or(i64::MAX);
-        sum.1 += sign * millis(stat.duration);
-    }
-}
-
-impl SqlStore {
-    pub(super) async fn count_runs(&self, before: Timestamp, limit: u32) -> Result<u64> {
+#[async_trait]
+impl Stats for SqlStore {
+    async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.max(1);
         transact!(self, "roll_up", |tx| {
             tx.execute(Query::new(&INSERT_CURSOR)).await?;
@@ -104,7 +94,7 @@ impl SqlStore {
         })
     }
 
-    pub(super) async fn read_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
+    async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
         let mut stats = Vec::new();
         for row in self.rows(Query::new(&READ_STATS).int(job.get()).at(from).at(to)).await? {
             let mut columns = Reader::new(&row, "run_stat");
@@ -117,11 +107,23 @@ impl SqlStore {
         Ok(stats)
     }
 
-    pub(super) async fn remove_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
+    async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let rows = self.rows(Query::new(&READ_OLD_STATS).at(before).int(limit.max(1).into())).await?;
         let Some(last) = rows.last() else { return Ok(0) };
         let hour = Reader::new(last, "run_stat").at("hour_at_ms")?;
         self.execute(Query::new(&DELETE_STATS).at(hour)).await
+    }
+}
+
+/// What is to be added, by job, hour and verdict: runs and milliseconds.
+#[derive(Default)]
+struct Tally(BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>);
+
+impl Tally {
+    fn add(&mut self, job: JobId, stat: JobStat, sign: i64) {
+        let sum = self.0.entry((job, stat.hour, stat.status)).or_default();
+        sum.0 += sign * i64::try_from(stat.run_count).unwrap_or(i64::MAX);
+        sum.1 += sign * millis(stat.duration);
     }
 }
 

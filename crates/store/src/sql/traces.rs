@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{IdGen, RunId, Timestamp, TraceParent};
 
 use super::SqlStore;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::{Result, Traces};
 
 const INSERT_TRACE: Statement = Statement {
@@ -40,10 +40,7 @@ impl Traces for SqlStore {
     async fn forget_traces(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let query = Query::new(&READ_OLD_TRACES).int(IdGen::first_at(before)).int(limit.into());
-        let mut old = Vec::new();
-        for row in self.rows(query).await? {
-            old.push(Reader::new(&row, "run_trace").int("run_id")?);
-        }
+        let old = read_ids(&self.rows(query).await?, "run_trace", "run_id")?;
         if old.is_empty() {
             return Ok(0);
         }

@@ -1,17 +1,16 @@
-//! Removal of what is old.
+//! Removal of old runs.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
-use rondel_core::{IdGen, JobId, RunStatus, Timestamp};
+use rondel_core::{IdGen, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows;
-use super::{SqlStore, transact};
-use crate::upkeep::{JobStat, StuckJob, away};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use crate::sql::{SqlStore, rows, transact};
+use crate::upkeep::away;
 use crate::{Result, Upkeep};
 
 /// Shards that one batch looks at, beyond those that it removes.
@@ -53,42 +52,9 @@ const DELETE_LOGS: Statement = Statement { name: "delete_logs", text: "DELETE FR
 const DELETE_ATTEMPTS: Statement =
     Statement { name: "delete_attempts", text: "DELETE FROM run_attempt WHERE run_id {in_list}" };
 const DELETE_RUNS: Statement = Statement { name: "delete_runs", text: "DELETE FROM run WHERE id {in_list}" };
-const READ_OLD_SESSIONS: Statement = Statement {
-    name: "read_old_sessions",
-    text: "SELECT executor_id FROM executor_session WHERE last_seen_at_ms < ? ORDER BY last_seen_at_ms LIMIT ?",
-};
-const DELETE_OLD_SESSIONS: Statement = Statement {
-    name: "delete_old_sessions",
-    text: "DELETE FROM executor_session WHERE executor_id {in_list} AND last_seen_at_ms < ?",
-};
-const READ_OLD_EXECUTORS: Statement = Statement {
-    name: "read_old_executors",
-    text: "SELECT id FROM executor WHERE first_seen_at_ms < ? \
-           AND id NOT IN (SELECT executor_id FROM executor_session) ORDER BY id LIMIT ?",
-};
-const DELETE_OLD_EXECUTORS: Statement = Statement {
-    name: "delete_old_executors",
-    text: "DELETE FROM executor WHERE id {in_list} AND id NOT IN (SELECT executor_id FROM executor_session)",
-};
 
 #[async_trait]
 impl Upkeep for SqlStore {
-    async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
-        // Where the planner goes astray jobs stand still as well, or nearly.
-        if let Err(error) = self.count_outgrown().await {
-            tracing::debug!(%error, "cannot see what the database knows of its tables");
-        }
-        self.read_stuck(limit).await
-    }
-
-    async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
-        self.heal(seen, next_fire_at).await
-    }
-
-    async fn free_homeless(&self, limit: u32) -> Result<u64> {
-        self.free(limit).await
-    }
-
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {
         let Some(row) = self.row(Query::new(&READ_PASS).text(task)).await? else {
             return Ok(self.execute(Query::new(&INSERT_PASS).text(task)).await? == 1);
@@ -121,33 +87,6 @@ impl Upkeep for SqlStore {
                 return Ok(removed);
             }
         }
-    }
-
-    async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        self.count_runs(before, limit).await
-    }
-
-    async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
-        self.read_stats(job, from, to).await
-    }
-
-    async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        self.remove_stats(before, limit).await
-    }
-
-    async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64> {
-        let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
-        let sessions = ids(&self.rows(Query::new(&READ_OLD_SESSIONS).at(seen_before).int(limit.into())).await?)?;
-        let mut removed = 0;
-        if !sessions.is_empty() {
-            let query = Query::new(&DELETE_OLD_SESSIONS).list(sessions.into_iter()).at(seen_before);
-            removed += self.execute(query).await?;
-        }
-        let executors = ids(&self.rows(Query::new(&READ_OLD_EXECUTORS).at(seen_before).int(limit.into())).await?)?;
-        if !executors.is_empty() {
-            removed += self.execute(Query::new(&DELETE_OLD_EXECUTORS).list(executors.into_iter())).await?;
-        }
-        Ok(removed)
     }
 }
 
@@ -220,10 +159,7 @@ impl SqlStore {
             return Ok(0);
         }
         transact!(self, "purge", |tx| {
-            let mut locked = Vec::with_capacity(ids.len());
-            for row in tx.rows(Query::new(&LOCK_OLD_RUNS).list(ids.iter().copied())).await? {
-                locked.push(Reader::new(&row, "run").int("id")?);
-            }
+            let locked = read_ids(&tx.rows(Query::new(&LOCK_OLD_RUNS).list(ids.iter().copied())).await?, "run", "id")?;
             if locked.is_empty() {
                 return Ok(0);
             }
@@ -256,8 +192,4 @@ fn old_run(row: &AnyRow) -> Result<OldRun> {
         shard_index: columns.small("shard_index")?,
         parent: columns.opt_int("parent_id")?,
     })
-}
-
-fn ids(rows: &[AnyRow]) -> Result<Vec<i64>> {
-    rows.iter().map(|row| Reader::new(row, "executor").int("id")).collect()
 }

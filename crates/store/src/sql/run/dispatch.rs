@@ -8,7 +8,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{InHand, NotedWait};
 use crate::settle::clean_name;
-use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Dispatch, LeaseToken, Result};
@@ -134,10 +134,7 @@ impl Dispatch for SqlStore {
         let (mut after, mut count) = (0, 0);
         loop {
             let query = Query::new(&READ_OWN_PENDING).int(token.node.get()).int(token.epoch).int(after).int(page);
-            let mut ids = Vec::with_capacity(CHUNK_MAX);
-            for row in self.rows(query).await? {
-                ids.push(Reader::new(&row, "run").int("id")?);
-            }
+            let mut ids = read_ids(&self.rows(query).await?, "run", "id")?;
             let Some(last) = ids.last().copied() else { return Ok(count) };
             after = last;
             ids.retain(|id| !in_hand.contains(id));

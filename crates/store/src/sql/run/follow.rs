@@ -8,7 +8,7 @@ use rondel_core::{AppId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunSta
 use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, Passed, Root, params};
 use crate::ledger::{Finisher, lease_of_home};
 use crate::outbox::is_failure;
-use crate::sql::catalog::READ_JOB_NAMES;
+use crate::sql::catalog::read::READ_JOB_NAMES;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{Tx, rows};
 use crate::{LeaseToken, Result};

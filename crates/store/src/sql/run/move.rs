@@ -8,7 +8,7 @@ use sqlx::any::AnyRow;
 
 use crate::cluster::HomeMove;
 use crate::ledger::{MovedJobs, UnsentRun};
-use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{LeaseToken, Move, Result};
 
@@ -128,7 +128,7 @@ impl Move for SqlStore {
 
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
         let query = Query::new(&READ_JOBS_AT).int(after.get()).int(home.get()).int(limit.into());
-        Ok(job_ids(&self.rows(query).await?)?.into_iter().map(JobId::new).collect())
+        Ok(read_ids(&self.rows(query).await?, "job_due", "job_id")?.into_iter().map(JobId::new).collect())
     }
 
     async fn count_jobs_at(&self, home: NodeId) -> Result<u64> {
@@ -139,7 +139,11 @@ impl Move for SqlStore {
 
     async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
-        let jobs = job_ids(&self.rows(Query::new(&READ_FREEABLE).int(dead.get()).int(limit.into())).await?)?;
+        let jobs = read_ids(
+            &self.rows(Query::new(&READ_FREEABLE).int(dead.get()).int(limit.into())).await?,
+            "job_due",
+            "job_id",
+        )?;
         if jobs.is_empty() {
             return Ok(0);
         }
@@ -242,7 +246,7 @@ impl Tx<'_> {
             let mut chunk = chunk.to_vec();
             chunk.sort_unstable();
             let query = Query::new(&LOCK_MOVING).list(chunk.into_iter()).int(home.get());
-            locked.extend(job_ids(&self.rows(query).await?)?);
+            locked.extend(read_ids(&self.rows(query).await?, "job_due", "job_id")?);
         }
         Ok(locked)
     }
@@ -252,10 +256,7 @@ impl Tx<'_> {
         let mut open = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
             let read = Query::new(&READ_OPEN_OF_JOBS).int(node.get()).list(chunk.iter().copied());
-            let mut ids = Vec::new();
-            for row in self.rows(read).await? {
-                ids.push(Reader::new(&row, "run").int("id")?);
-            }
+            let ids = read_ids(&self.rows(read).await?, "run", "id")?;
             for chunk in ids.chunks(CHUNK_MAX) {
                 for row in self.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await? {
                     open.push(open_run(&row)?);
@@ -336,8 +337,4 @@ fn open_run(row: &AnyRow) -> Result<OpenRun> {
     let is_retry = columns.int("attempt")? > 1;
     let is_shard = columns.opt_int("shard_total")?.is_some_and(|total| total > 1);
     Ok(OpenRun { id, job, status, due_at, is_marked, is_retry, is_shard, epoch: columns.int("node_epoch")? })
-}
-
-fn job_ids(rows: &[AnyRow]) -> Result<Vec<i64>> {
-    rows.iter().map(|row| Reader::new(row, "job_due").int("job_id")).collect()
 }

@@ -1,5 +1,4 @@
-//! Which jobs follow from which, as the newest definitions say. Edits that could make a circle together exclude each other
-//! by the row of their namespace.
+//! Which jobs follow from which, by the newest definitions.
 
 use std::collections::HashMap;
 
@@ -7,19 +6,18 @@ use rondel_core::graph::Edge;
 use rondel_core::{FieldError, JobId, JobSpec, NamespaceId};
 use sqlx::any::AnyRow;
 
-use super::catalog::READ_JOB_NAMES;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx};
 use crate::Result;
 use crate::parents::check;
+use crate::sql::Tx;
+use crate::sql::catalog::namespaces::LOCK_NAMESPACE;
+use crate::sql::catalog::read::READ_JOB_NAMES;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-const LOCK_NAMESPACE: Statement =
-    Statement { name: "lock_namespace", text: "SELECT id FROM namespace WHERE id = ? {for_update}" };
 const FIND_JOBS: Statement = Statement {
     name: "find_jobs",
     text: "SELECT id, name FROM job WHERE namespace_id = ? AND retired = 0 AND name IN ({words})",
 };
-const READ_GRAPH: Statement = Statement {
+pub(super) const READ_GRAPH: Statement = Statement {
     name: "read_graph",
     text: "SELECT job_parent.child_id, job_parent.parent_id, job_parent.on_what FROM job_parent \
            JOIN job ON job.id = job_parent.child_id WHERE job.namespace_id = ? AND job.retired = 0 \
@@ -34,21 +32,11 @@ pub(super) const INSERT_PARENTS: Statement = Statement {
     text: "INSERT {ignore} INTO job_parent (child_id, parent_id, on_what) {values:iit} {or_ignore}",
 };
 /// As many as a message names.
-const READ_CHILD_NAMES: Statement = Statement {
+pub(super) const READ_CHILD_NAMES: Statement = Statement {
     name: "read_child_names",
     text: "SELECT job.id, job.name FROM job_parent JOIN job ON job.id = job_parent.child_id \
            WHERE job_parent.parent_id = ? AND job.retired = 0 ORDER BY job.name LIMIT 100",
 };
-
-impl SqlStore {
-    pub(super) async fn read_edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {
-        self.rows(Query::new(&READ_GRAPH).int(namespace.get())).await?.iter().map(edge).collect()
-    }
-
-    pub(super) async fn read_child_names(&self, job: JobId) -> Result<Vec<String>> {
-        names(&self.rows(Query::new(&READ_CHILD_NAMES).int(job.get())).await?)
-    }
-}
 
 impl Tx<'_> {
     /// Nobody else changes which jobs of the namespace follow from which until this transaction ends. To be called
@@ -126,13 +114,13 @@ impl Tx<'_> {
     }
 }
 
-fn edge(row: &AnyRow) -> Result<Edge> {
+pub(super) fn edge(row: &AnyRow) -> Result<Edge> {
     let mut columns = Reader::new(row, "job_parent");
     let (child, parent) = (JobId::new(columns.int("child_id")?), JobId::new(columns.int("parent_id")?));
     Ok(Edge { child, parent, on: columns.word("on_what")? })
 }
 
-fn names(rows: &[AnyRow]) -> Result<Vec<String>> {
+pub(super) fn names(rows: &[AnyRow]) -> Result<Vec<String>> {
     let name = |row| {
         let mut columns = Reader::new(row, "job");
         columns.int("id")?;

@@ -1,21 +1,33 @@
-//! Many jobs at once: what an applied file, an importer or a measurement creates.
+//! Jobs that are created, one at a time or many at once.
 
 use std::collections::BTreeSet;
 
+use async_trait::async_trait;
 use rondel_core::graph::Edge;
 use rondel_core::time::millis;
 use rondel_core::{CalendarId, NamespaceId};
 
-use super::calendars::pins;
-use super::catalog_parents::INSERT_PARENTS;
-use super::catalog_versions::json;
-use super::query::{CHUNK_MAX, Query, Statement};
-use super::{SqlStore, Tx, is_duplicate, transact};
 use crate::catalog::{Created, Declared, JobRecord, NewJob, PinnedCalendar};
 use crate::parents::check_all;
 use crate::settle::clean_name;
-use crate::{Catalog as _, Result};
+use crate::sql::calendars::pins;
+use crate::sql::catalog::parents::INSERT_PARENTS;
+use crate::sql::catalog::versions::{NewVersion, json};
+use crate::sql::query::{CHUNK_MAX, Query, Statement};
+use crate::sql::{SqlStore, Tx, is_duplicate, transact};
+use crate::{CreateJobs, Result};
 
+const INSERT_JOB: Statement = Statement {
+    name: "insert_job",
+    text: "INSERT {ignore} INTO job (id, namespace_id, name, app_id, version, anchor_at_ms, created_at_ms, \
+           updated_at_ms, declared, declared_at_ms, calendar_id, calendar_version) \
+           VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+};
+const INSERT_DUE: Statement = Statement {
+    name: "insert_due",
+    text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) \
+           VALUES (?, ?, ?, ?, 1, 0, 0)",
+};
 const INSERT_JOBS: Statement = Statement {
     name: "insert_jobs",
     text: "INSERT INTO job (id, namespace_id, name, app_id, version, anchor_at_ms, created_at_ms, updated_at_ms, \
@@ -33,10 +45,16 @@ const INSERT_DUES: Statement = Statement {
 
 /// Rows of one statement: a power of two, so that none is repeated to fill it up.
 const CHUNK: usize = CHUNK_MAX;
+
 const _: () = assert!(CHUNK.is_power_of_two());
 
-impl SqlStore {
-    pub(super) async fn create_many(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
+#[async_trait]
+impl CreateJobs for SqlStore {
+    async fn create_job(&self, job: NewJob) -> Result<Created> {
+        transact!(self, "create_job", |tx| tx.create_job(&job).await)
+    }
+
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
         let mut created = Vec::with_capacity(jobs.len());
         let mut rest = jobs;
         while !rest.is_empty() {
@@ -54,18 +72,57 @@ impl SqlStore {
         }
         Ok(created)
     }
-
-    /// All of them, or none: false where one cannot be created.
-    async fn create_chunk(&self, jobs: &[NewJob]) -> Result<bool> {
-        match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
-            // Somebody took a name between the look and the insert.
-            Err(error) if is_duplicate(&error) => Ok(false),
-            done => done,
-        }
-    }
 }
 
 impl Tx<'_> {
+    async fn create_job(&mut self, job: &NewJob) -> Result<Created> {
+        if !job.spec.parents().is_empty() {
+            self.lock_graph(job.namespace).await?;
+        }
+        let edges = match self.check_parents(job.id, job.namespace, &job.spec).await? {
+            Ok(edges) => edges,
+            Err(errors) => return Ok(Created::BadParents(errors)),
+        };
+        if !self.hold_calendar(job.calendar).await? {
+            return Ok(Created::NoCalendar);
+        }
+        let declared = job.declared.as_ref().map(json).transpose()?;
+        let insert = Query::new(&INSERT_JOB)
+            .int(job.id.get())
+            .int(job.namespace.get())
+            .text(&job.spec.name)
+            .int(job.app.get())
+            .at(job.anchor)
+            .at(job.now)
+            .at(job.now)
+            .opt_text(declared.as_deref())
+            .opt_at(declared.is_some().then_some(job.now));
+        if self.execute(pins(insert, job.calendar)).await? == 0 {
+            return Ok(Created::NameTaken);
+        }
+        self.insert_version(NewVersion {
+            job: job.id,
+            version: 1,
+            app: job.app,
+            spec: &job.spec,
+            calendar: job.calendar,
+            author: &job.author,
+            now: job.now,
+        })
+        .await?;
+        let due = Query::new(&INSERT_DUE)
+            .int(job.id.get())
+            .opt_at(job.next_fire_at)
+            .int(job.next_fire_at.is_none().into())
+            .opt_int(job.delay.map(millis));
+        self.execute_all(due, 1).await?;
+        self.write_parents(job.id, &edges).await?;
+        match self.job_by_id(job.id).await? {
+            Some(record) => Ok(Created::Saved(Box::new(record))),
+            None => Err(crate::sql::failure::unexpected_count("create_job", 1, 0)),
+        }
+    }
+
     /// Writes nothing where one of them cannot be created.
     async fn create_chunk(&mut self, jobs: &[NewJob]) -> Result<bool> {
         let namespaces: BTreeSet<NamespaceId> = jobs.iter().map(|job| job.namespace).collect();
@@ -139,6 +196,17 @@ impl Tx<'_> {
             due.opt_int(delay).int(1).int(0).int(0)
         });
         self.execute_all(insert, jobs.len()).await
+    }
+}
+
+impl SqlStore {
+    /// All of them, or none: false where one cannot be created.
+    async fn create_chunk(&self, jobs: &[NewJob]) -> Result<bool> {
+        match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
+            // Somebody took a name between the look and the insert.
+            Err(error) if is_duplicate(&error) => Ok(false),
+            done => done,
+        }
     }
 }
 

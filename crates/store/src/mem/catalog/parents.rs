@@ -1,9 +1,9 @@
-//! Which jobs follow from which.
+//! Which jobs follow from which, by the newest definitions.
 
 use rondel_core::graph::Edge;
 use rondel_core::{FieldError, JobId, JobSpec, NamespaceId};
 
-use super::State;
+use crate::mem::State;
 use crate::parents::check;
 
 impl State {

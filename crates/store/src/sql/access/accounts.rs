@@ -100,7 +100,7 @@ impl Accounts for SqlStore {
     async fn create_first_admin(&self, account: &Account) -> Result<bool> {
         // The row of `default` is there on every database: whoever holds it is alone with this question.
         transact!(self, "create_first_admin", |tx| {
-            tx.rows(Query::new(&super::namespaces::LOCK_NAMESPACE).int(1)).await?;
+            tx.rows(Query::new(&super::catalog::namespaces::LOCK_NAMESPACE).int(1)).await?;
             if tx.admins().await?.is_empty() { tx.insert_account(account).await } else { Ok(false) }
         })
     }

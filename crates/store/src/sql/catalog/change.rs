@@ -1,17 +1,17 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
+use async_trait::async_trait;
 use rondel_core::edit::{EditPlan, FutureRow, Moved, Standing, look_back, plan_edit};
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::calendars::pins;
-use super::catalog_versions::NewVersion;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::rows;
-use super::{SqlStore, Tx, is_duplicate, transact};
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
 use crate::settle::{passed_row, shard_of};
-use crate::{Result, StoreError};
+use crate::sql::calendars::pins;
+use crate::sql::catalog::versions::NewVersion;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx, is_duplicate, rows, transact};
+use crate::{ChangeJobs, Result, StoreError};
 
 const FIND_OTHER_JOB: Statement = Statement {
     name: "find_other_job",
@@ -39,7 +39,7 @@ const UPDATE_DUE: Statement = Statement {
 };
 /// A marked row may have been sent, a later attempt shows that it was. A row that jitter puts off is ahead until it
 /// starts.
-pub(super) const LOCK_FUTURE: Statement = Statement {
+pub(in crate::sql) const LOCK_FUTURE: Statement = Statement {
     name: "lock_future",
     text: "SELECT id, fire_at_ms, due_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? \
            AND (fire_at_ms > ? OR due_at_ms > ?) AND cause = 0 AND shard_index IN (0, -1) AND parent_id IS NULL \
@@ -68,8 +68,9 @@ const HAND_TO_HOME: Statement = Statement {
     text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id {in_list} AND {check}status = 'pending'{end}",
 };
 
-impl SqlStore {
-    pub(super) async fn save_change(&self, change: JobChange<'_>) -> Result<Changed> {
+#[async_trait]
+impl ChangeJobs for SqlStore {
+    async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
         let saved = transact!(self, "change_job", |tx| tx.change_job(&change).await);
         match saved {
             // Somebody took the name between the look and the update.
@@ -78,7 +79,7 @@ impl SqlStore {
         }
     }
 
-    pub(super) async fn retire_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
         let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers } = deletion;
         transact!(self, "delete_job", |tx| {
             let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
@@ -139,7 +140,7 @@ impl Tx<'_> {
     }
 
     /// Whether a run exists that has no verdict.
-    pub(super) async fn is_open(&mut self, run: RunId) -> Result<bool> {
+    pub(in crate::sql) async fn is_open(&mut self, run: RunId) -> Result<bool> {
         let Some(row) = self.row(Query::new(&READ_STATUS).int(run.get())).await? else { return Ok(false) };
         let mut columns = Reader::new(&row, "run");
         columns.int("id")?;

@@ -1,15 +1,15 @@
-//! Jobs that no scan sees although they should fire: found by their own indexes, and set going again.
+//! Jobs that no scan sees although they should fire.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
+use async_trait::async_trait;
 use rondel_core::{JobId, RunId, Timestamp};
-use sqlx::any::AnyRow;
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx, transact};
-use crate::Result;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::StuckJob;
+use crate::{Heal, Result};
 
 /// How many pages of jobs that follow a run one call looks at; the next call goes on behind them.
 const PAGE_COUNT_MAX: usize = 16;
@@ -56,6 +56,53 @@ const FREE_JOBS: Statement = Statement {
     name: "free_jobs",
     text: "UPDATE job_due SET home = 0 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
+
+#[async_trait]
+impl Heal for SqlStore {
+    async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
+        // Where the planner goes astray jobs stand still as well, or nearly.
+        if let Err(error) = self.count_outgrown().await {
+            tracing::debug!(%error, "cannot see what the database knows of its tables");
+        }
+        self.read_stuck(limit).await
+    }
+
+    async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
+        transact!(self, "heal_job", |tx| {
+            if !tx.is_stuck(seen).await? {
+                return Ok(false);
+            }
+            let follows = seen.follows.filter(|_| next_fire_at.is_none());
+            let update = Query::new(&HEAL_JOB)
+                .opt_at(next_fire_at)
+                .int(next_fire_at.is_none().into())
+                .opt_int(follows.map(RunId::get))
+                .int(seen.job.get())
+                .int(seen.version);
+            tx.execute_all(update, 1).await?;
+            Ok(true)
+        })
+    }
+
+    async fn free_homeless(&self, limit: u32) -> Result<u64> {
+        let mut rest = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let mut home = 0;
+        let mut freed = 0;
+        while rest > 0
+            && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
+        {
+            home = Reader::new(&row, "job_due").int("home")?;
+            // Looked at after the home was read: ids are not given again, so a home that is missing here is gone for good.
+            if self.row(Query::new(&IS_NODE).int(home)).await?.is_some() {
+                continue;
+            }
+            let count = self.free_home(home, rest).await?;
+            rest = rest.saturating_sub(count);
+            freed += u64::from(count);
+        }
+        Ok(freed)
+    }
+}
 
 impl SqlStore {
     pub(super) async fn read_stuck(&self, limit: u32) -> Result<Vec<StuckJob>> {
@@ -108,50 +155,15 @@ impl SqlStore {
         Ok(is_last)
     }
 
-    pub(super) async fn heal(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
-        transact!(self, "heal_job", |tx| {
-            if !tx.is_stuck(seen).await? {
-                return Ok(false);
-            }
-            let follows = seen.follows.filter(|_| next_fire_at.is_none());
-            let update = Query::new(&HEAL_JOB)
-                .opt_at(next_fire_at)
-                .int(next_fire_at.is_none().into())
-                .opt_int(follows.map(RunId::get))
-                .int(seen.job.get())
-                .int(seen.version);
-            tx.execute_all(update, 1).await?;
-            Ok(true)
-        })
-    }
-
-    pub(super) async fn free(&self, limit: u32) -> Result<u64> {
-        let mut rest = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
-        let mut home = 0;
-        let mut freed = 0;
-        while rest > 0
-            && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
-        {
-            home = Reader::new(&row, "job_due").int("home")?;
-            // Looked at after the home was read: ids are not given again, so a home that is missing here is gone for good.
-            if self.row(Query::new(&IS_NODE).int(home)).await?.is_some() {
-                continue;
-            }
-            let count = self.free_home(home, rest).await?;
-            rest = rest.saturating_sub(count);
-            freed += u64::from(count);
-        }
-        Ok(freed)
-    }
-
     async fn free_home(&self, home: i64, limit: u32) -> Result<u32> {
-        let jobs = ids(&self.rows(Query::new(&READ_HOMELESS).int(home).int(limit.into())).await?)?;
+        let jobs =
+            read_ids(&self.rows(Query::new(&READ_HOMELESS).int(home).int(limit.into())).await?, "job_due", "job_id")?;
         if jobs.is_empty() {
             return Ok(0);
         }
         transact!(self, "free_homeless", |tx| {
             let locked = Query::new(&LOCK_HOMELESS).list(jobs.iter().copied()).int(home);
-            let locked = ids(&tx.rows(locked).await?)?;
+            let locked = read_ids(&tx.rows(locked).await?, "job_due", "job_id")?;
             if locked.is_empty() {
                 return Ok(0);
             }
@@ -177,8 +189,4 @@ impl Tx<'_> {
         let is_held_up = follows.is_some() && open.is_none();
         Ok(version == seen.version && open == seen.follows && (!is_over || is_held_up))
     }
-}
-
-fn ids(rows: &[AnyRow]) -> Result<Vec<i64>> {
-    rows.iter().map(|row| Reader::new(row, "job_due").int("job_id")).collect()
 }

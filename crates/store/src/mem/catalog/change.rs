@@ -1,56 +1,71 @@
-//! Jobs created and edited.
+//! Edits of a job: its definition and its unsent rows change in one transaction.
 
-use std::collections::BTreeMap;
-
+use async_trait::async_trait;
 use rondel_core::edit::{EditPlan, FutureRow, Standing, look_back, plan_edit};
 use rondel_core::run::BROADCAST;
-use rondel_core::{Job, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::{Due, State, StoredJob, StoredNode, StoredVersion, key};
-use crate::catalog::{Changed, Declared, JobChange, JobRecord, NewJob};
+use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
+use crate::mem::{MemStore, State, StoredNode, StoredVersion, key};
 use crate::settle::{clean_name, passed_row, shard_of};
+use crate::{ChangeJobs, Result};
 
-impl State {
-    pub(super) fn create(&mut self, job: NewJob) -> JobRecord {
-        let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
-        let record = JobRecord {
-            id: job.id,
-            namespace: job.namespace,
-            app: job.app,
-            version: 1,
-            spec: job.spec,
-            anchor: job.anchor,
-            next_fire_at: job.next_fire_at,
-            calendar: job.calendar,
-            declared: job.declared.map(declared),
-            created_at: job.now,
-            updated_at: job.now,
+#[async_trait]
+impl ChangeJobs for MemStore {
+    async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
+        let read_at = self.now().max(change.reached);
+        let mut state = self.state();
+        let Some(record) = state.living_job(change.id) else { return Ok(Changed::NotFound) };
+        if change.expected_version.is_some_and(|version| version != record.version) {
+            return Ok(Changed::Conflict(record.version));
+        }
+        if state.job(record.namespace, &change.spec.name).is_some_and(|other| other.id != change.id) {
+            return Ok(Changed::NameTaken);
+        }
+        let children = state.child_names(change.id);
+        if change.spec.name != record.spec.name && !children.is_empty() {
+            return Ok(Changed::IsParent(children));
+        }
+        let edges = match state.check_parents(change.id, record.namespace, change.spec) {
+            Ok(edges) => edges,
+            Err(errors) => return Ok(Changed::BadParents(errors)),
         };
-        let version = StoredVersion {
-            app: record.app,
-            spec: record.spec.clone(),
-            calendar: job.calendar,
-            author: clean_name(&job.author).into_owned(),
-            created_at: job.now,
-        };
-        let due = Due {
-            next_fire_at: job.next_fire_at,
-            is_over: job.next_fire_at.is_none(),
-            delay: job.delay,
-            follows: None,
-            version: 1,
-            home: NodeId::new(0),
-            term: 0,
-        };
-        self.due.insert(job.id, due);
-        let versions = BTreeMap::from([(1, version)]);
-        self.jobs.insert(job.id, StoredJob { record: record.clone(), is_deleted: false, versions });
-        record
+        if !state.has_calendar(change.calendar) {
+            return Ok(Changed::NoCalendar);
+        }
+        state.write_parents(change.id, edges);
+        Ok(state.change(&record, &change, read_at))
     }
 
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
+        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers } = deletion;
+        let read_at = self.now().max(reached);
+        let mut state = self.state();
+        let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
+        if expected_version.is_some_and(|version| version != record.version) {
+            return Ok(Deleted::Conflict(record.version));
+        }
+        let children = state.child_names(id);
+        if !children.is_empty() && !leaves_followers {
+            return Ok(Deleted::IsParent(children));
+        }
+        state.leave_followers(id);
+        state.write_parents(id, Vec::new());
+        let plan = state.plan(&record, (None, before), (now, now, read_at));
+        state.settle(&plan.settle, plan.reason, now);
+        state.skip_row(passed_row(&record, before, &plan, spare, now));
+        state.due.remove(&id);
+        if let Some(stored) = state.jobs.get_mut(&id) {
+            stored.is_deleted = true;
+        }
+        Ok(Deleted::Done)
+    }
+}
+
+impl State {
     /// Plans an edit; `jobs` are the definitions after and before, the instants the present and when the new definition was
     /// checked, as the caller saw them, and the store's present.
-    pub(super) fn plan(
+    pub(in crate::mem) fn plan(
         &self,
         record: &JobRecord,
         (after, before): (Option<&Job>, Option<&Job>),
@@ -76,7 +91,7 @@ impl State {
     }
 
     /// Whether a run exists that has no verdict.
-    pub(super) fn is_open(&self, run: RunId) -> bool {
+    pub(in crate::mem) fn is_open(&self, run: RunId) -> bool {
         self.runs.get(&run).is_some_and(|run| !run.status.is_terminal())
     }
 
@@ -96,7 +111,7 @@ impl State {
         self.runs.values().filter(is_own).filter(is_ahead).filter(is_unsent).map(row).collect()
     }
 
-    pub(super) fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) {
+    pub(in crate::mem) fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) {
         for id in runs {
             self.cancels.remove(id);
             if let Some(run) = self.runs.get_mut(id) {
@@ -106,13 +121,13 @@ impl State {
     }
 
     /// Writes the row of fires that are over and do not happen any more.
-    pub(super) fn skip_row(&mut self, row: Option<Run>) {
+    fn skip_row(&mut self, row: Option<Run>) {
         let Some(row) = row.filter(|row| !self.keys.contains_key(&key(row))) else { return };
         self.keys.insert(key(&row), row.id);
         self.runs.insert(row.id, row);
     }
 
-    pub(super) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> Changed {
+    pub(in crate::mem) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> Changed {
         let job: &Job = change.job;
         let version = record.version + 1;
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));

@@ -1,0 +1,79 @@
+//! Jobs that are created, one at a time or many at once.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::NodeId;
+
+use crate::catalog::{Created, Declared, JobRecord, NewJob};
+use crate::mem::{Due, MemStore, State, StoredJob, StoredVersion};
+use crate::settle::clean_name;
+use crate::{CreateJobs, Result};
+
+#[async_trait]
+impl CreateJobs for MemStore {
+    async fn create_job(&self, job: NewJob) -> Result<Created> {
+        Ok(self.state().create_checked(job))
+    }
+
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
+        let mut state = self.state();
+        Ok(jobs.iter().map(|job| state.create_checked(job.clone())).collect())
+    }
+}
+
+impl State {
+    fn create_checked(&mut self, job: NewJob) -> Created {
+        if !self.has_calendar(job.calendar) {
+            return Created::NoCalendar;
+        }
+        if self.job(job.namespace, &job.spec.name).is_some() {
+            return Created::NameTaken;
+        }
+        let (id, edges) = (job.id, self.check_parents(job.id, job.namespace, &job.spec));
+        let edges = match edges {
+            Ok(edges) => edges,
+            Err(errors) => return Created::BadParents(errors),
+        };
+        let record = self.create(job);
+        self.write_parents(id, edges);
+        Created::Saved(Box::new(record))
+    }
+
+    fn create(&mut self, job: NewJob) -> JobRecord {
+        let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
+        let record = JobRecord {
+            id: job.id,
+            namespace: job.namespace,
+            app: job.app,
+            version: 1,
+            spec: job.spec,
+            anchor: job.anchor,
+            next_fire_at: job.next_fire_at,
+            calendar: job.calendar,
+            declared: job.declared.map(declared),
+            created_at: job.now,
+            updated_at: job.now,
+        };
+        let version = StoredVersion {
+            app: record.app,
+            spec: record.spec.clone(),
+            calendar: job.calendar,
+            author: clean_name(&job.author).into_owned(),
+            created_at: job.now,
+        };
+        let due = Due {
+            next_fire_at: job.next_fire_at,
+            is_over: job.next_fire_at.is_none(),
+            delay: job.delay,
+            follows: None,
+            version: 1,
+            home: NodeId::new(0),
+            term: 0,
+        };
+        self.due.insert(job.id, due);
+        let versions = BTreeMap::from([(1, version)]);
+        self.jobs.insert(job.id, StoredJob { record: record.clone(), is_deleted: false, versions });
+        record
+    }
+}

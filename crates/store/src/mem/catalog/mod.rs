@@ -1,0 +1,7 @@
+//! Namespaces, apps, and jobs with their versions.
+
+mod change;
+mod create;
+mod namespaces;
+mod parents;
+mod read;

@@ -1,0 +1,108 @@
+//! Reading jobs: by name, by id, in pages, with their definitions.
+
+use async_trait::async_trait;
+use rondel_core::graph::Edge;
+use rondel_core::{JobId, NamespaceId, Timestamp};
+
+use crate::catalog::{Definition, JobQuery, JobRecord, VersionRecord};
+use crate::mem::{MemStore, State, StoredVersion, size};
+use crate::{Catalog, Result};
+
+#[async_trait]
+impl Catalog for MemStore {
+    async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
+        Ok(self.state().job(namespace, name))
+    }
+
+    async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
+        let state = self.state();
+        let mut jobs: Vec<JobRecord> = state.living_jobs().filter(|job| job.namespace == namespace).collect();
+        jobs.retain(|job| {
+            query.app.is_none_or(|app| job.app == app)
+                && query.within.as_ref().is_none_or(|within| within.contains(&job.app))
+                && query.name_contains.as_ref().is_none_or(|part| job.spec.name.contains(part))
+                && query.after_name.as_ref().is_none_or(|name| job.spec.name > *name)
+        });
+        jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        jobs.truncate(size(query.limit));
+        Ok(jobs)
+    }
+
+    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
+        let state = self.state();
+        let is_wanted = |job: &JobRecord| job.namespace == namespace && names.contains(&job.spec.name.as_str());
+        let mut jobs: Vec<JobRecord> = state.living_jobs().filter(is_wanted).collect();
+        jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        Ok(jobs)
+    }
+
+    async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>> {
+        let state = self.state();
+        let name = |id: &JobId| Some((*id, state.jobs.get(id)?.record.spec.name.clone()));
+        Ok(ids.iter().filter_map(name).collect())
+    }
+
+    async fn definitions(&self, keys: &[(JobId, i64)]) -> Result<Vec<Definition>> {
+        let state = self.state();
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        let definition = |(job, version): (JobId, i64)| {
+            let stored = state.jobs.get(&job)?;
+            let held = stored.versions.get(&version)?;
+            let namespace = state.namespaces.iter().find(|namespace| namespace.id == stored.record.namespace)?;
+            Some(Definition {
+                job,
+                version,
+                namespace: namespace.id,
+                namespace_name: namespace.name.clone(),
+                app: held.app,
+                spec: held.spec.clone(),
+                anchor: stored.record.anchor,
+                calendar: state.pinned_rule(held.calendar),
+            })
+        };
+        Ok(keys.into_iter().filter_map(definition).collect())
+    }
+
+    async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {
+        let state = self.state();
+        let Some(stored) = state.jobs.get(&job) else { return Ok(Vec::new()) };
+        let held = |(_, held): &(&i64, &StoredVersion)| held.created_at <= from.min(to);
+        let first = stored.versions.iter().filter(held).map(|(version, _)| *version).max().unwrap_or_default();
+        let known = stored.versions.range(first..).rev().filter(|(_, held)| held.created_at <= to);
+        let record = |(version, held): (&i64, &StoredVersion)| VersionRecord {
+            version: *version,
+            spec: held.spec.clone(),
+            calendar: state.pinned_rule(held.calendar),
+            author: held.author.clone(),
+            created_at: held.created_at,
+        };
+        Ok(known.take(size(limit)).map(record).collect())
+    }
+
+    async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {
+        Ok(self.state().edges(namespace))
+    }
+
+    async fn child_names(&self, job: JobId) -> Result<Vec<String>> {
+        Ok(self.state().child_names(job))
+    }
+}
+
+impl State {
+    pub(in crate::mem) fn living_jobs(&self) -> impl Iterator<Item = JobRecord> {
+        self.jobs.values().filter(|stored| !stored.is_deleted).map(|stored| JobRecord {
+            next_fire_at: self.due.get(&stored.record.id).and_then(|due| due.next_fire_at),
+            ..stored.record.clone()
+        })
+    }
+
+    pub(super) fn living_job(&self, id: JobId) -> Option<JobRecord> {
+        self.living_jobs().find(|job| job.id == id)
+    }
+
+    pub(super) fn job(&self, namespace: NamespaceId, name: &str) -> Option<JobRecord> {
+        self.living_jobs().find(|job| job.namespace == namespace && job.spec.name == name)
+    }
+}

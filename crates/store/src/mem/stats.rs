@@ -1,0 +1,90 @@
+//! Counts of runs by job, hour and verdict.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::{IdGen, JobId, Run, RunId, RunStatus, Timestamp};
+
+use crate::mem::{MemStore, State, size};
+use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
+use crate::{Result, Stats};
+
+#[async_trait]
+impl Stats for MemStore {
+    async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let ended: Vec<Run> = state.ended_since_counted().into_iter().take(size(limit)).collect();
+        for run in &ended {
+            let counted_as = state.stat_open.remove(&run.id).flatten();
+            if let (Some(status), Some(stat)) = (counted_as, CountedRun::from(run).stat()) {
+                state.count(run.job, JobStat { status, duration: Duration::ZERO, ..stat }, -1);
+            }
+            if let Some(stat) = CountedRun::from(run).stat() {
+                state.count(run.job, stat, 1);
+            }
+        }
+        let next = state.runs.range((state.stat_cursor.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let is_old = |run: &&Run| run.id.get() < IdGen::first_at(before);
+        let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(size(limit)).cloned().collect();
+        for run in &next {
+            state.stat_cursor = Some(run.id);
+            if let Some(stat) = CountedRun::from(run).stat() {
+                state.count(run.job, stat, 1);
+            }
+            if !run.status.is_terminal() {
+                state.stat_open.insert(run.id, None);
+            } else if run.status == RunStatus::Unknown {
+                state.stat_open.insert(run.id, Some(run.status));
+            }
+        }
+        let cut = IdGen::first_at(before - RECOUNT_FOR);
+        let State { stat_open, runs, .. } = &mut *state;
+        stat_open.retain(|id, counted| id.get() >= cut || (counted.is_none() && runs.contains_key(id)));
+        Ok(u64::try_from(ended.len() + next.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
+        let state = self.state();
+        let of_job = state.stats.iter().filter(|((of, hour, _), _)| *of == job && (from..to).contains(hour));
+        let stat = |((_, hour, status), (count, took)): (&(JobId, Timestamp, RunStatus), &(i64, i64))| JobStat {
+            hour: *hour,
+            status: *status,
+            run_count: u64::try_from(*count).unwrap_or(0),
+            duration: Duration::from_millis(u64::try_from(*took).unwrap_or(0)),
+        };
+        let mut stats: Vec<JobStat> = of_job.map(stat).filter(|stat| stat.run_count > 0).collect();
+        stats.sort_by_key(|stat| (stat.hour, stat.status.as_str()));
+        Ok(stats)
+    }
+
+    async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let mut hours: Vec<Timestamp> =
+            state.stats.keys().map(|(_, hour, _)| *hour).filter(|hour| *hour < before).collect();
+        hours.sort_unstable();
+        let Some(last) = hours.get(..hours.len().min(size(limit))).and_then(<[Timestamp]>::last).copied() else {
+            return Ok(0);
+        };
+        let count = state.stats.len();
+        state.stats.retain(|(_, hour, _), _| *hour > last);
+        Ok(u64::try_from(count - state.stats.len()).unwrap_or(u64::MAX))
+    }
+}
+
+impl State {
+    /// Runs that were passed while they were open, or whose verdict is another one now.
+    fn ended_since_counted(&self) -> Vec<Run> {
+        let has_ended = |(id, counted): (&RunId, &Option<RunStatus>)| {
+            let run = self.runs.get(id).filter(|run| run.status.is_terminal() && Some(run.status) != *counted)?;
+            Some(run.clone())
+        };
+        self.stat_open.iter().filter_map(has_ended).collect()
+    }
+
+    fn count(&mut self, job: JobId, stat: JobStat, sign: i64) {
+        let sum = self.stats.entry((job, stat.hour, stat.status)).or_default();
+        sum.0 += sign * i64::try_from(stat.run_count).unwrap_or(i64::MAX);
+        sum.1 += sign * rondel_core::time::millis(stat.duration);
+    }
+}

@@ -1,0 +1,114 @@
+//! Namespaces and apps.
+
+use async_trait::async_trait;
+use rondel_core::{AppId, NamespaceId, Timestamp};
+use sqlx::any::AnyRow;
+
+use crate::catalog::{App, Namespace, NamespaceDeleted};
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::{SqlStore, transact};
+use crate::{Namespaces, Result};
+
+const READ_NAMESPACE: Statement =
+    Statement { name: "read_namespace", text: "SELECT id, name FROM namespace WHERE name = ?" };
+const READ_NAMESPACES: Statement =
+    Statement { name: "read_namespaces", text: "SELECT id, name FROM namespace ORDER BY name" };
+const READ_APP: Statement =
+    Statement { name: "read_app", text: "SELECT id, namespace_id, name FROM app WHERE namespace_id = ? AND name = ?" };
+const READ_APPS: Statement = Statement {
+    name: "read_apps",
+    text: "SELECT id, namespace_id, name FROM app WHERE namespace_id = ? ORDER BY name",
+};
+const INSERT_APP: Statement = Statement {
+    name: "insert_app",
+    text: "INSERT {ignore} INTO app (id, namespace_id, name, created_at_ms) VALUES (?, ?, ?, ?) {or_ignore}",
+};
+const INSERT_NAMESPACE: Statement = Statement {
+    name: "insert_namespace",
+    text: "INSERT {ignore} INTO namespace (id, name, created_at_ms) VALUES (?, ?, ?) {or_ignore}",
+};
+pub(in crate::sql) const LOCK_NAMESPACE: Statement =
+    Statement { name: "lock_namespace", text: "SELECT id FROM namespace WHERE id = ? {for_update}" };
+const FIND_JOB_OF: Statement =
+    Statement { name: "find_job_of", text: "SELECT id FROM job WHERE namespace_id = ? LIMIT 1" };
+const FIND_CALENDAR_OF: Statement =
+    Statement { name: "find_calendar_of", text: "SELECT id FROM calendar WHERE namespace_id = ? LIMIT 1" };
+const DELETE_APPS_OF: Statement = Statement { name: "delete_apps_of", text: "DELETE FROM app WHERE namespace_id = ?" };
+const DELETE_WEBHOOKS_OF: Statement =
+    Statement { name: "delete_webhooks_of", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
+const DELETE_OUTBOX_OF: Statement =
+    Statement { name: "delete_outbox_of", text: "DELETE FROM outbox WHERE namespace_id = ?" };
+const DELETE_GRANTS_AT: Statement =
+    Statement { name: "delete_grants_at", text: "DELETE FROM role_grant WHERE namespace_id = ?" };
+const DELETE_NAMESPACE: Statement = Statement { name: "delete_namespace", text: "DELETE FROM namespace WHERE id = ?" };
+
+#[async_trait]
+impl Namespaces for SqlStore {
+    async fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
+        self.row(Query::new(&READ_NAMESPACE).text(name)).await?.as_ref().map(namespace).transpose()
+    }
+
+    async fn namespaces(&self) -> Result<Vec<Namespace>> {
+        self.rows(Query::new(&READ_NAMESPACES)).await?.iter().map(namespace).collect()
+    }
+
+    async fn create_namespace(&self, namespace: &Namespace, now: Timestamp) -> Result<bool> {
+        let insert = Query::new(&INSERT_NAMESPACE).int(namespace.id.get()).text(&namespace.name).at(now);
+        Ok(self.execute(insert).await? == 1)
+    }
+
+    async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted> {
+        transact!(self, "delete_namespace", |tx| {
+            if tx.row(Query::new(&LOCK_NAMESPACE).int(id.get())).await?.is_none() {
+                return Ok(NamespaceDeleted::NotFound);
+            }
+            for statement in [&FIND_JOB_OF, &FIND_CALENDAR_OF] {
+                if tx.row(Query::new(statement).int(id.get())).await?.is_some() {
+                    return Ok(NamespaceDeleted::Used);
+                }
+            }
+            let of_it = [&DELETE_APPS_OF, &DELETE_WEBHOOKS_OF, &DELETE_OUTBOX_OF, &DELETE_GRANTS_AT, &DELETE_NAMESPACE];
+            for statement in of_it {
+                tx.execute(Query::new(statement).int(id.get())).await?;
+            }
+            Ok(NamespaceDeleted::Done)
+        })
+    }
+
+    async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>> {
+        self.row(Query::new(&READ_APP).int(namespace.get()).text(name)).await?.as_ref().map(app).transpose()
+    }
+
+    async fn apps(&self, namespace: NamespaceId) -> Result<Vec<App>> {
+        self.rows(Query::new(&READ_APPS).int(namespace.get())).await?.iter().map(app).collect()
+    }
+
+    async fn ensure_app(&self, id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<App> {
+        if let Some(app) = self.app(namespace, name).await? {
+            return Ok(app);
+        }
+        transact!(self, "ensure_app", |tx| {
+            tx.execute(Query::new(&INSERT_APP).int(id.get()).int(namespace.get()).text(name).at(now)).await?;
+            match tx.row(Query::new(&READ_APP).int(namespace.get()).text(name)).await? {
+                Some(row) => app(&row),
+                None => {
+                    Err(crate::sql::failure::refused("ensure_app", "the app was neither there nor could it be made"))
+                }
+            }
+        })
+    }
+}
+
+fn namespace(row: &AnyRow) -> Result<Namespace> {
+    let mut columns = Reader::new(row, "namespace");
+    Ok(Namespace { id: NamespaceId::new(columns.int("id")?), name: columns.text("name")? })
+}
+
+fn app(row: &AnyRow) -> Result<App> {
+    let mut columns = Reader::new(row, "app");
+    Ok(App {
+        id: AppId::new(columns.int("id")?),
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        name: columns.text("name")?,
+    })
+}

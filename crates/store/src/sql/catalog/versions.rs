@@ -1,0 +1,53 @@
+//! The versions of a definition.
+
+use rondel_core::{AppId, JobId, JobSpec, Timestamp};
+
+use crate::Result;
+use crate::catalog::{Declared, PinnedCalendar};
+use crate::settle::clean_name;
+use crate::sql::calendars::pins;
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::{Tx, failure};
+
+const INSERT_VERSION: Statement = Statement {
+    name: "insert_version",
+    text: "INSERT INTO job_version (job_id, version, app_id, spec, author, created_at_ms, calendar_id, \
+           calendar_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+};
+
+/// A definition that is saved.
+pub(super) struct NewVersion<'a> {
+    pub(super) job: JobId,
+    pub(super) version: i64,
+    pub(super) app: AppId,
+    pub(super) spec: &'a JobSpec,
+    pub(super) calendar: Option<PinnedCalendar>,
+    pub(super) author: &'a str,
+    pub(super) now: Timestamp,
+}
+
+impl Tx<'_> {
+    pub(super) async fn insert_version(&mut self, new: NewVersion<'_>) -> Result<()> {
+        let insert = Query::new(&INSERT_VERSION)
+            .int(new.job.get())
+            .int(new.version)
+            .int(new.app.get())
+            .text(&json(new.spec)?)
+            .text(&clean_name(new.author))
+            .at(new.now);
+        self.execute_all(pins(insert, new.calendar), 1).await
+    }
+}
+
+/// A definition as it is kept.
+pub(in crate::sql) fn json(spec: &JobSpec) -> Result<String> {
+    serde_json::to_string(spec).map_err(|error| failure::refused("write_spec", &error.to_string()))
+}
+
+/// What code declares of a job, from its three columns.
+pub(in crate::sql) fn declared(columns: &mut Reader<'_>) -> Result<Option<Declared>> {
+    let spec = columns.opt_json("declared")?;
+    let (declared_at, undeclared_at) = (columns.opt_at("declared_at_ms")?, columns.opt_at("undeclared_at_ms")?);
+    let declared = |(spec, declared_at)| Declared { spec, declared_at, undeclared_at };
+    Ok(spec.zip(declared_at).map(declared))
+}
