@@ -96,7 +96,7 @@ pub struct Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// The same run, one attempt on.
-    Again {
+    Retry {
         /// When it may start.
         due_at: Timestamp,
         /// Why it exists.
@@ -131,7 +131,7 @@ pub enum After {
 /// let now = Timestamp::from_secs(0);
 /// let first = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: None };
 /// let failed = Outcome::Failed { retryable: true };
-/// assert!(matches!(after(policy, first, failed, now, 0.0), After::Again { .. }));
+/// assert!(matches!(after(policy, first, failed, now, 0.0), After::Retry { .. }));
 /// let second = Ended { attempt: 2, ..first };
 /// assert_eq!(after(policy, second, failed, now, 0.0), After::Verdict { status: RunStatus::Failed, reason: None });
 /// ```
@@ -159,7 +159,7 @@ fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jit
         return None;
     }
     let wait = doubled(policy.backoff, policy.backoff_max, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
-    Some(After::Again { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
+    Some(After::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
 }
 
 fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> After {
@@ -174,7 +174,7 @@ fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> Af
     if died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX {
         return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
-    After::Again { due_at: now, reason, lost_count: died_count }
+    After::Retry { due_at: now, reason, lost_count: died_count }
 }
 
 /// Folds the verdicts of a broadcast's shards into the verdict of the fire: the worst one counts.
@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn again_in(seconds: u64, reason: Reason, lost_count: i32) -> After {
-        After::Again { due_at: NOW + Duration::from_secs(seconds), reason, lost_count }
+        After::Retry { due_at: NOW + Duration::from_secs(seconds), reason, lost_count }
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn jitter_spreads_a_retry_by_a_tenth() {
         let wait = |jitter| match after(POLICY, FIRST, FAILED, NOW, jitter) {
-            After::Again { due_at, .. } => due_at.since(NOW).as_millis(),
+            After::Retry { due_at, .. } => due_at.since(NOW).as_millis(),
             After::Verdict { .. } => 0,
         };
         assert_eq!([-1.0, 0.0, 0.5, 1.0, 2.0].map(wait), [9_000, 9_000, 10_000, 11_000, 11_000]);

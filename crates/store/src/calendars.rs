@@ -1,8 +1,8 @@
 //! Business calendars with their versions, and the jobs that use them.
 //!
 //! A definition names a calendar and is planned by one version of it. Saving a calendar changes no job by itself:
-//! whoever saved it moves the jobs that use it on, one by one and each in one transaction with its unsent rows, as for
-//! any other edit; [`Calendars::jobs_behind`] finds those that are left, whoever died in between.
+//! the server that saved it moves the jobs that use it on, one by one and each in one transaction with its unsent rows, as for
+//! any other edit; [`Calendars::jobs_behind`] finds those that are left where that server died in between.
 
 use async_trait::async_trait;
 use rondel_core::calendar::{CalendarSpec, Rule};
@@ -42,7 +42,7 @@ pub struct CalendarChange<'a> {
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to change whatever is there.
     pub expected_version: Option<i64>,
-    /// What is saved, checked; its name says which calendar.
+    /// What is saved, checked; its name identifies the calendar.
     pub spec: &'a CalendarSpec,
     /// Its rule with the calendars that it names put in.
     pub expanded: &'a Rule,
@@ -59,7 +59,7 @@ pub enum CalendarSaved {
     Created(Box<CalendarRecord>),
     /// It has a new version.
     Changed(Box<CalendarRecord>),
-    /// Somebody else changed it first; its version now, 0 where it is gone.
+    /// Another caller changed it first; its version now, 0 where it is gone.
     Conflict(i64),
 }
 
@@ -70,7 +70,7 @@ pub enum CalendarDeleted {
     Deleted,
     /// These jobs use it: the first [`USER_COUNT_SHOWN`] by name, and how many they are.
     Used(Vec<String>, u64),
-    /// Somebody else changed it first; its version now.
+    /// Another caller changed it first; its version now.
     Conflict(i64),
     /// There is no such calendar.
     NotFound,

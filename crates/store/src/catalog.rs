@@ -205,7 +205,7 @@ pub enum Created {
 pub enum Changed {
     /// It is saved. The runs are those whose instant is ahead and that became open again: their home must hear of it.
     Saved(Box<JobRecord>, Vec<Run>),
-    /// Somebody else changed it first; its version now.
+    /// Another caller changed it first; its version now.
     Conflict(i64),
     /// Another job of the namespace has the new name.
     NameTaken,
@@ -226,7 +226,7 @@ pub enum Deleted {
     Done,
     /// There was no such job.
     NotFound,
-    /// Somebody else changed it first; its version now.
+    /// Another caller changed it first; its version now.
     Conflict(i64),
     /// These jobs follow from it.
     IsParent(Vec<String>),
@@ -326,7 +326,7 @@ pub trait CreateJobs {
 #[async_trait]
 pub trait ChangeJobs {
     /// Saves a new definition, and in the same transaction makes the job's unsent rows agree with it as
-    /// [`rondel_core::edit::plan_edit`] says.
+    /// [`rondel_core::edit::plan_edit`] decides.
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
 
     /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay.

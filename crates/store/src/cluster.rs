@@ -25,7 +25,7 @@ pub struct JoinRequest {
     pub name: String,
     /// How long a lease lasts.
     pub lease: Duration,
-    /// Where executors reach it, if it was told.
+    /// Where executors reach it, if it is configured.
     pub advertise_url: Option<String>,
     /// Version of the program.
     pub server_version: String,
@@ -36,7 +36,7 @@ pub struct JoinRequest {
 }
 
 impl JoinRequest {
-    /// When the leases up to `before` ended, the last of them and the one before as their row says; `None` where it lives, and
+    /// When the leases up to `before` ended, the last of them and the one before as in their row; `None` where it lives, and
     /// is another's. Where the database's clock has stepped back an earlier one may have the later end.
     pub(crate) fn ended_at(
         &self,
@@ -85,7 +85,7 @@ pub enum Join {
     Living {
         /// By the database's clock. Later than it was: the node is really alive.
         lease_until: Timestamp,
-        /// The epoch of that lease, or a later one where somebody has taken over what the node left.
+        /// The epoch of that lease, or a later one where another node has adopted its runs.
         epoch: i64,
     },
 }
@@ -107,13 +107,13 @@ pub struct Node {
     pub server_version: String,
     /// When this epoch began.
     pub started_at: Timestamp,
-    /// Its switch, as people set it.
+    /// Its switch, as set by users.
     pub switch: Switch,
-    /// What it last said of itself.
+    /// Its last report.
     pub report: NodeReport,
 }
 
-/// What a node says of itself with each beat.
+/// What a node reports with each beat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
     /// Its process is on its way out: it takes nothing new, and inherits nothing.
@@ -178,7 +178,7 @@ impl Default for NodeReport {
     }
 }
 
-/// A job on its way to another home, with those of its open runs that nobody has sent.
+/// A job on its way to another home, with those of its open runs that were not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HomeMove {
     /// The job.
@@ -261,7 +261,7 @@ pub struct ExecutorProof {
     pub predecessor: Option<ExecutorId>,
 }
 
-/// Which executor was seen when, without what it said of itself.
+/// Which executor was seen when, without its details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenExecutor {
     /// The incarnation.
@@ -285,14 +285,14 @@ pub struct Session {
     pub app: AppId,
     /// When the node last heard of it.
     pub last_seen_at: Timestamp,
-    /// When the stream ended, or else the lease under which it was open; none while it is open, as far as the node has said.
+    /// When the stream ended, or else the lease under which it was open; none while it is open, as far as the node has reported.
     pub ended_at: Option<Timestamp>,
     /// Whether the executor has ended in order: it has nothing in hand and takes nothing more.
     pub has_left: bool,
 }
 
 impl Session {
-    /// Whether the stream is open, as far as the node has said.
+    /// Whether the stream is open, as far as the node has reported.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.ended_at.is_none()
@@ -342,7 +342,7 @@ pub trait Cluster {
     /// Every node, by id.
     async fn nodes(&self) -> Result<Vec<Node>>;
 
-    /// Says what the node reports of itself. Does nothing where the epoch is gone.
+    /// Stores what the node reports. Does nothing where the epoch is gone.
     async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()>;
 
     /// Sets the switch of the node with this name; false where there is none.
@@ -366,17 +366,17 @@ pub trait Executors {
     /// nothing, where the id is that of an executor of another app, or of one with another secret.
     async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool>;
 
-    /// Says in one statement that the node hears these executors. Streams outlive a lease: those that were opened under an
+    /// Records in one statement that the node hears these executors. Streams outlive a lease: those that were opened under an
     /// earlier one are this one's from then on.
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()>;
 
-    /// Says that the stream is closed.
+    /// Records that the stream is closed.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()>;
 
-    /// The executor has ended in order, having nothing in hand: nobody waits for it any more, on whatever node.
+    /// The executor has ended in order, having nothing in hand: no node waits for it any more.
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
-    /// Every session that a node has said it heard since `since`, open or closed.
+    /// Every session that a node has reported as heard since `since`, open or closed.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions by which something may have been sent since `since`: those that a node heard since then, and those that
@@ -408,13 +408,13 @@ mod tests {
     #[test]
     fn no_lease_has_an_ordinal_of_one_before() {
         let token = |node, epoch| LeaseToken { node: NodeId::new(node), epoch };
-        let nobody = |_| false;
-        assert_eq!(next_ordinal(lease_count(std::iter::empty()), nobody), 0);
-        assert_eq!(next_ordinal(lease_count([token(1, 1)].into_iter()), nobody), 1);
+        let no_node_has_it = |_| false;
+        assert_eq!(next_ordinal(lease_count(std::iter::empty()), no_node_has_it), 0);
+        assert_eq!(next_ordinal(lease_count([token(1, 1)].into_iter()), no_node_has_it), 1);
         // One that starts anew, and then another that is new; nodes 1 and 2 are forgotten.
-        assert_eq!(next_ordinal(lease_count([token(3, 1)].into_iter()), nobody), 3);
-        assert_eq!(next_ordinal(lease_count([token(3, 2)].into_iter()), nobody), 4);
-        assert_eq!(next_ordinal(lease_count([token(3, 2), token(4, 1)].into_iter()), nobody), 5);
+        assert_eq!(next_ordinal(lease_count([token(3, 1)].into_iter()), no_node_has_it), 3);
+        assert_eq!(next_ordinal(lease_count([token(3, 2)].into_iter()), no_node_has_it), 4);
+        assert_eq!(next_ordinal(lease_count([token(3, 2), token(4, 1)].into_iter()), no_node_has_it), 5);
         assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "that one lives since long");
     }
 }

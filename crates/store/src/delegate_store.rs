@@ -1,4 +1,4 @@
-//! A store around another one, for whoever watches its calls or gets in their way: every method of every trait, once.
+//! A store around another one, to watch its calls or to disturb them: every method of every trait, once.
 
 /// Makes a type a [`Store`](crate::Store) that delegates each call to another one.
 ///

@@ -8,7 +8,7 @@ pub enum StoreError {
     Unavailable {
         /// What was tried.
         operation: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
@@ -17,7 +17,7 @@ pub enum StoreError {
     Query {
         /// What was tried.
         operation: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
@@ -52,7 +52,7 @@ impl StoreError {
 /// What is wrong with a database that does not do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Nobody answers, or the connection broke.
+    /// The database does not answer, or the connection broke.
     Unreachable,
     /// It answers too late.
     Slow,
@@ -102,21 +102,21 @@ pub enum OpenError {
         /// What was given, without its password.
         url: String,
     },
-    /// Nobody answers there.
+    /// No server answers there.
     #[error("cannot reach the database {url}")]
     Unreachable {
         /// Which, without its password.
         url: String,
-        /// What the driver said.
+        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
-    /// Somebody answers there, and lets nobody in.
+    /// A server answers there and refuses the connection.
     #[error("the database {url} refuses: {reason}; {hint}")]
     Refused {
         /// Which, without its password.
         url: String,
-        /// What it said.
+        /// Its error.
         reason: String,
         /// What can be done about it.
         hint: String,
@@ -132,7 +132,7 @@ pub enum OpenError {
     File {
         /// The database file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },

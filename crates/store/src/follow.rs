@@ -256,7 +256,7 @@ fn skipped(run: Run, reason: Reason, detail: Detail, now: Timestamp) -> Run {
 
 /// What a run gets to know of one of the runs that it follows from.
 #[derive(Clone, Debug)]
-pub(crate) struct Passed {
+pub(crate) struct ParentResult {
     pub(crate) job_name: String,
     pub(crate) run: RunId,
     pub(crate) status: RunStatus,
@@ -270,7 +270,7 @@ pub(crate) struct Passed {
 
 /// The parameters of a run that follows from others: its job's, with what its parents were given and what they returned.
 /// Parameters that are no object are put into one.
-pub(crate) fn params(job_params: &Value, mut parents: Vec<Passed>) -> String {
+pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> String {
     let mut params = match job_params {
         Value::Object(params) => params.clone(),
         Value::Null => Map::new(),
@@ -295,8 +295,8 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<Passed>) -> String {
     Value::Object(params).to_string()
 }
 
-/// What a parent was given, without what that one was told of its own parents: a chain must not grow with its length.
-fn given(parent: &Passed) -> Value {
+/// The parameters of a parent, without those of its own parents: they must not grow with the length of a chain.
+fn given(parent: &ParentResult) -> Value {
     let own = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
     match own.unwrap_or_else(|| parent.job_params.clone()) {
         Value::Object(mut given) if parent.is_follower => {
@@ -321,8 +321,8 @@ fn bounded(run: RunId, text: &str, left: &mut usize) -> Value {
 mod tests {
     use super::*;
 
-    fn passed(name: &str, result: Option<&str>) -> Passed {
-        Passed {
+    fn passed(name: &str, result: Option<&str>) -> ParentResult {
+        ParentResult {
             job_name: name.to_owned(),
             run: RunId::new(7),
             status: RunStatus::Succeeded,
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_params(job_params: &Value, parents: Vec<Passed>, expected: &Value) {
+    fn check_params(job_params: &Value, parents: Vec<ParentResult>, expected: &Value) {
         assert_eq!(&serde_json::from_str::<Value>(&params(job_params, parents)).unwrap(), expected);
     }
 

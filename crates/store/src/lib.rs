@@ -12,7 +12,7 @@
 //! - [`RequestKeys`]: calls that are made once, however often they are sent;
 //! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts.
 //!
-//! Every transition states its old state and says who won; a lost race is a value, not an error. Batches lock first,
+//! Every transition states its old state and returns who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
 
 pub mod access;

@@ -39,7 +39,7 @@ pub struct LogRange {
     pub after: RunId,
     /// … up to this one.
     pub up_to: RunId,
-    /// When they are removed: what the line in their place says.
+    /// When they are removed: this instant is in the line in their place.
     pub now: Timestamp,
 }
 
@@ -73,6 +73,6 @@ pub trait Logs {
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>>;
 
     /// Removes the logs of ended runs from `range` of a namespace, the oldest first, of at most `limit` runs that are
-    /// looked at. In place of each attempt's log a line is left that says so. Logs of open runs stay.
+    /// looked at. In place of each attempt's log a line is left that states the removal. Logs of open runs stay.
     async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs>;
 }

@@ -22,7 +22,7 @@ pub const RUN_FAILED: &str = "run.failed";
 /// The kind of a message that reports a skipped run, or one row of several skipped fires.
 pub const RUN_SKIPPED: &str = "run.skipped";
 
-/// Where failed runs of a namespace are told.
+/// Where failed runs of a namespace are reported.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FailureWebhook {
     /// An http or https URL.
@@ -41,7 +41,7 @@ impl fmt::Debug for FailureWebhook {
     }
 }
 
-/// A message that waits to be sent, in the hands of whoever took it.
+/// A message that waits to be sent, held by the server that took it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxItem {
     /// Its id: the same at each try.
@@ -58,7 +58,7 @@ pub struct OutboxItem {
     pub attempt_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
-    /// Until then nobody else takes it.
+    /// Until then no other server takes it.
     pub held_until: Timestamp,
 }
 
@@ -71,7 +71,7 @@ pub struct TakeOutbox<'a> {
     pub namespace_max: u32,
     /// How many of each namespace, at most [`TAKE_EACH_MAX`].
     pub each_max: u32,
-    /// How long nobody else takes them.
+    /// How long no other server takes them.
     pub hold: Duration,
 }
 
@@ -83,23 +83,23 @@ pub const TAKE_EACH_MAX: u32 = 500;
 /// Webhooks, and messages on their way.
 #[async_trait]
 pub trait Outbox {
-    /// Where failed runs of a namespace are told.
+    /// Where failed runs of a namespace are reported.
     async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>>;
 
     /// Sets that place. One that is there gets the new URL and keeps its secret; `true` where this one is new.
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool>;
 
-    /// Tells failed runs of a namespace no more; `false` where nobody was told.
+    /// Ends the reports of failed runs of a namespace; `false` where there were none.
     async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
 
     /// Takes messages that are due at `now`: of the namespaces with the longest due ones, the longest due of each. For
-    /// `take.hold` nobody else takes them.
+    /// `take.hold` no other server takes them.
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>>;
 
     /// Removes messages that were sent, or given up.
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()>;
 
-    /// Puts a message back, to be sent at `due_at`. Does nothing where somebody else has taken it since.
+    /// Puts a message back, to be sent at `due_at`. Does nothing where another server has taken it since.
     async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()>;
 }
 

@@ -11,7 +11,7 @@ use rondel_core::{FieldError, JobId, JobSpec};
 pub(crate) enum Refused {
     /// Some do not exist.
     Missing(Vec<FieldError>),
-    /// They do not go with the others of the namespace; the names of the path are wanted to say so.
+    /// They do not fit the other edges of the namespace; the message needs the names of the path.
     Bad(BadGraph),
 }
 

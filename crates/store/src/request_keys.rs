@@ -30,7 +30,7 @@ pub struct KeptAnswer {
 /// What the beginning of a call found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// Nobody made this call before: it is to be made, and ended.
+    /// This call was not made before: it is to be made, and ended.
     New,
     /// It was made, and this was the answer.
     Answered(KeptAnswer),
@@ -43,7 +43,7 @@ pub enum Begun {
 /// Calls with keys.
 #[async_trait]
 pub trait RequestKeys {
-    /// Begins a call. One without an answer that began before `given_up` is taken up again: whoever made it is gone.
+    /// Begins a call. One without an answer that began before `given_up` is taken up again: its server is gone.
     async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<Begun>;
 
     /// Keeps the answer of a call that began; `None` forgets the call, so that it can be made again.

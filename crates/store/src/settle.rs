@@ -23,7 +23,7 @@ pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// The longest name that a column holds, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
-/// The row of a job's fires that an edit or a deletion passes over; nobody's, for it is over.
+/// The row of a job's fires that an edit or a deletion skips; it has ended and has no owner.
 pub(crate) fn passed_row(
     record: &JobRecord,
     before: Option<&Job>,
@@ -38,14 +38,14 @@ pub(crate) fn passed_row(
 
 /// What the store knows about a run when a result arrives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct RunRow {
     /// Its planned instant.
     pub(crate) fire_at: Timestamp,
     pub(crate) attempt: i32,
     pub(crate) status: RunStatus,
     pub(crate) lost_count: i32,
     pub(crate) marked: bool,
-    /// Where somebody asked to cancel it: why it ends then.
+    /// The reason of the request to cancel it, where there is one.
     pub(crate) cancel_asked: Option<Reason>,
     /// It succeeded, and is over only with its children.
     pub(crate) awaits_children: bool,
@@ -71,50 +71,46 @@ pub(crate) enum Judgement {
 }
 
 /// Judges a result.
-pub(crate) fn judge(standing: Standing, finish: &AttemptEnd) -> Judgement {
-    if !(1..=standing.attempt).contains(&finish.attempt) {
+pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
+    if !(1..=row.attempt).contains(&finish.attempt) {
         return Judgement::NoSuchRun;
     }
-    if finish.attempt < standing.attempt && !mutant::on(Mutant::AnyAttemptEnds) {
+    if finish.attempt < row.attempt && !mutant::on(Mutant::AnyAttemptEnds) {
         return Judgement::Superseded;
     }
-    if !standing.status.is_terminal() && finish.owner.is_some_and(|owner| owner != standing.owner) {
+    if !row.status.is_terminal() && finish.owner.is_some_and(|owner| owner != row.owner) {
         return Judgement::NotOwner;
     }
-    if standing.status == RunStatus::Unknown || (standing.status == RunStatus::Skipped && has_begun(finish)) {
+    if row.status == RunStatus::Unknown || (row.status == RunStatus::Skipped && has_begun(finish)) {
         // Only an executor knows.
         return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
             Some((status, reason)) => Judgement::Late(status, reason),
             None => Judgement::Duplicate,
         };
     }
-    // A run that awaits its children has had its result; only somebody's wish ends it sooner.
-    let is_over = standing.status.is_terminal() && !mutant::on(Mutant::LateResultOverwrites);
-    if is_over || (standing.awaits_children && finish.outcome != Outcome::Cancelled) {
+    // A run that awaits its children has had its result; only a cancel ends it sooner.
+    let is_over = row.status.is_terminal() && !mutant::on(Mutant::LateResultOverwrites);
+    if is_over || (row.awaits_children && finish.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
     }
-    let ended = Ended {
-        attempt: standing.attempt,
-        lost_count: standing.lost_count,
-        marked: standing.marked,
-        cancel_asked: standing.cancel_asked,
-    };
+    let ended =
+        Ended { attempt: row.attempt, lost_count: row.lost_count, marked: row.marked, cancel_asked: row.cancel_asked };
     let mut then = after(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
-    if let After::Again { due_at, .. } = &mut then {
+    if let After::Retry { due_at, .. } = &mut then {
         // Where the clock stepped back, one that was not due yet may have been lost: no attempt comes before its instant.
-        *due_at = standing.fire_at.max(*due_at);
+        *due_at = row.fire_at.max(*due_at);
     }
     Judgement::Ends(then)
 }
 
-/// Whether a result proves that a handler began: then nobody passed the run over, whatever its row says. It was on its way
+/// Whether a result proves that a handler began: then the run was not skipped, whatever its row has. It was on its way
 /// when an edit settled it.
 fn has_begun(finish: &AttemptEnd) -> bool {
     let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
     has_run && finish.executor.is_some() && finish.started_at.is_some()
 }
 
-/// The verdict that an outcome is by itself; nothing where nobody can tell.
+/// The verdict that an outcome is by itself; `None` where that is unknown.
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
@@ -133,16 +129,16 @@ pub(crate) fn attempt_status(outcome: Outcome) -> RunStatus {
 
 /// The verdict of a whole broadcast.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct BroadcastOutcome {
     pub(crate) status: RunStatus,
     /// That of its shards, where those with this verdict have the same one.
     pub(crate) reason: Option<Reason>,
-    /// A line for people, where not all went well.
+    /// A line for users, where not all went well.
     pub(crate) message: Option<String>,
 }
 
-/// The verdict of a broadcast over its shards, of which somebody may have asked that it be cancelled.
-pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> Whole {
+/// The verdict of a broadcast over its shards; it may have a request to cancel.
+pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
     let status = fold_shards(shards.iter().map(|(status, _)| *status));
     let mut alike = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);
     let count = alike.clone().count();
@@ -154,11 +150,11 @@ pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&st
         RunStatus::Unknown => "have an unknown outcome",
         RunStatus::Skipped => "were skipped",
         RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
-            return Whole { status, reason: None, message: None };
+            return BroadcastOutcome { status, reason: None, message: None };
         }
     };
     let by = cancel_by.filter(|_| status == RunStatus::Cancelled).map(|by| format!(" by {by}")).unwrap_or_default();
-    Whole { status, reason, message: Some(format!("{count} of {} shards {what}{by}", shards.len())) }
+    BroadcastOutcome { status, reason, message: Some(format!("{count} of {} shards {what}{by}", shards.len())) }
 }
 
 /// The shard of a row that has not been sent, under this definition, and the total.
@@ -166,8 +162,8 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
     if job.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) }
 }
 
-/// The next fire of a delay whose run was planned and has ended then. An executor says when, by a clock that may be
-/// wrong: what it says counts where it lies between the plan and the present. The wait begins no earlier than the job's
+/// The next fire of a delay whose run was planned and has ended then. An executor reports when, by a clock that may be
+/// wrong: its instant counts where it lies between the plan and the present. The wait begins no earlier than the job's
 /// definition: the job may have been off when the run ended, and that become known only now.
 pub(crate) fn delayed(
     (fire_at, finished_at): (Timestamp, Timestamp),
@@ -239,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_row_that_was_passed_over_learns_that_it_ran() {
-        let standing = |status| Standing {
+        let row = |status| RunRow {
             fire_at: Timestamp::EPOCH,
             attempt: 1,
             status,
@@ -281,11 +277,11 @@ mod tests {
             (RunStatus::Skipped, Outcome::Cancelled, true, Judgement::Duplicate),
             (RunStatus::Succeeded, failed, true, Judgement::Duplicate),
         ] {
-            assert_eq!(judge(standing(status), &finish(outcome, began)), expected, "{status:?} {outcome:?} {began}");
+            assert_eq!(judge(row(status), &finish(outcome, began)), expected, "{status:?} {outcome:?} {began}");
         }
         // An attempt that was lost before its instant, by a clock that stepped back since.
-        let ahead = Standing { fire_at: Timestamp::from_secs(100), ..standing(RunStatus::Running) };
-        let again = After::Again { due_at: ahead.fire_at, reason: Reason::NotReceived, lost_count: 0 };
+        let ahead = RunRow { fire_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };
+        let again = After::Retry { due_at: ahead.fire_at, reason: Reason::NotReceived, lost_count: 0 };
         let lost = finish(Outcome::Lost(Reason::NotReceived), false);
         assert_eq!(judge(ahead, &lost), Judgement::Ends(again));
     }
@@ -340,7 +336,7 @@ mod tests {
             ),
             (vec![(Skipped, covered)], later, Skipped, covered, Some("1 of 1 shards were skipped")),
         ] {
-            let expected = Whole { status, reason, message: message.map(str::to_owned) };
+            let expected = BroadcastOutcome { status, reason, message: message.map(str::to_owned) };
             assert_eq!(fold(&shards, cancel_by), expected, "{shards:?}");
         }
     }

@@ -5,10 +5,10 @@ use rondel_core::{RunId, Timestamp, TraceParent};
 
 use crate::Result;
 
-/// Traces of runs that somebody asked for; runs of a schedule have none here.
+/// Traces of requested runs; runs of a schedule have none here.
 #[async_trait]
 pub trait Traces {
-    /// Notes the span that asks for a run, before the run is there: whoever sends that finds it.
+    /// Notes the span that asks for a run, before the run is there: its sender finds it.
     async fn note_trace(&self, run: RunId, parent: TraceParent) -> Result<()>;
 
     /// What was noted for these runs; those without anything are left out.

@@ -1,5 +1,5 @@
 //! What keeps the store in order and in bounds: jobs that stand still are set going again, old runs go, executors that
-//! nobody has heard of for long are forgotten.
+//! were not heard for long are forgotten.
 //!
 //! Each call is one bounded transaction; who has much to remove calls again, with a pause between.
 
@@ -54,7 +54,7 @@ pub trait Heal {
     /// that wait for a run, one call looks at some thousand and the next goes on behind them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 
-    /// Sets the next fire of such a job, if it still stands as it was seen; `None` says that it rightly has none, or not
+    /// Sets the next fire of such a job, if it still stands as it was seen; `None` where it rightly has none, or not
     /// before the run that it follows ends.
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
@@ -97,7 +97,7 @@ pub(crate) struct CountedRun {
 }
 
 impl CountedRun {
-    /// As what it counts; `None` for a shard, and while it is open. How long an `unknown` one took nobody knows.
+    /// As what it counts; `None` for a shard, and while it is open. The duration of an `unknown` one is not known.
     pub(crate) fn stat(&self) -> Option<JobStat> {
         if self.is_shard || !self.status.is_terminal() {
             return None;
@@ -127,7 +127,7 @@ impl From<&Run> for CountedRun {
     }
 }
 
-/// How long after a pass nobody begins another one.
+/// How long after a pass no server begins another one.
 pub(crate) fn away(period: Duration) -> Duration {
     period * 7 / 10
 }

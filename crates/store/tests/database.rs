@@ -113,7 +113,7 @@ async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
         );
         assert!(start.elapsed() < Duration::from_secs(7));
     }
-    // Somebody listens and says nothing.
+    // A server listens and answers nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://{}/rondel", silent.local_addr().unwrap()).parse().unwrap();
     let config = StoreConfig { url, connect_timeout: Duration::from_millis(300), ..StoreConfig::default() };
@@ -127,12 +127,12 @@ async fn a_database_that_is_not_there_is_told_with_what_to_do() {
         let url = format!("{}_missing", place.url).parse().unwrap();
         let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
         assert!(matches!(error, OpenError::Refused { .. }), "{error:?}");
-        let said = error.to_string();
+        let text = error.to_string();
         assert!(
-            said.contains("_missing") && said.ends_with("create it, or name another one at the end of the URL"),
-            "{said}"
+            text.contains("_missing") && text.ends_with("create it, or name another one at the end of the URL"),
+            "{text}"
         );
-        assert!(!said.contains("at line"), "{said}");
+        assert!(!text.contains("at line"), "{text}");
     }
 }
 
@@ -146,9 +146,9 @@ async fn a_database_whose_user_may_make_no_tables_is_told_with_what_to_do() {
         let url = format!("postgres://{guest}:guest@{host}").parse().unwrap();
         let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
         let cure = format!("ALTER DATABASE \"{name}\" OWNER TO \"{guest}\"");
-        let said = error.to_string();
-        assert!(said.contains("permission denied for schema public") && said.ends_with(&cure), "{said}");
-        assert!(!said.contains("at line"), "{said}");
+        let text = error.to_string();
+        assert!(text.contains("permission denied for schema public") && text.ends_with(&cure), "{text}");
+        assert!(!text.contains("at line"), "{text}");
         place.execute(&format!("DROP ROLE {guest}")).await;
         place.end().await;
     }
@@ -220,7 +220,7 @@ async fn sessions_have_their_limits() {
             };
             assert_eq!(mode, "wal");
         } else {
-            // Somebody else holds a node's row: the store gives up instead of waiting for ever.
+            // Another transaction holds a node's row: the store gives up instead of waiting for ever.
             let request = JoinRequest {
                 name: "held".to_owned(),
                 lease: Duration::from_secs(60),
@@ -250,13 +250,13 @@ async fn postgres_counts_tables_that_have_outgrown_what_it_knows_of_them() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
         let store = SqlStore::open(&place.config).await.unwrap();
         pending(&store, 1_500).await;
-        // As if it had been counted when it was empty; and PostgreSQL itself does not come by.
+        // As if it had been counted when it was empty; and PostgreSQL itself does not count it again.
         place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
         place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
         let known = "SELECT CAST(reltuples AS BIGINT) FROM pg_class WHERE relname = 'run'";
         assert_eq!(place.number(known).await, 0);
         let end = tokio::time::Instant::now() + Duration::from_secs(60);
-        // What a connection wrote is told to others when it is idle.
+        // What a connection wrote is reported to others when it is idle.
         while place.number(known).await < 1_500 {
             assert!(tokio::time::Instant::now() < end, "it was not counted");
             store.stuck_jobs(10).await.unwrap();
@@ -273,7 +273,7 @@ async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
         let store = SqlStore::open(&place.config).await.unwrap();
         let (token, runs) = pending(&store, ROWS).await;
-        // What a connection did is told to others when it ends.
+        // What a connection did is reported to others when it ends.
         store.close().await;
         place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
         place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
@@ -343,7 +343,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     (token, runs)
 }
 
-/// The table refuses one word, as a database refuses data that nobody thought of.
+/// The table refuses one word, as a database refuses unforeseen data.
 async fn refuse(place: &Place, column: &str) {
     let statement = if place.url.starts_with("sqlite") {
         format!(

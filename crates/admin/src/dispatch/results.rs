@@ -240,7 +240,7 @@ impl ResultLoop {
                 After::Verdict { status, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
                 }
-                After::Again { reason, .. } => {
+                After::Retry { reason, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %reason, "a run is tried again");
                 }
             }

@@ -125,7 +125,7 @@ impl DispatchLoop {
         }
         self.deadlines.forget(settled.run);
         let passed = match settled.finished {
-            Finished::Stored(After::Again { .. }, _) => self.gates.again(settled.run, &mut self.runs),
+            Finished::Stored(After::Retry { .. }, _) => self.gates.again(settled.run, &mut self.runs),
             Finished::Superseded => {
                 // It was stored before, and the answer was lost; or another node went on with it. Until that is known it has
                 // the place of one that waits for its next attempt: that is found here by the standing queries, perhaps

@@ -156,7 +156,7 @@ impl Metrics {
         let Finished::Stored(after, _) = finished else { return };
         let counts = &counted.definition.counts;
         match after {
-            After::Again { reason, .. } => counts.retry(*reason),
+            After::Retry { reason, .. } => counts.retry(*reason),
             After::Verdict { status, .. } => {
                 counts.run(*status);
                 if let Some(series) = &counted.definition.series {

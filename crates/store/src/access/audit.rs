@@ -36,9 +36,9 @@ macro_rules! words {
 }
 
 words! {
-    /// By what means somebody came in.
+    /// How the caller was authenticated.
     Means {
-        /// Somebody who signed in.
+        /// A user who signed in.
         Session = "session",
         /// A token of the API.
         Token = "token",
@@ -46,7 +46,7 @@ words! {
         Executor = "executor",
         /// The server itself.
         System = "system",
-        /// Nobody that is known: a sign-in that failed.
+        /// An unknown caller: a sign-in that failed.
         Anonymous = "anonymous",
     }
 }
@@ -63,7 +63,7 @@ words! {
     }
 }
 
-/// What an entry says in the place of what was afterwards while nobody knows what became of it: its server still works on
+/// What an entry has as its state after the call while the outcome is unknown: its server still works on
 /// it, or died over it.
 pub const UNANSWERED: &str = r#"{"unanswered":true}"#;
 
@@ -127,7 +127,7 @@ pub trait AuditLog {
     /// Writes an entry.
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()>;
 
-    /// Says what became of an entry that is [`UNANSWERED`]: its object, namespace, verdict, before and after. False where there
+    /// Completes an entry that is [`UNANSWERED`]: its object, namespace, verdict, before and after. False where there
     /// is none, or another word was first.
     async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool>;
 
@@ -135,7 +135,7 @@ pub trait AuditLog {
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>>;
 }
 
-/// A document as it is kept: what is too long is left out, and says how long it was.
+/// A document as it is kept: one that is too long is replaced by its length.
 pub(crate) fn kept(document: &str) -> String {
     if document.len() <= DOCUMENT_LEN_MAX {
         return document.replace("\\u0000", "\\ufffd").replace('\0', "\u{fffd}");

@@ -39,16 +39,16 @@ impl std::fmt::Debug for PasswordHash {
     }
 }
 
-/// Somebody who can sign in.
+/// A user who can sign in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Its id.
     pub id: AccountId,
     /// What is typed to sign in; unique.
     pub name: String,
-    /// What people read.
+    /// The name that is shown.
     pub display_name: String,
-    /// `None` for somebody who cannot sign in by a password.
+    /// `None` for a user who cannot sign in by a password.
     pub password: Option<PasswordHash>,
     /// Whether it is locked out.
     pub disabled: bool,
@@ -65,7 +65,7 @@ pub struct Account {
 /// A change of an account; what is `None` stays.
 #[derive(Clone, Debug, Default)]
 pub struct AccountChange {
-    /// What people read.
+    /// The name that is shown.
     pub display_name: Option<String>,
     /// Whether it is locked out.
     pub disabled: Option<bool>,
@@ -110,7 +110,7 @@ pub enum AccountChanged {
     Done,
     /// There is no such account.
     NotFound,
-    /// Nobody who can sign in would be left who may do everything.
+    /// No account would be left that can sign in and may do everything.
     LastAdmin,
 }
 

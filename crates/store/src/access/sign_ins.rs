@@ -28,7 +28,7 @@ pub struct WebSession {
     pub expires_at: Timestamp,
     /// Where it began.
     pub address: String,
-    /// By which browser, as that says.
+    /// The browser, by its own name.
     pub user_agent: String,
 }
 
@@ -92,7 +92,7 @@ pub trait SignIns {
     /// The link with this hash.
     async fn link(&self, hash: &str) -> Result<Option<SignInLink>>;
 
-    /// Uses a link up: `None` where somebody has already.
+    /// Uses a link up: `None` where it was used already.
     async fn take_link(&self, hash: &str) -> Result<Option<SignInLink>>;
 
     /// Counts an attempt under a number (of an account, of an address), unless there were `max` within `window`. The

@@ -33,7 +33,7 @@ pub struct TokenRecord {
     pub id: TokenId,
     /// What it is for.
     pub kind: TokenKind,
-    /// For people.
+    /// The name that is shown.
     pub name: String,
     /// Whose it is: it may do no more than that account. `None` for one that belongs to the server.
     pub owner: Option<AccountId>,
@@ -41,7 +41,7 @@ pub struct TokenRecord {
     pub namespace: Option<NamespaceId>,
     /// SHA-256 of the token, in hex: the token itself is 256 random bits, so nothing slower is needed.
     pub hash: String,
-    /// What it begins with, so that people know which it is.
+    /// What it begins with, so that users can recognize it.
     pub prefix: String,
     /// The token that made it; it ends with that one. `None` where no token did.
     pub minted_by: Option<TokenId>,
@@ -57,7 +57,7 @@ pub struct TokenRecord {
     pub expires_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// When somebody ended it.
+    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
     /// What it may do, in order.
     pub grants: Vec<Grant>,
@@ -92,7 +92,7 @@ pub struct TokenQuery {
     pub limit: u32,
 }
 
-/// Which tokens a caller may have a say in. Those that are found may still have roles elsewhere too.
+/// Which tokens a caller may manage. Those that are found may still have roles elsewhere too.
 #[derive(Clone, Debug, Default)]
 pub struct TokenScope {
     /// All of this account.

@@ -178,8 +178,8 @@ pub async fn accounts_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.change_account(bob.id, &link).await.unwrap(), AccountChanged::Done);
     let linked = Account { provider_linked_at: Some(now), ..changed };
     assert_eq!(store.account(bob.id).await.unwrap(), Some(linked), "and nothing else");
-    let nobody = AccountId::new(next_id());
-    assert_eq!(store.change_account(nobody, &change).await.unwrap(), AccountChanged::NotFound);
+    let unknown = AccountId::new(next_id());
+    assert_eq!(store.change_account(unknown, &change).await.unwrap(), AccountChanged::NotFound);
     let mut own = token(TokenKind::Api, Some(bob.id), now);
     own.grants = vec![place];
     store.add_token(&own).await.unwrap();
@@ -188,8 +188,8 @@ pub async fn accounts_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.token(&own.hash).await.unwrap(), None, "tokens go with their owner");
 }
 
-/// The last one who may do everything cannot be locked out, made less or removed, whoever else is there.
-pub async fn somebody_who_may_do_everything_is_left(store: &dyn Store) {
+/// The last admin account cannot be disabled, demoted or deleted, whichever other accounts there are.
+pub async fn the_last_admin_account_stays(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let admin = || account(vec![Grant::everywhere(Role::Admin)], now);
     let (first, second) = (admin(), admin());
@@ -209,7 +209,7 @@ pub async fn somebody_who_may_do_everything_is_left(store: &dyn Store) {
     let outcomes = [both.0.unwrap(), both.1.unwrap()];
     assert!(outcomes.contains(&AccountChanged::Done) && outcomes.contains(&AccountChanged::LastAdmin), "{outcomes:?}");
     assert!(store.has_admin_account().await.unwrap());
-    // Left as other checks want to find it: with nobody.
+    // Left as other checks want to find it: without an admin.
     let third = admin();
     assert!(store.create_account(&third).await.unwrap());
 }
@@ -267,7 +267,7 @@ pub async fn a_link_is_used_once(store: &dyn Store) {
     let (short, long) = (link(1), link(9));
     store.add_link(&short, now).await.unwrap();
     store.add_link(&long, now + 2 * MINUTE).await.unwrap();
-    assert_eq!(store.link(&short.hash).await.unwrap(), None, "what is over is forgotten");
+    assert_eq!(store.link(&short.hash).await.unwrap(), None, "an expired link is deleted");
     assert_eq!(store.link(&long.hash).await.unwrap(), Some(long.clone()));
     let taken = tokio::join!(store.take_link(&long.hash), store.take_link(&long.hash));
     let taken = [taken.0.unwrap(), taken.1.unwrap()];
@@ -486,7 +486,7 @@ pub async fn an_audit_entry_is_answered_once(store: &dyn Store) {
         after: None,
         ..open.clone()
     };
-    let forged = AuditEntry { actor: "nobody".to_owned(), action: "job.delete".to_owned(), ..answered.clone() };
+    let forged = AuditEntry { actor: "stranger".to_owned(), action: "job.delete".to_owned(), ..answered.clone() };
     assert!(store.answer_audit(&forged).await.unwrap());
     assert!(!store.answer_audit(&open).await.unwrap(), "another word was first");
     let query = AuditQuery { actor: Some(open.actor.clone()), limit: 9, ..AuditQuery::default() };

@@ -24,7 +24,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let other = super::pending(store, living).await;
 
     let nodes = [dead.node, living.node];
-    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), Adoption::default(), "nobody is dead");
+    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), Adoption::default(), "no node is dead");
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     let ended_at = store.nodes().await.unwrap().into_iter().find(|node| node.id == dead.node).unwrap().lease_until;
     assert_eq!(
@@ -78,7 +78,7 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     assert_eq!(ids(store.adopt(back, &[], 2).await.unwrap()), rows[1]);
 }
 
-/// What was due before the latest end of any lease of before may have been sent, whatever the database's clock says since.
+/// What was due before the latest end of any lease of before may have been sent, whatever the database's clock has shown since.
 pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let joined = async |request: &JoinRequest| match store.join(request).await.unwrap() {
@@ -112,7 +112,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let over = super::pending(store, sleeper).await;
     finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
-    assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "nobody has fenced it");
+    assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "it is not fenced");
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     let adopted = store.adopt(other, &[sleeper.node], 10).await.unwrap().runs;
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);

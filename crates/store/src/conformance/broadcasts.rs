@@ -38,7 +38,7 @@ pub(super) async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -
     (whole, shards)
 }
 
-/// The first total counts, whoever comes later.
+/// The first total counts, whichever other one comes later.
 pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let whole = broadcast(store, token).await;
@@ -61,7 +61,7 @@ pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     assert!(!store.expand(token, whole.id, &shards(&whole, 5)).await.unwrap());
 }
 
-/// The worst shard counts, and the row says how many; a shard that is retried stays open.
+/// The worst shard counts, and the row has their count; a shard that is retried stays open.
 pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let token = join(store).await;
     let (whole, shards) = expanded(store, token, 3).await;

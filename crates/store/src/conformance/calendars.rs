@@ -155,7 +155,7 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     assert_eq!(store.delete_calendar(again.id, None).await.unwrap(), CalendarDeleted::Deleted);
 }
 
-/// Whoever saves a job and whoever deletes its calendar go one after the other.
+/// A transaction that saves a job and one that deletes its calendar run one after the other.
 pub async fn a_calendar_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store) {
     for _ in 0..5 {
         let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);

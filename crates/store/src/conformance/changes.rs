@@ -9,7 +9,7 @@ use crate::Store;
 use crate::changes::RunStand;
 use crate::cluster::ExecutorRecord;
 
-/// Runs come by id and as they stand, open ones by their lease, jobs by their last save, deleted ones among them.
+/// Runs are read by id in their present state, open ones by their lease, jobs by their last save, deleted ones among them.
 pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     let token = join(store).await;
     let start = store.now().await.unwrap();

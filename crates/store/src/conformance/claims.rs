@@ -9,7 +9,7 @@ use super::{claim, due, finish, finish_all, finish_one, job, join, read, request
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
 use crate::{LeaseToken, Store};
 
-const NOBODY: NodeId = NodeId::new(0);
+const NO_HOME: NodeId = NodeId::new(0);
 
 fn range(from: Timestamp, to: Timestamp, limit: u32) -> DueRange {
     DueRange { from, to, limit }
@@ -28,14 +28,14 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
     let never = job(store, None).await;
     claim(store, token, &jobs[2], vec![]).await;
     let ids = |due: Vec<DueJob>| due.into_iter().map(|due| due.job).collect::<Vec<JobId>>();
-    let all = store.due_jobs(&[NOBODY], range(at(0), at(10), 10)).await.unwrap();
+    let all = store.due_jobs(&[NO_HOME], range(at(0), at(10), 10)).await.unwrap();
     assert!(all.iter().all(|due| due.job != never.id));
     assert_eq!(ids(all), [jobs[1].id, jobs[0].id, jobs[3].id]);
-    assert_eq!(ids(store.due_jobs(&[NOBODY], range(at(1), at(3), 1)).await.unwrap()), [jobs[1].id]);
-    assert_eq!(ids(store.due_jobs(&[NOBODY], range(at(2), at(3), 9)).await.unwrap()), [jobs[0].id]);
+    assert_eq!(ids(store.due_jobs(&[NO_HOME], range(at(1), at(3), 1)).await.unwrap()), [jobs[1].id]);
+    assert_eq!(ids(store.due_jobs(&[NO_HOME], range(at(2), at(3), 9)).await.unwrap()), [jobs[0].id]);
     assert_eq!(ids(store.due_jobs(&[token.node], range(at(0), at(100), 9)).await.unwrap()), [jobs[2].id]);
     assert_eq!(
-        ids(store.due_jobs(&[NOBODY, token.node], range(at(0), at(100), 2)).await.unwrap()),
+        ids(store.due_jobs(&[NO_HOME, token.node], range(at(0), at(100), 2)).await.unwrap()),
         [jobs[1].id, jobs[0].id]
     );
     assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
@@ -46,7 +46,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let seen = due(store, &job, &[NOBODY]).await.unwrap();
+    let seen = due(store, &job, &[NO_HOME]).await.unwrap();
     let claim_of = |token: LeaseToken| ClaimJob {
         seen,
         next_fire_at: Some(at + Duration::from_secs(2)),
@@ -103,7 +103,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let seen = due(store, &job, &[NOBODY]).await.unwrap();
+    let seen = due(store, &job, &[NO_HOME]).await.unwrap();
     let row = run(&job, token, at);
     let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![row.clone()], follows: None }];
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
@@ -111,12 +111,12 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     assert_eq!(store.claim(old, &claims).await.unwrap(), refused);
     store.release(token, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(token, &claims).await.unwrap(), refused);
-    assert_eq!(due(store, &job, &[NOBODY]).await, Some(seen));
+    assert_eq!(due(store, &job, &[NO_HOME]).await, Some(seen));
     assert_eq!(store.runs(&[row.id]).await.unwrap(), []);
     assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), Claimed::default());
 }
 
-/// A row whose key exists is left as it is, and told.
+/// A row whose key exists is left as it is, and returned.
 pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -162,7 +162,7 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     assert_eq!(finish_all(store, &[]).await, []);
 }
 
-/// The home has it, and with a dead home it waits for whoever adopts what else is open of the job.
+/// The home has it, and with a dead home it waits for the node that adopts the other open runs of the job.
 pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();

@@ -50,8 +50,8 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(node.advertise_url.as_deref(), Some("http://node:8080"));
     assert!(node.lease_until > lease_until && node.is_living(now));
 
-    // Its end would move back, as where the clock has stepped back: what was sent under it could not be told any more. Who held
-    // it takes the next one, and what was due until its end may have been sent.
+    // Its end would move back, as where the clock has stepped back: what was sent under it would be unknown. Its node
+    // takes the next one, and what was due until its end may have been sent.
     assert_eq!(store.renew(first, LEASE / 2).await.unwrap(), None);
     let other = LeaseToken { epoch: 7, ..first };
     let again = |held| JoinRequest { held: Some(held), ..request.clone() };
@@ -163,7 +163,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
 }
 
 /// An incarnation belongs to the first one that shows a secret with it.
-pub async fn an_incarnation_with_a_secret_is_nobody_elses(store: &dyn Store) {
+pub async fn an_incarnation_with_a_secret_cannot_be_taken(store: &dyn Store) {
     let (token, start) = (join(store).await, store.now().await.unwrap());
     let record = super::executor(app(store).await, start);
     let with = |secret: Option<&str>| ExecutorRecord { secret_hash: secret.map(str::to_owned), ..record.clone() };
@@ -187,7 +187,7 @@ pub async fn an_incarnation_with_a_secret_is_nobody_elses(store: &dyn Store) {
 }
 
 /// Sessions are opened, heard, closed; executors are as they introduced themselves.
-pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
+pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
     let record = ExecutorRecord {
@@ -201,7 +201,7 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
     assert!(store.open_session(a, &record).await.unwrap());
     assert!(store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap());
     assert!(store.open_session(b, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap());
-    // Nobody takes the id of an executor of another app.
+    // An executor cannot take the id of one of another app.
     let stranger = store.ensure_app(AppId::new(next_id()), DEFAULT, "stranger", start).await.unwrap();
     assert!(!store.open_session(b, &ExecutorRecord { app: stranger.id, ..record.clone() }).await.unwrap());
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -250,7 +250,7 @@ pub async fn sessions_say_who_hears_whom(store: &dyn Store) {
 }
 
 /// One that has ended in order has left every node, until it comes again.
-pub async fn who_has_ended_in_order_has_left(store: &dyn Store) {
+pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
     let record = super::executor(app(store).await, start);

@@ -17,7 +17,7 @@ pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
     store.see_declared_set(app, &old, "[1]", now).await.unwrap();
     store.see_declared_set(app, &old, "[1]", now).await.unwrap();
     store.see_declared_set(app, &new, &big, later).await.unwrap();
-    // What another node says late does not make it older again.
+    // A late report of another node does not make it older again.
     store.see_declared_set(app, &new, &big, now).await.unwrap();
     let sets = store.declared_sets(app).await.unwrap();
     let seen: Vec<_> = sets.iter().map(|set| (set.mark.first_seen_at, set.mark.last_seen_at)).collect();

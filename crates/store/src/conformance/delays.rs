@@ -178,7 +178,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 }
 
-/// An edit and a result that meet: whoever comes second sees the other.
+/// An edit and a result that meet: the second one sees the first.
 pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {

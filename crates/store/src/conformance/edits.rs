@@ -178,7 +178,7 @@ pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dy
 }
 
 /// What an edit opens again while the job's home is dead and fenced is taken over like anything else that is open there, and
-/// nobody claims the job before.
+/// no node claims the job before.
 pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
@@ -219,7 +219,7 @@ pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     assert_eq!(reopened.into_iter().map(shard).collect::<Vec<_>>(), vec![(0, Some(1), 4); 3]);
 }
 
-/// The second of two edits is told.
+/// The second of two edits gets the conflict.
 pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let first = job(store, None).await;
@@ -242,10 +242,10 @@ pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     assert_eq!(change(store, first.id, &renamed, None, now).await, Changed::NotFound);
 }
 
-/// Deleting settles what is ahead and leaves what is over.
+/// A deletion settles future runs and leaves ended ones.
 pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
-    store.ask_cancel(rows[1].id, CancelRequest::requested("somebody"), now).await.unwrap();
+    store.ask_cancel(rows[1].id, CancelRequest::requested("mia"), now).await.unwrap();
     let now = now + Duration::from_secs(1);
     assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
     let deleted = (RunStatus::Skipped, Some(Reason::Deleted), 1);
@@ -262,7 +262,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     assert_eq!(read(store, row.id).await.status, RunStatus::Pending);
 }
 
-/// Fires that were due and had no row yet are in the ledger as one row that says why they did not happen.
+/// Fires that were due and had no row yet are in the ledger as one row with the reason why they did not run.
 pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let now = Timestamp::from_secs(now.second());

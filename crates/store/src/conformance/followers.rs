@@ -34,12 +34,12 @@ async fn new_job(store: &dyn Store, spec: JobSpec) -> NewJob {
 async fn child(store: &dyn Store, word: &str, parents: &[&JobRecord], change: Value) -> JobRecord {
     let mut spec = spec(&name(word), change);
     if !parents.is_empty() && spec.schedule.is_none() {
-        spec.schedule = after(parents, "success");
+        spec.schedule = after_all(parents, "success");
     }
     created(store.create_job(new_job(store, spec).await).await.unwrap())
 }
 
-fn after(parents: &[&JobRecord], on: &str) -> Option<rondel_core::spec::OneOrMany> {
+fn after_all(parents: &[&JobRecord], on: &str) -> Option<rondel_core::spec::OneOrMany> {
     let names: Vec<&str> = parents.iter().map(|parent| parent.spec.name.as_str()).collect();
     serde_json::from_value(json!({"after": names, "on": on})).unwrap()
 }
@@ -56,7 +56,7 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     first[4].spec.schedule = serde_json::from_value(json!({"after": [first[3].spec.name]})).unwrap();
     let records: Vec<JobRecord> = store.create_jobs(&first).await.unwrap().into_iter().map(created).collect();
     let names: Vec<&str> = records.iter().map(|job| job.spec.name.as_str()).collect();
-    let mut read = store.jobs_named(DEFAULT, &[&names[..], &["nobody"], &names[..1]].concat()).await.unwrap();
+    let mut read = store.jobs_named(DEFAULT, &[&names[..], &["missing"], &names[..1]].concat()).await.unwrap();
     read.sort_by_key(|job| job.id);
     assert_eq!(read, records);
     assert_eq!(store.child_names(records[1].id).await.unwrap(), [names[3].to_owned()]);
@@ -67,7 +67,7 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
 
     // Of these one has a name that is taken, one a parent that does not exist; the third is saved.
     let taken = new_job(store, spec(names[0], json!({}))).await;
-    let orphan = new_job(store, named("orphan", json!({"schedule": {"after": ["nobody"]}}))).await;
+    let orphan = new_job(store, named("orphan", json!({"schedule": {"after": ["missing"]}}))).await;
     let good = new_job(store, named("good", json!({"schedule": {"after": [names[4]]}}))).await;
     let answers = store.create_jobs(&[taken, orphan, good.clone()]).await.unwrap();
     assert!(matches!(answers[..], [Created::NameTaken, Created::BadParents(_), Created::Saved(_)]), "{answers:?}");
@@ -95,7 +95,7 @@ async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed
 }
 
 async fn follow_from(store: &dyn Store, record: &JobRecord, parents: &[&JobRecord]) -> Changed {
-    change(store, record, JobSpec { schedule: after(parents, "success"), ..record.spec.clone() }).await
+    change(store, record, JobSpec { schedule: after_all(parents, "success"), ..record.spec.clone() }).await
 }
 
 /// a → b, c → d.
@@ -111,7 +111,7 @@ async fn diamond(store: &dyn Store) -> [JobRecord; 4] {
 fn refused(errors: &[FieldError], pointer: &str, part: &str) {
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert_eq!(errors[0].pointer, pointer);
-    assert!(errors[0].message.contains(part), "{} does not say {part}", errors[0].message);
+    assert!(errors[0].message.contains(part), "{} does not name {part}", errors[0].message);
 }
 
 /// A parent must exist, and nothing follows from itself; who is a parent stays, by its name.
@@ -164,7 +164,7 @@ pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
     }
 }
 
-/// A run that somebody asked for.
+/// A requested run.
 async fn start(store: &dyn Store, token: LeaseToken, job: &JobRecord) -> Run {
     let now = store.now().await.unwrap();
     store.request_run(token, requested(job, token, now)).await.unwrap()
@@ -204,8 +204,8 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     }
     let params: Value = serde_json::from_str(of_c.params.as_deref().unwrap()).unwrap();
     let result = json!({"by": a.id.to_string()});
-    let told = json!({"run_id": root.id.to_string(), "status": "succeeded", "result": result, "params": {"day": 7}});
-    assert_eq!(params, json!({"params": 3, "parents": {a.spec.name.clone(): told}}));
+    let parent = json!({"run_id": root.id.to_string(), "status": "succeeded", "result": result, "params": {"day": 7}});
+    assert_eq!(params, json!({"params": 3, "parents": {a.spec.name.clone(): parent}}));
 
     assert_eq!(end(store, token, of_b, Outcome::Succeeded).await.released, []);
     let last = end(store, token, of_c, Outcome::Succeeded).await.released;
@@ -213,9 +213,9 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     let params: Value = serde_json::from_str(last[0].params.as_deref().unwrap()).unwrap();
     assert_eq!((last[0].job, &params["own"]), (d.id, &json!(true)));
     for (job, run) in [(&b, of_b), (&c, of_c)] {
-        let told = &params["parents"][&job.spec.name];
-        assert_eq!(told["run_id"], run.id.to_string());
-        assert_eq!(told["result"], json!({"by": job.id.to_string()}));
+        let parent = &params["parents"][&job.spec.name];
+        assert_eq!(parent["run_id"], run.id.to_string());
+        assert_eq!(parent["result"], json!({"by": job.id.to_string()}));
     }
     assert_eq!(params["parents"].as_object().map(serde_json::Map::len), Some(2));
     // The same results again release nothing.
@@ -246,7 +246,7 @@ pub async fn parents_that_end_at_once_release_one_child(store: &dyn Store) {
     }
 }
 
-/// What does not run has a verdict that says why, and so has what follows from it.
+/// A run that is skipped has a verdict with its reason, and so have the runs that follow from it.
 pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
     let token = join(store).await;
     let [a, b, c, d] = diamond(store).await;
@@ -312,9 +312,9 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     assert!(in_fire(store, &root, &repair).await.is_some());
 }
 
-/// An edit passes over what is ahead without a word to whoever follows it. Where one of those ran after all (the clock had
-/// stepped back, and it was on its way), its end is told like any other, once.
-pub async fn what_was_passed_over_and_ran_is_followed(store: &dyn Store) {
+/// An edit skips future runs without releasing the runs that follow from them. Where one of those ran after all (the clock
+/// had stepped back, and it was on its way), its end releases them like any other, once.
+pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     let (token, job, rows, _) = with_four_rows(store).await;
     let on = |on: &str| json!({"schedule": {"after": [job.spec.name], "on": on}});
     let next = child(store, "next", &[], on("success")).await;
@@ -331,7 +331,7 @@ pub async fn what_was_passed_over_and_ran_is_followed(store: &dyn Store) {
     }
 }
 
-/// A run that is over with its children keeps its result, is nobody's meanwhile, and ends as they do.
+/// A run that ends with its children keeps its result, belongs to no executor meanwhile, and ends as they do.
 pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({"over": "children"})).await;
@@ -362,11 +362,11 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
         let mut expected = vec![(a.id, root.id), (b.id, first.released[0].id)];
         expected.sort_unstable();
         assert_eq!(over, expected);
-        let (status, says) = match outcome {
+        let (status, message) = match outcome {
             Outcome::Succeeded => (RunStatus::Succeeded, None),
             _ => (RunStatus::Failed, Some(format!("{} failed", b.spec.name))),
         };
-        assert_eq!(state(root.id).await, (status, Some(0), says));
+        assert_eq!(state(root.id).await, (status, Some(0), message));
         assert_eq!(ends(&root, Outcome::Succeeded).await.answers, [Finished::Duplicate]);
     }
     // A failure of its own is the end at once; a wish ends the waiting.
@@ -377,7 +377,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     ends(&root, Outcome::Succeeded).await;
     let now = store.now().await.unwrap();
     assert!(matches!(
-        store.ask_cancel(root.id, CancelRequest::requested("somebody"), now).await.unwrap(),
+        store.ask_cancel(root.id, CancelRequest::requested("mia"), now).await.unwrap(),
         CancelAsked::Noted(_)
     ));
     ends(&root, Outcome::Cancelled).await;

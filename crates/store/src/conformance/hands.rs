@@ -82,7 +82,7 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     assert_eq!(read(store, first.id).await, first);
 }
 
-/// Pending becomes running; what is over stays over. The tick reads where runs stand.
+/// Pending becomes running; an ended run stays ended. The tick reads where runs stand.
 pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     let token = join(store).await;
     let (first, second) = (pending(store, token).await, pending(store, token).await);
@@ -126,8 +126,7 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     };
     let (cancel_by, cancel_reason) = (Some("Änne".to_owned()), Some(Reason::Requested));
     assert_eq!(*noted, Run { cancel_by, cancel_reason, ..run.clone() });
-    let CancelAsked::Noted(again) =
-        store.ask_cancel(run.id, CancelRequest::requested("somebody else"), now).await.unwrap()
+    let CancelAsked::Noted(again) = store.ask_cancel(run.id, CancelRequest::requested("leo"), now).await.unwrap()
     else {
         unreachable!()
     };
@@ -148,7 +147,7 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     );
 }
 
-/// Whoever has a stream to the executor of another node's run finds the request too.
+/// A node with a stream to the executor of another node's run finds the request too.
 pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
@@ -166,7 +165,7 @@ pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) 
 }
 
 /// What a later run of the job takes the place of ends as covered, by whatever outcome it comes to its end.
-pub async fn who_is_covered_says_so(store: &dyn Store) {
+pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let (stopped, lost) = (pending(store, token).await, pending(store, token).await);
@@ -187,7 +186,7 @@ pub async fn who_is_covered_says_so(store: &dyn Store) {
     assert_eq!(store.cancels(token).await.unwrap(), []);
 }
 
-/// Many are asked in one go: what is over is passed by, and who asked first counts.
+/// Many are requested at once: ended runs are skipped, and the first request counts.
 pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -293,7 +292,7 @@ pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     store.release(token, Timestamp::EPOCH).await.unwrap();
     let adopted = store.adopt(other, &[token.node], 10).await.unwrap().runs;
     let of_it = |run: &Run| adopted.iter().find(|adopted| adopted.run.id == run.id).map(|adopted| adopted.run.status);
-    assert_eq!(of_it(&rows[1]), Some(RunStatus::Waiting), "nobody has to be asked about it");
+    assert_eq!(of_it(&rows[1]), Some(RunStatus::Waiting), "no executor has to be asked about it");
     assert_eq!(of_it(&rows[3]), Some(RunStatus::Running), "it may have been sent");
     let woken: Vec<RunId> = store.take_waiting(other, at, 10).await.unwrap().into_iter().map(|run| run.id).collect();
     assert_eq!(woken, [rows[1].id, rows[4].id]);

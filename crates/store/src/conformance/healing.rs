@@ -1,4 +1,4 @@
-//! Checks of what sets jobs going again, and of the rows that say what became of planned fires.
+//! Checks of how stuck jobs are healed, and of the rows of planned fires.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn stuck(store: &dyn Store, job: &JobRecord) -> Option<StuckJob> {
     store.stuck_jobs(10_000).await.unwrap().into_iter().find(|stuck| stuck.job == job.id)
 }
 
-/// However it came that the run of a delay is over and the job was not told.
+/// For whatever cause, the run of a delay has ended and the job was not moved on.
 pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
@@ -48,7 +48,7 @@ pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
     assert_eq!((stuck(store, &job).await, due(store, &job, &[token.node]).await), (None, None));
 }
 
-/// Jobs that fire no more, or that nobody switched on, are not stuck.
+/// Jobs that fire no more, or that are switched off, are not stuck.
 pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -99,7 +99,7 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     }
 }
 
-/// In order, without shards and runs that somebody asked for; a span that began before is among them.
+/// In order, without shards and requested runs; a span that began before is among them.
 pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
     let token = join(store).await;
     let start = store.now().await.unwrap().ceil_second() - Duration::from_secs(100);

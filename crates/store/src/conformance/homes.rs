@@ -1,4 +1,4 @@
-//! Checks of homes that move, of switches, and of what nodes say of themselves.
+//! Checks of homes that move, of switches, and of the reports of nodes.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub(super) async fn node(store: &dyn Store, id: NodeId) -> Node {
     store.nodes().await.unwrap().into_iter().find(|node| node.id == id).unwrap()
 }
 
-/// What a node says of itself is seen as it was said, as long as its epoch is the newest.
-pub async fn nodes_say_how_they_stand(store: &dyn Store) {
+/// The report of a node is read as it was written, as long as its epoch is the newest.
+pub async fn nodes_report_their_state(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let first = node(store, token.node).await;
@@ -43,9 +43,9 @@ pub async fn nodes_say_how_they_stand(store: &dyn Store) {
     };
     store.report_node(token, &report).await.unwrap();
     store.report_node(LeaseToken { epoch: 9, ..token }, &NodeReport::default()).await.unwrap();
-    let told = node(store, token.node).await;
-    assert_eq!(told.report, report);
-    assert!(!told.takes_jobs(now), "it leaves");
+    let reported = node(store, token.node).await;
+    assert_eq!(reported.report, report);
+    assert!(!reported.takes_jobs(now), "it leaves");
 }
 
 /// A switch is thrown by name, and stays when the node starts anew.
@@ -57,7 +57,7 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
         let node = node(store, token.node).await;
         assert_eq!((node.switch, node.takes_jobs(store.now().await.unwrap())), (switch, switch == Switch::Active));
     }
-    assert!(!store.set_node_switch("nobody has this name", Switch::Stopped).await.unwrap());
+    assert!(!store.set_node_switch("no node has this name", Switch::Stopped).await.unwrap());
 
     let app = app(store).await;
     let of = |switches: Vec<(AppId, Switch)>| switches.into_iter().find(|(id, _)| *id == app).map(|(_, switch)| switch);
@@ -155,9 +155,9 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.free_jobs(LeaseToken { epoch: 9, ..token }, dead.node, 10).await.unwrap(), 0);
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 1);
-    let nobody = NodeId::new(0);
-    assert_eq!(due(store, &idle, &[nobody]).await.unwrap().term, 2);
-    assert_eq!(due(store, &busy, &[nobody]).await, None);
+    let no_home = NodeId::new(0);
+    assert_eq!(due(store, &idle, &[no_home]).await.unwrap().term, 2);
+    assert_eq!(due(store, &busy, &[no_home]).await, None);
     store.adopt(token, &[dead.node], 10).await.unwrap();
     assert_eq!(due(store, &busy, &[token.node]).await.unwrap().term, 2);
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0);

@@ -35,7 +35,7 @@ pub async fn logs_are_kept_once(store: &dyn Store) {
 }
 
 /// The newest logs stay as far as they fit; those of open runs stay at any rate; of the others a line is left.
-pub async fn old_logs_go_by_size_and_leave_a_word(store: &dyn Store) {
+pub async fn old_logs_are_removed_by_size_and_leave_a_line(store: &dyn Store) {
     let token = join(store).await;
     let mut runs: Vec<Run> = Vec::new();
     for _ in 0..4 {
@@ -66,7 +66,7 @@ pub async fn old_logs_go_by_size_and_leave_a_word(store: &dyn Store) {
         let Some(last) = done.last else { break };
         after = last;
     }
-    assert_eq!((removed, after), (1, runs[1].id), "the open one is passed over");
+    assert_eq!((removed, after), (1, runs[1].id), "the open one is skipped");
     let left = store.log_chunks(runs[0].id, 1, -1, 10).await.unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!((left[0].sequence, left[0].lines[0].text.as_str()), (0, "… 2 lines were removed by the log retention"));

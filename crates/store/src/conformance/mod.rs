@@ -85,7 +85,7 @@ macro_rules! for_each_conformance_check {
             namespaces_are_made_and_removed_when_empty,
             lists_keep_to_the_apps_that_may_be_seen,
             accounts_are_read_as_they_were_written,
-            somebody_who_may_do_everything_is_left,
+            the_last_admin_account_stays,
             a_sign_in_ends_with_what_it_rests_on,
             a_link_is_used_once,
             attempts_are_counted_and_bounded,
@@ -127,11 +127,11 @@ macro_rules! for_each_conformance_check {
             the_clock_goes_on,
             a_lease_is_held_by_one,
             nodes_that_join_at_once_differ,
-            sessions_say_who_hears_whom,
-            an_incarnation_with_a_secret_is_nobody_elses,
+            sessions_record_which_node_hears_which_executor,
+            an_incarnation_with_a_secret_cannot_be_taken,
             a_lease_given_back_ends_where_the_clock_was,
             open_sessions_are_witnesses,
-            who_has_ended_in_order_has_left,
+            an_executor_that_ended_in_order_has_left,
             due_jobs_come_in_order,
             a_job_is_claimed_once,
             a_claim_needs_its_lease,
@@ -144,7 +144,7 @@ macro_rules! for_each_conformance_check {
             running_is_noted_for_pending_runs,
             a_cancel_is_noted_until_the_run_is_over,
             a_cancel_is_read_by_those_who_hear_the_executor,
-            who_is_covered_says_so,
+            a_covered_run_has_that_reason,
             a_limit_has_one_home,
             unsent_runs_are_handed_over,
             what_a_lease_did_not_send_waits_for_the_next,
@@ -163,7 +163,7 @@ macro_rules! for_each_conformance_check {
             parents_that_end_at_once_release_one_child,
             children_that_were_not_meant_are_skipped,
             a_late_result_releases_nothing_twice,
-            what_was_passed_over_and_ran_is_followed,
+            a_skipped_run_that_ran_releases_its_children,
             a_run_may_be_over_with_its_children,
             a_failed_attempt_is_followed_by_another,
             one_batch_may_hold_two_results_of_a_run,
@@ -173,7 +173,7 @@ macro_rules! for_each_conformance_check {
             jobs_are_adopted_whole,
             the_latest_end_of_a_lease_counts,
             a_fenced_node_cannot_renew,
-            nodes_say_how_they_stand,
+            nodes_report_their_state,
             switches_stay_as_they_are_set,
             jobs_move_with_what_is_not_sent,
             jobs_of_the_dead_are_freed,
@@ -183,9 +183,9 @@ macro_rules! for_each_conformance_check {
             pages_keep_to_their_filters,
             runs_that_follow_are_found_by_their_parents,
             logs_are_kept_once,
-            old_logs_go_by_size_and_leave_a_word,
-            a_failed_run_is_told_once,
-            a_skip_is_told_where_its_job_says_so,
+            old_logs_are_removed_by_size_and_leave_a_line,
+            a_failed_run_is_reported_once,
+            a_skip_is_reported_where_its_job_asks_for_it,
             a_message_is_in_one_hand,
             no_namespace_waits_behind_the_messages_of_another,
             old_runs_go_with_all_that_is_theirs,
@@ -235,7 +235,7 @@ async fn join(store: &dyn Store) -> LeaseToken {
     };
     match store.join(&request).await.unwrap() {
         Join::Joined { token, .. } => token,
-        living @ Join::Living { .. } => unreachable!("nobody has the name: {living:?}"),
+        living @ Join::Living { .. } => unreachable!("no node has the name: {living:?}"),
     }
 }
 
@@ -378,8 +378,8 @@ fn finisher(token: LeaseToken) -> Finisher<'static> {
 
 /// Ends that nothing follows from.
 async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<Finished> {
-    let nobody = LeaseToken { node: NodeId::new(0), epoch: 0 };
-    let ends = store.finish(finisher(nobody), batch).await.unwrap();
+    let no_node = LeaseToken { node: NodeId::new(0), epoch: 0 };
+    let ends = store.finish(finisher(no_node), batch).await.unwrap();
     assert_eq!(ends.released, []);
     ends.answers
 }

@@ -35,8 +35,8 @@ async fn soon(store: &dyn Store) -> Timestamp {
     store.now().await.unwrap() + Duration::from_secs(5)
 }
 
-/// One message for each run that failed for good, where somebody wants to hear of it.
-pub async fn a_failed_run_is_told_once(store: &dyn Store) {
+/// One message for each run that failed for good, where its namespace has a receiver.
+pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let unheard = pending(store, token).await;
@@ -90,13 +90,13 @@ pub async fn a_failed_run_is_told_once(store: &dyn Store) {
         shards[0].id,
         shards[1].id,
     ];
-    let told = take(store, soon(store).await, &ids).await;
-    let mut runs: Vec<RunId> = told.iter().filter_map(|item| item.run).collect();
+    let taken = take(store, soon(store).await, &ids).await;
+    let mut runs: Vec<RunId> = taken.iter().filter_map(|item| item.run).collect();
     runs.sort_unstable();
     let mut expected = vec![fails.id, timed_out.id, lost.id, whole];
     expected.sort_unstable();
     assert_eq!(runs, expected);
-    let item = told.iter().find(|item| item.run == Some(fails.id)).unwrap();
+    let item = taken.iter().find(|item| item.run == Some(fails.id)).unwrap();
     assert_eq!((item.kind.as_str(), item.namespace, item.attempt_count), (RUN_FAILED, DEFAULT, 0));
     let payload: serde_json::Value = serde_json::from_str(&item.payload).unwrap();
     assert_eq!(payload["type"], RUN_FAILED);
@@ -104,31 +104,31 @@ pub async fn a_failed_run_is_told_once(store: &dyn Store) {
     assert_eq!((&data["run_id"], &data["status"]), (&fails.id.to_string().into(), &"failed".into()));
     assert_eq!((&data["message"], &data["namespace"]), (&"it \"broke\"".into(), &"default".into()));
 
-    // The last attempt tells; a true verdict that comes late does not tell again.
-    store.drop_outbox(&told.iter().map(|item| item.id).collect::<Vec<_>>()).await.unwrap();
+    // The last attempt is reported; a true verdict that comes late is not reported again.
+    store.drop_outbox(&taken.iter().map(|item| item.id).collect::<Vec<_>>()).await.unwrap();
     store.take_waiting(token, Timestamp::MAX, 10_000).await.unwrap();
     finish_one(store, AttemptEnd { attempt: 2, ..again }).await;
     finish_one(store, finish(&lost, FAILED)).await;
-    let told = take(store, soon(store).await, &ids).await;
-    assert_eq!(told.iter().filter_map(|item| item.run).collect::<Vec<_>>(), [retried.id]);
-    store.drop_outbox(&[told[0].id]).await.unwrap();
+    let taken = take(store, soon(store).await, &ids).await;
+    assert_eq!(taken.iter().filter_map(|item| item.run).collect::<Vec<_>>(), [retried.id]);
+    store.drop_outbox(&[taken[0].id]).await.unwrap();
     assert!(store.delete_failure_webhook(DEFAULT).await.unwrap());
     assert!(!store.delete_failure_webhook(DEFAULT).await.unwrap());
     assert_eq!(store.failure_webhook(DEFAULT).await.unwrap(), None);
 }
 
 /// A run that was skipped is reported for the reasons that its job names; a row of several fires is one message.
-pub async fn a_skip_is_told_where_its_job_says_so(store: &dyn Store) {
+pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     store.put_failure_webhook(DEFAULT, &webhook("http://127.0.0.1:1/", now)).await.unwrap();
-    let (nobody, overlap, requested) =
+    let (unserved, overlap, requested) =
         (pending(store, token).await, pending(store, token).await, pending(store, token).await);
     let skipped =
         |run: &Run, reason| AttemptEnd { executor: None, started_at: None, ..finish(run, Outcome::Skipped(reason)) };
     let detail = Detail { app: Some("work".to_owned()), waited_ms: Some(60_000), ..Detail::default() };
     let batch = [
-        AttemptEnd { detail: Some(Box::new(detail)), ..skipped(&nobody, Reason::NoExecutor) },
+        AttemptEnd { detail: Some(Box::new(detail)), ..skipped(&unserved, Reason::NoExecutor) },
         skipped(&overlap, Reason::Overlap),
         skipped(&requested, Reason::Requested),
     ];
@@ -145,16 +145,16 @@ pub async fn a_skip_is_told_where_its_job_says_so(store: &dyn Store) {
     };
     let missed = Run { id: RunId::new(next_id()), reason: Some(Reason::Misfire), fire_at: now, ..span.clone() };
     claim(store, token, &chosen, vec![span.clone(), missed.clone()]).await;
-    let told = take(store, soon(store).await, &[nobody.id, overlap.id, requested.id, span.id, missed.id]).await;
+    let taken = take(store, soon(store).await, &[unserved.id, overlap.id, requested.id, span.id, missed.id]).await;
     store.delete_failure_webhook(DEFAULT).await.unwrap();
-    let runs: Vec<Option<RunId>> = told.iter().map(|item| item.run).collect();
-    assert_eq!(runs, [Some(nobody.id), Some(span.id)]);
+    let runs: Vec<Option<RunId>> = taken.iter().map(|item| item.run).collect();
+    assert_eq!(runs, [Some(unserved.id), Some(span.id)]);
     let data = |item: &OutboxItem| serde_json::from_str::<serde_json::Value>(&item.payload).unwrap()["data"].clone();
-    let first = data(&told[0]);
-    assert_eq!((told[0].kind.as_str(), &first["reason"]), (RUN_SKIPPED, &json!("no_executor")));
+    let first = data(&taken[0]);
+    assert_eq!((taken[0].kind.as_str(), &first["reason"]), (RUN_SKIPPED, &json!("no_executor")));
     assert_eq!(first["why"], "Skipped: no executor of app work was online for 1 min.");
     assert!(first["app"].is_string(), "{first}");
-    assert_eq!((&data(&told[1])["count"], &data(&told[1])["last_fire_at"]), (&json!(5), &json!(now)));
+    assert_eq!((&data(&taken[1])["count"], &data(&taken[1])["last_fire_at"]), (&json!(5), &json!(now)));
 }
 
 fn in_hand(run: &Run) -> crate::ledger::InHand {

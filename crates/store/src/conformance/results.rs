@@ -10,7 +10,7 @@ use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pen
 use crate::ledger::{AttemptEnd, Finished, InHand};
 use crate::{LeaseToken, Store};
 
-/// Once stored it is durable, whole, and never changes; what does not exist is said to.
+/// Once stored it is durable, whole, and never changes; what does not exist is reported as that.
 pub async fn a_result_is_stored_once(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -41,7 +41,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!(read(store, run.id).await, expected);
     assert_eq!(store.attempts(run.id).await.unwrap(), []);
 
-    // Who had it and since when is known from before, where the end does not say it.
+    // The executor and the start are known from before, where the end does not have them.
     let run = pending(store, token).await;
     let hand =
         InHand { run: run.id, attempt: 1, executor_id: ExecutorId::new(9), executor: "b".to_owned(), at: run.due_at };
@@ -53,7 +53,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!((stored.executor.as_deref(), stored.started_at), (Some("b"), Some(run.due_at)));
 }
 
-/// What a server says by itself about a run that is another lease's by now changes nothing; what an executor says does.
+/// An end that a server finds by itself is refused where the run is another lease's by now; the result of an executor is stored.
 pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -72,12 +72,12 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
 }
 
-/// The newest attempt counts; the end of an older one says how it was after all.
+/// The newest attempt counts; the end of an older one corrects its verdict.
 pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
     let lost = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
-    let Finished::Stored(After::Again { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
+    let Finished::Stored(After::Retry { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
         unreachable!("another attempt follows")
     };
     assert_eq!(waiting.attempt, 2);
@@ -124,7 +124,7 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     lost.policy.at_least_once = false;
     let after = After::Verdict { status: RunStatus::Unknown, reason: Some(Reason::ExecutorLost) };
     assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
-    assert_eq!(finish_one(store, lost).await, Finished::Duplicate, "nobody can tell, still");
+    assert_eq!(finish_one(store, lost).await, Finished::Duplicate, "still unknown");
     let late = AttemptEnd { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
     assert_eq!(finish_all(store, &[late.clone(), late]).await, [Finished::Late, Finished::Duplicate]);
     let stored = read(store, run.id).await;
@@ -140,7 +140,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     let mut failed = AttemptEnd { message: Some("boom".to_owned()), ..finish(&run, FAILED) };
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
-    let again = After::Again { due_at, reason: Reason::Retry, lost_count: 0 };
+    let again = After::Retry { due_at, reason: Reason::Retry, lost_count: 0 };
     // Who had it stays, for the router; the trace is that of the last attempt.
     let waiting = Run {
         status: RunStatus::Waiting,
@@ -185,7 +185,7 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     let second = AttemptEnd { attempt: 2, ..finish(&run, Outcome::Succeeded) };
     let batch = [failed.clone(), finish(&other, Outcome::Succeeded), failed, second.clone(), second];
     let answers = finish_all(store, &batch).await;
-    assert!(matches!(&answers[0], Finished::Stored(After::Again { .. }, Some(run)) if run.attempt == 2), "{answers:?}");
+    assert!(matches!(&answers[0], Finished::Stored(After::Retry { .. }, Some(run)) if run.attempt == 2), "{answers:?}");
     let done = verdict(RunStatus::Succeeded);
     assert_eq!(answers[1..], [done.clone(), Finished::Superseded, done, Finished::Duplicate]);
     assert_eq!(read(store, run.id).await.status, RunStatus::Succeeded);

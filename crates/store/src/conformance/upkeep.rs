@@ -60,7 +60,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
         let line = LogLine { at: run.due_at, level: "info".to_owned(), text: "a line".to_owned() };
         let chunk = LogChunk { run: run.id, attempt: 1, sequence: 0, lines: vec![line] };
         store.append_logs(&[chunk]).await.unwrap();
-        store.ask_cancel(run.id, CancelRequest::requested("somebody"), run.due_at).await.unwrap();
+        store.ask_cancel(run.id, CancelRequest::requested("mia"), run.due_at).await.unwrap();
         finish_one(store, crate::ledger::AttemptEnd { attempt: 2, ..failed }).await;
         gone.push(run);
     }

@@ -15,7 +15,7 @@ pub struct Adopted {
     pub run: Run,
     /// Whose it was.
     pub from: LeaseToken,
-    /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] where nobody can tell.
+    /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] where that is unknown.
     pub from_ended_at: Timestamp,
 }
 
@@ -26,7 +26,7 @@ pub struct Adoption {
     pub runs: Vec<Adopted>,
     /// The dead nodes whose leases are over and fenced: nothing comes to be open under these any more.
     pub fenced: Vec<NodeId>,
-    /// This node's own lease does not hold: nothing was looked at, and nobody knows what there is.
+    /// This node's own lease does not hold: nothing was read.
     pub is_refused: bool,
 }
 
@@ -57,7 +57,7 @@ pub trait Adopt {
     /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
     /// `dead` nodes. The oldest first, of each job all that there is, until they are `enough`; each by an UPDATE guarded by
     /// its old owner. A pending run that was due before that lease ended may have been sent: it becomes `running`, so that
-    /// nobody takes it for unsent.
-    /// Whether a lease is over is for the database's clock to say: the answer tells of which of the `dead` it is.
+    /// it does not count as unsent.
+    /// The database's clock decides which of the leases of `dead` have ended: the answer names those nodes.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption>;
 }

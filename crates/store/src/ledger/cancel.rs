@@ -34,21 +34,21 @@ pub struct CancelElsewhere {
 /// Records requests to cancel, and finds them.
 #[async_trait]
 pub trait Cancel {
-    /// Notes that somebody wants an open run cancelled.
+    /// Records a request to cancel an open run.
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;
 
     /// The same for several at once, at most a few hundred: those that are over are passed by. Answers how many of them
-    /// are open and asked for now, by whoever was first.
+    /// are open and have a request now, by the first caller.
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
-    /// Own open runs that somebody asked to cancel, with who; each is answered until the run is over.
+    /// Own open runs with a request to cancel, with its caller; each is returned until the run has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs of other nodes that somebody asked to cancel and that a known executor has in hand, by id, at most
-    /// `limit`: whoever has a stream to that executor tells it.
+    /// Open runs of other nodes that have a request to cancel and that a known executor has in hand, by id, at most
+    /// `limit`: a node with a stream to that executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
-    /// Open runs of a job that nobody asked to cancel, in the order of their ids, at most `limit`: those of one planned
+    /// Open runs of a job without a request to cancel, in the order of their ids, at most `limit`: those of one planned
     /// instant, or all that the nodes of the cluster look after.
     /// With an app, only runs of that app: a job that moved leaves runs behind.
     async fn open_runs(

@@ -35,7 +35,7 @@ pub struct DueRange {
 /// What one job gets in a claim.
 #[derive(Clone, Debug)]
 pub struct ClaimJob {
-    /// The row as the scan read it: whoever finds it changed has lost.
+    /// The row as the scan read it: a claim that finds it changed has lost.
     pub seen: DueJob,
     /// Where `next_fire_at` moves to.
     pub next_fire_at: Option<Timestamp>,
@@ -57,7 +57,7 @@ pub struct Claimed {
 }
 
 /// The lease in whose name a new run of a job stands whose home is this node. `leases` are the ends of the node's lease and
-/// of the one before; they are equal once it is fenced, and nobody adopts what stands under the epoch of a fence.
+/// of the one before; they are equal once it is fenced, and no node adopts runs under the epoch of a fence.
 pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
     let is_fenced = leases.0 == leases.1;
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
@@ -74,7 +74,7 @@ pub trait Claim {
     /// took drops out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
-    /// Inserts a run that somebody asked for, owned by the home of its job, be it dead (then it is adopted with whatever else
+    /// Inserts a requested run, owned by the home of its job, be it dead (then it is adopted with whatever else
     /// is open of the job), else by `token`, which becomes the home. Answers the run as it is stored; the one that is there already where its key exists.
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
 }

@@ -19,7 +19,7 @@ pub struct AttemptEnd {
     pub attempt: i32,
     /// How.
     pub outcome: Outcome,
-    /// What the job's definition says about what follows.
+    /// What the job's definition decides about what follows.
     pub policy: AfterPolicy,
     /// The executor, where one had it.
     pub executor: Option<(ExecutorId, String)>,
@@ -27,7 +27,7 @@ pub struct AttemptEnd {
     pub started_at: Option<Timestamp>,
     /// When the attempt ended.
     pub finished_at: Timestamp,
-    /// One line for people.
+    /// One line for users.
     pub message: Option<String>,
     /// What the handler returned, as JSON text.
     pub result: Option<String>,
@@ -37,8 +37,8 @@ pub struct AttemptEnd {
     pub detail: Option<Box<Detail>>,
     /// A number from 0 to 1 that spreads the retry.
     pub jitter: f64,
-    /// Under which lease a server came to this end by itself: it is none where the run is somebody else's by now. `None`
-    /// for what an executor says: any node may store that.
+    /// Under which lease a server came to this end by itself: it is refused where the run has another owner by now. `None`
+    /// for the result of an executor: any node may store that.
     pub owner: Option<LeaseToken>,
 }
 
@@ -55,7 +55,7 @@ pub enum Finished {
     Late,
     /// There is no such run.
     NoSuchRun,
-    /// The run is another lease's by now: whoever has it decides. Nothing was written.
+    /// The run is another lease's by now, and its owner decides. Nothing was written.
     NotOwner,
     /// The row cannot be written (a data error that is this row's own); the run is marked failed.
     Unwritable,

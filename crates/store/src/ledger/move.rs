@@ -6,7 +6,7 @@ use rondel_core::{JobId, NodeId, RunId, Timestamp};
 use crate::Result;
 use crate::cluster::{HomeMove, LeaseToken};
 
-/// An open run that nobody has sent.
+/// An open run that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsentRun {
     /// The run.
@@ -40,7 +40,7 @@ pub trait Move {
     /// The runs wait in the store, where the other node's scan finds them. Answers the runs that went, and the jobs.
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 
-    /// Own open runs that nobody has sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
+    /// Own open runs that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
 
     /// Jobs that this node is home to, by id after `after`, at most `limit`.

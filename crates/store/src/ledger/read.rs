@@ -23,7 +23,7 @@ pub struct RunCheck {
     pub job_version: i64,
     /// Its owner.
     pub owner: LeaseToken,
-    /// Who asked to cancel it, if somebody did.
+    /// Who asked to cancel it, where there is a request.
     pub cancel_by: Option<String>,
     /// The term of its job's home; 0 where the job is gone.
     pub term: i64,

@@ -159,7 +159,7 @@ struct StoredNode {
 }
 
 impl StoredNode {
-    /// Whether somebody raised its epoch when its lease had ended.
+    /// Whether a node raised its epoch when its lease had ended.
     fn is_fenced(&self) -> bool {
         self.prior_lease_until == self.node.lease_until
     }

@@ -172,7 +172,7 @@ impl Tx<'_> {
             if self.execute(insert).await? == 1 {
                 return Ok(CalendarSaved::Created(Box::new(self.add_version(change, change.id, 1, change.now).await?)));
             }
-            // Somebody else was faster.
+            // Another caller was faster.
             row = self.row(by_name()).await?;
         }
         let Some(row) = row else { return Err(failure::unexpected_count("insert_calendar", 1, 0)) };

@@ -190,7 +190,7 @@ impl Cluster for SqlStore {
 }
 
 /// A node's row, for a join.
-struct Seat {
+struct JoinRow {
     id: i64,
     name: String,
     ordinal: i64,
@@ -206,10 +206,10 @@ impl Tx<'_> {
 
     async fn join(&mut self, request: &JoinRequest) -> Result<Join> {
         self.row(Query::new(&LOCK_JOINS)).await?;
-        let mut seats = Vec::new();
+        let mut found = Vec::new();
         for row in self.rows(Query::new(&LOCK_NODES)).await? {
             let mut columns = Reader::new(&row, "node");
-            seats.push(Seat {
+            found.push(JoinRow {
                 id: columns.int("id")?,
                 name: columns.text("name")?,
                 ordinal: columns.int("ordinal")?,
@@ -221,9 +221,9 @@ impl Tx<'_> {
         let now = self.now().await?;
         let (name, version) = (clean_name(&request.name), clean_name(&request.server_version));
         let url = request.advertise_url.as_deref();
-        let Some(seat) = seats.iter().find(|seat| seat.name == name) else {
-            let id = seats.last().map_or(1, |seat| seat.id + 1);
-            let ordinal = free_ordinal(&seats, None, now);
+        let Some(known) = found.iter().find(|known| known.name == name) else {
+            let id = found.last().map_or(1, |known| known.id + 1);
+            let ordinal = free_ordinal(&found, None, now);
             let insert = Query::new(&INSERT_NODE)
                 .int(id)
                 .text(&name)
@@ -235,11 +235,11 @@ impl Tx<'_> {
             self.execute_all(insert, 1).await?;
             return Ok(Join::Joined { token: LeaseToken { node: NodeId::new(id), epoch: 1 }, ordinal });
         };
-        let before = LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch };
-        let Some(ended_at) = request.ended_at(before, (seat.lease_until, seat.prior_lease_until), now) else {
-            return Ok(Join::Living { lease_until: seat.lease_until, epoch: seat.epoch });
+        let before = LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
+        let Some(ended_at) = request.ended_at(before, (known.lease_until, known.prior_lease_until), now) else {
+            return Ok(Join::Living { lease_until: known.lease_until, epoch: known.epoch });
         };
-        let ordinal = free_ordinal(&seats, Some(seat), now);
+        let ordinal = free_ordinal(&found, Some(known), now);
         let take = Query::new(&TAKE_LEASE)
             .int(ordinal)
             .at(now + request.lease)
@@ -247,19 +247,19 @@ impl Tx<'_> {
             .opt_text(url)
             .text(&version)
             .at(now)
-            .int(seat.id)
-            .int(seat.epoch);
+            .int(known.id)
+            .int(known.epoch);
         self.execute_all(take, 1).await?;
         self.end_sessions(before, ended_at).await?;
-        Ok(Join::Joined { token: LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch + 1 }, ordinal })
+        Ok(Join::Joined { token: LeaseToken { node: NodeId::new(known.id), epoch: known.epoch + 1 }, ordinal })
     }
 }
 
-fn free_ordinal(seats: &[Seat], own: Option<&Seat>, now: Timestamp) -> i64 {
-    let others = seats.iter().filter(|seat| own.is_none_or(|own| own.id != seat.id));
-    let is_taken = |ordinal| others.clone().any(|seat| seat.ordinal == ordinal && seat.lease_until > now);
-    let token = |seat: &Seat| LeaseToken { node: NodeId::new(seat.id), epoch: seat.epoch };
-    next_ordinal(lease_count(seats.iter().map(token)), is_taken)
+fn free_ordinal(found: &[JoinRow], own: Option<&JoinRow>, now: Timestamp) -> i64 {
+    let others = found.iter().filter(|known| own.is_none_or(|own| own.id != known.id));
+    let is_taken = |ordinal| others.clone().any(|known| known.ordinal == ordinal && known.lease_until > now);
+    let token = |known: &JoinRow| LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
+    next_ordinal(lease_count(found.iter().map(token)), is_taken)
 }
 
 fn now_of(row: Option<&AnyRow>) -> Result<Timestamp> {
@@ -294,7 +294,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let skew_ms = columns.int("skew_ms")?;
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
-    // A server of another version may say it in other words.
+    // A server of another version may write them differently.
     let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
     Ok(NodeReport {
         is_leaving,

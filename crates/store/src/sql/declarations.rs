@@ -56,7 +56,7 @@ impl Declarations for SqlStore {
 
     async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
         let mut ids = ids.to_vec();
-        // In one order, so that no two servers that say the same wait for each other in a circle.
+        // In one order, so that no two servers with the same ids wait for each other in a circle.
         ids.sort_unstable();
         let mut count = 0;
         for chunk in ids.chunks(CHUNK_MAX) {

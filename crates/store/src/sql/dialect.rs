@@ -1,4 +1,4 @@
-//! What the databases say differently, side by side, and the one place that puts a statement into their words.
+//! Where the SQL of the databases differs, side by side, and the one place that renders a statement for one of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -299,7 +299,7 @@ impl Texts {
     }
 
     /// The text and the arguments of a query as the driver takes them.
-    pub(super) fn say(&self, query: Query) -> (Arc<str>, AnyArguments) {
+    pub(super) fn render_query(&self, query: Query) -> (Arc<str>, AnyArguments) {
         let Query { statement, mut arguments, batch } = query;
         let mut text_row_count = 0;
         if let Some((start, row_count)) = batch {
@@ -478,7 +478,7 @@ mod tests {
     fn rows_are_filled_up_before_what_follows_them() {
         let texts = Texts::new(Dialect::Sqlite);
         let query = Query::new(&BATCH).rows(&[1, 2, 3], |query, id| query.int(*id).text("x")).int(9);
-        let (text, arguments) = texts.say(query);
+        let (text, arguments) = texts.render_query(query);
         assert_eq!(text.matches('?').count(), 9);
         assert_eq!(arguments.len(), 9);
     }

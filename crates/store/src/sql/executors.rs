@@ -58,7 +58,7 @@ pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
-/// To SQLite the cross join says that the few nodes come first.
+/// The cross join makes SQLite begin with the few nodes.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
     text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left \
@@ -263,7 +263,7 @@ fn insert_executor(executor: &ExecutorRecord) -> Query {
         .int(executor.slots.into())
         .text(&executor.handlers)
         .at(executor.first_seen_at)
-        // What handlers say of their parameters: nothing yet.
+        // The schemas of the parameters: none yet.
         .text("{}")
         .opt_text(executor.secret_hash.as_deref())
 }

@@ -63,7 +63,7 @@ pub(super) fn classify(error: &Error) -> Failure {
     }
 }
 
-/// What to do about a database that lets nobody in.
+/// What to do about a database that refuses connections.
 pub(super) fn hint(error: &Error) -> Option<&'static str> {
     const MISSING: &str = "create it, or name another one at the end of the URL";
     const CREDENTIALS: &str = "look at the user and the password in the URL";
@@ -93,7 +93,7 @@ pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
     }
 }
 
-/// What an error says about the database as a whole.
+/// What an error means for the database as a whole.
 pub(super) fn trouble(error: &Error) -> Trouble {
     match error {
         Error::PoolTimedOut | Error::PoolClosed => Trouble::Connections,

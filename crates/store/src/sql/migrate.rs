@@ -19,7 +19,7 @@ const FIND_BOOKS_MYSQL: &str = "SELECT COUNT(*) FROM information_schema.tables \
 const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
 const READ_MIN_SERVER: &str = "SELECT min_server FROM schema_compat WHERE id = 1";
 
-/// Applies what is missing. A schema that is newer than this program is fine unless it says otherwise itself.
+/// Applies what is missing. A schema that is newer than this program is accepted unless it declares itself incompatible.
 pub(super) async fn run(
     connection: &mut AnyConnection,
     dialect: Dialect,

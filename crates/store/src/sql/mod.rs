@@ -1,6 +1,6 @@
 //! The store on SQLite, PostgreSQL and MySQL/MariaDB.
 //!
-//! Statements stand in the files of their nouns, once, in the words that the three share; [`dialect`] says what they do
+//! Statements stand in the files of their nouns, once, in the words that the three share; [`dialect`] has what they do
 //! not share. [`Tx`] is the one place where a statement of a transaction is sent, `transact!` the one where a
 //! transaction begins, ends, and is tried again.
 
@@ -133,7 +133,7 @@ impl SqlStore {
     /// Rows, read outside of any transaction.
     async fn rows(&self, query: Query) -> Result<Vec<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.say(query);
+        let (text, arguments) = self.texts.render_query(query);
         let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(&self.read).await;
         rows.map_err(|source| store_error(operation, source))
     }
@@ -141,7 +141,7 @@ impl SqlStore {
     /// The first row, read outside of any transaction.
     async fn row(&self, query: Query) -> Result<Option<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.say(query);
+        let (text, arguments) = self.texts.render_query(query);
         let row = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_optional(&self.read).await;
         row.map_err(|source| store_error(operation, source))
     }
@@ -149,7 +149,7 @@ impl SqlStore {
     /// A single statement that writes, on its own.
     async fn execute(&self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.say(query);
+        let (text, arguments) = self.texts.render_query(query);
         let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&self.write).await;
         Ok(done.map_err(|source| store_error(operation, source))?.rows_affected())
     }
@@ -165,21 +165,21 @@ struct Tx<'s> {
 impl Tx<'_> {
     async fn rows(&mut self, query: Query) -> Result<Vec<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.say(query);
+        let (text, arguments) = self.texts.render_query(query);
         let rows = self.inner.fetch_all(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
         rows.map_err(|source| store_error(operation, source))
     }
 
     async fn row(&mut self, query: Query) -> Result<Option<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.say(query);
+        let (text, arguments) = self.texts.render_query(query);
         let row = self.inner.fetch_optional(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
         row.map_err(|source| store_error(operation, source))
     }
 
     async fn execute(&mut self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.say(query);
+        let (text, arguments) = self.texts.render_query(query);
         let done = self.inner.execute(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
         Ok(done.map_err(|source| store_error(operation, source))?.rows_affected())
     }
@@ -226,7 +226,7 @@ fn wait_before_try(tries: u32) -> Duration {
     Duration::from_millis(5 + spread) * 2_u32.pow(tries.min(6) - 1)
 }
 
-/// Whether an error says that a key exists.
+/// Whether an error means that a key exists.
 fn is_duplicate(error: &StoreError) -> bool {
     failure::of(error) == Failure::Duplicate
 }

@@ -102,7 +102,7 @@ impl SqlStore {
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqlStore {
-    /// What is wrong with the database. A pool without a free connection does not say why it has none: a connection past
+    /// What is wrong with the database. A pool without a free connection does not report why it has none: a connection past
     /// the pool does.
     pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
         let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
@@ -153,7 +153,7 @@ async fn connect(
     }
 }
 
-/// What a person in front of a new installation can mend, in words that say how.
+/// What an operator of a new installation can mend, with a message that states how.
 fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
     let sqlx::Error::Database(database) = error else { return None };
     let hint = failure::hint(error)?.to_owned();
@@ -204,7 +204,7 @@ fn pool(size: u32, settings: Vec<String>, config: &StoreConfig) -> AnyPoolOption
         })
 }
 
-/// What each connection is told when it is made.
+/// The settings of each new connection.
 fn session_settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
     let lock_ms = millis(config.lock_timeout);
     let statement_ms = millis(config.statement_timeout);
@@ -225,7 +225,7 @@ fn session_settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
             // grows with its rows.
             "SET plan_cache_mode = force_custom_plan".to_owned(),
             // Every statement names a few rows, by an index. Without statistics, and after thousands of updates a second
-            // nobody has any, the planner takes a walk through the whole table for cheaper, and a third of the throughput.
+            // no transaction has any, the planner takes a walk through the whole table for cheaper, and a third of the throughput.
             "SET enable_seqscan = off".to_owned(),
             "SET enable_hashjoin = off".to_owned(),
             "SET enable_mergejoin = off".to_owned(),
@@ -257,7 +257,7 @@ fn absolute(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
     Ok(DatabaseUrl::sqlite_file(path))
 }
 
-/// Takes the lock that says that this server has the file; it is held as long as the answer lives.
+/// Takes the lock that reserves the file for this server; it is held as long as the returned file lives.
 fn lock_file(path: &Path) -> Result<File, OpenError> {
     let failed = |path: &Path, source| OpenError::File { path: shown(path), source };
     let open = |path: &Path| owner_only().open(path).map_err(|source| failed(path, source));

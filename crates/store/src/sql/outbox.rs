@@ -21,7 +21,7 @@ const READ_WEBHOOK: Statement = Statement {
 };
 const READ_WEBHOOKS: Statement =
     Statement { name: "read_webhooks", text: "SELECT namespace_id, secret FROM failure_webhook ORDER BY namespace_id" };
-/// Where nobody else has sealed it meanwhile.
+/// Where no other server has sealed it meanwhile.
 const SEAL_WEBHOOK: Statement = Statement {
     name: "seal_webhook",
     text: "UPDATE failure_webhook SET secret = ? WHERE namespace_id = ? AND secret = ?",
@@ -37,7 +37,7 @@ const UPDATE_WEBHOOK: Statement = Statement {
 };
 const DELETE_WEBHOOK: Statement =
     Statement { name: "delete_webhook", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
-/// Shards are left out: their broadcast tells for all of them.
+/// Shards are left out: their broadcast reports for all of them.
 const READ_REPORTED: Statement = Statement {
     name: "read_reported",
     text: "SELECT run.id, run.namespace_id, namespace.name, job.name, run.status, run.reason, run.attempt, \

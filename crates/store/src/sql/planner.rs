@@ -18,7 +18,7 @@ const FIND_OUTGROWN: Statement = Statement {
            THEN counted.reltuples / counted.relpages * (pg_relation_size(counted.oid) \
            / CAST(current_setting('block_size') AS BIGINT)) ELSE 0 END",
 };
-/// The tables that grow with jobs and runs. Somebody who counts one already is not waited for.
+/// The tables that grow with jobs and runs. A count that is under way already is not waited for.
 const COUNT: [(&str, Statement); 5] = [
     ("job", Statement { name: "count_job", text: "ANALYZE (SKIP_LOCKED) job" }),
     ("job_due", Statement { name: "count_job_due", text: "ANALYZE (SKIP_LOCKED) job_due" }),

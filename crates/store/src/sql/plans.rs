@@ -1,4 +1,4 @@
-//! Statements that run each second, or over a table that grows, must be answered by an index. SQLite tells how it would
+//! Statements that run each second, or over a table that grows, must be answered by an index. SQLite explains how it would
 //! answer them; the others have the same indexes.
 
 use sqlx::{AssertSqlSafe, Row};

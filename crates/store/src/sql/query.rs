@@ -1,7 +1,7 @@
 //! Statements as they are written, queries as they are sent, and the reading of rows.
 //!
 //! A statement is a constant with `?` for each argument, in the order in which they are given, and a few marks in
-//! braces for what the databases say differently ([`super::dialect`]). A batch statement has one mark that stands for
+//! braces for where the databases differ ([`super::dialect`]). A batch statement has one mark that stands for
 //! as many rows as the query carries.
 
 use rondel_core::Timestamp;

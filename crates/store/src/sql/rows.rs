@@ -45,7 +45,7 @@ pub(super) const INSERT_RUNS: Statement = Statement {
            {values:iiiiiiiiittiiiitiittiiiittiitiittt} {or_ignore}",
 };
 
-/// Whether [`INSERT_FRESH_RUNS`] says everything about this run.
+/// Whether [`INSERT_FRESH_RUNS`] writes everything of this run.
 pub(super) fn is_fresh(run: &Run) -> bool {
     run.reason.is_none()
         && run.executor.is_none()

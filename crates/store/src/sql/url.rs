@@ -123,7 +123,7 @@ fn is_cut_short(rest: &str) -> bool {
 
 fn without_password(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
-    // A password may hold what nobody encoded: the last @ of the whole address ends it.
+    // A password may hold characters that are not encoded: the last @ of the whole address ends it.
     let shown = match url[start..].rfind('@').map(|at| start + at) {
         Some(at) => {
             let (user, secret) = match url[start..at].split_once(':') {

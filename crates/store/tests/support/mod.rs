@@ -1,10 +1,6 @@
 //! Fresh stores for tests: a file, or a scratch database on a server that the environment names.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "tests: what is not as it must be ends them, and says so"
-)]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests: an unexpected state ends them with a message")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,8 +22,8 @@ impl Server {
         }
     }
 
-    /// Its URL; `None`, with a line that says so, where the environment names none.
-    #[expect(clippy::disallowed_methods, reason = "tests are told by the environment which servers there are")]
+    /// Its URL; `None`, with a line that states it, where the environment names none.
+    #[expect(clippy::disallowed_methods, reason = "the environment of the tests names the servers")]
     fn url(self) -> Option<String> {
         let variable = format!("RONDEL_TEST_{}_URL", self.word().to_uppercase());
         if let Ok(url) = std::env::var(&variable) {

@@ -31,7 +31,7 @@ impl Claim for MemStore {
                 continue;
             }
             let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
-            // One whose lease ran out may renew it until somebody has fenced it; and what came in its name since is adopted first.
+            // A node whose lease ran out may renew it until it is fenced; runs that came in its name since are adopted first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
                 run.job == job.seen.job && (run.node, run.node_epoch) == (home.node, home.epoch)
             };

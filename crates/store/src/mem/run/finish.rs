@@ -9,7 +9,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use crate::mem::{MemStore, State};
-use crate::settle::{self, CleanFinish, Judgement, Standing};
+use crate::settle::{self, CleanFinish, Judgement, RunRow};
 use crate::{Finish, LeaseToken, Result};
 
 #[async_trait]
@@ -34,7 +34,7 @@ impl State {
     pub(in crate::mem) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> Finished {
         let clean = CleanFinish::new(finish);
         let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
-        let standing = Standing {
+        let row = RunRow {
             fire_at: run.fire_at,
             attempt: run.attempt,
             status: run.status,
@@ -44,7 +44,7 @@ impl State {
             awaits_children: !run.status.is_terminal() && run.open_children.is_some(),
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
         };
-        match settle::judge(standing, finish) {
+        match settle::judge(row, finish) {
             Judgement::NoSuchRun => Finished::NoSuchRun,
             Judgement::Duplicate => Finished::Duplicate,
             Judgement::NotOwner => Finished::NotOwner,
@@ -57,7 +57,7 @@ impl State {
                 self.end(&clean, status, reason);
                 self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
                 if was_passed_over {
-                    // An edit passed it over without a word to whoever follows it.
+                    // An edit skipped it without releasing the runs that follow from it.
                     self.add_message(finish.run, now);
                     self.note_ended(finish.run, false);
                 }
@@ -71,7 +71,7 @@ impl State {
                 self.count_shards(finish, 1, now);
                 Finished::Stored(then, None)
             }
-            Judgement::Ends(then @ After::Again { due_at, reason, lost_count }) => {
+            Judgement::Ends(then @ After::Retry { due_at, reason, lost_count }) => {
                 let run = self.retry(&clean, due_at, reason, lost_count);
                 Finished::Stored(then, run.map(Box::new))
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rondel_core::graph::Graph;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use crate::follow::{Child, EndedRun, FireFacts, Fold, Member, Passed, Root, params};
+use crate::follow::{Child, EndedRun, FireFacts, Fold, Member, ParentResult, Root, params};
 use crate::ledger::{Ends, Finisher};
 use crate::mem::{State, StoredNode};
 
@@ -82,11 +82,11 @@ impl State {
         jobs.filter_map(child).collect()
     }
 
-    pub(in crate::mem) fn passed(&self, id: RunId) -> Option<Passed> {
+    pub(in crate::mem) fn passed(&self, id: RunId) -> Option<ParentResult> {
         let run = self.runs.get(&id)?;
         let stored = self.jobs.get(&run.job)?;
         let version = stored.versions.get(&run.job_version);
-        Some(Passed {
+        Some(ParentResult {
             job_name: stored.record.spec.name.clone(),
             run: id,
             status: if run.status.is_terminal() { run.status } else { RunStatus::Succeeded },

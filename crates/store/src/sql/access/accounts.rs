@@ -46,7 +46,7 @@ const UPDATE_PASSWORD: Statement = Statement {
     text: "UPDATE account SET password_hash = ?, password_changed_at_ms = ? WHERE id = ?",
 };
 const DELETE_ACCOUNT: Statement = Statement { name: "delete_account", text: "DELETE FROM account WHERE id = ?" };
-/// The ones that may do everything, whether they can sign in or not: whoever changes one holds them all.
+/// The ones that may do everything, whether they can sign in or not: a change of one locks them all.
 pub(super) const LOCK_ADMINS: Statement = Statement {
     name: "lock_admins",
     text: "SELECT account.id, account.disabled FROM role_grant JOIN account ON account.id = role_grant.subject_id \
@@ -98,7 +98,7 @@ impl Accounts for SqlStore {
     }
 
     async fn create_first_admin(&self, account: &Account) -> Result<bool> {
-        // The row of `default` is there on every database: whoever holds it is alone with this question.
+        // The row of `default` is there on every database: one transaction at a time holds it.
         transact!(self, "create_first_admin", |tx| {
             tx.rows(Query::new(&super::catalog::namespaces::LOCK_NAMESPACE).int(1)).await?;
             if tx.admins().await?.is_empty() { tx.insert_account(account).await } else { Ok(false) }
@@ -242,7 +242,7 @@ impl Tx<'_> {
         Ok(admins)
     }
 
-    /// Whether somebody who may do everything is left without this account, or it was none of them.
+    /// Whether an account that may do everything is left without this one, or this is none of them.
     async fn is_dispensable(&mut self, id: AccountId) -> Result<bool> {
         Ok(self.admins().await? != [id])
     }

@@ -172,7 +172,7 @@ impl SignIns for SqlStore {
     async fn take_link(&self, hash: &str) -> Result<Option<SignInLink>> {
         transact!(self, "take_link", |tx| {
             let Some(row) = tx.row(Query::new(&READ_LINK).text(hash)).await? else { return Ok(None) };
-            // Whoever deletes it has it.
+            // The caller that deletes it has it.
             let is_ours = tx.execute(Query::new(&DELETE_LINK).text(hash)).await? == 1;
             if is_ours { link(&row).map(Some) } else { Ok(None) }
         })
@@ -235,7 +235,7 @@ impl SignIns for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Ends the oldest sign-ins of whoever begins one, so that no more than `count_max` are left with it.
+    /// Ends the oldest sign-ins of the account or token that begins one, so that no more than `count_max` are left with it.
     async fn make_room(&mut self, session: &WebSession, count_max: u32) -> Result<()> {
         let ids = match (session.account, session.token) {
             (Some(account), _) => Query::new(&READ_IDS_OF_ACCOUNT).int(account.get()),

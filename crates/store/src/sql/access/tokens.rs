@@ -147,7 +147,7 @@ impl Tokens for SqlStore {
 
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
-            // A text that says the same twice is counted as written once or not at all: a lock says who is there.
+            // A row that does not change is counted as written on one database and not on another: a lock finds it on all.
             let Some(held) = tx.good_token(old, new.created_at).await? else { return Ok(false) };
             if new.series == held.series {
                 tx.begin_series(old).await?;

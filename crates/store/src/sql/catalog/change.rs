@@ -73,7 +73,7 @@ impl ChangeJobs for SqlStore {
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
         let saved = transact!(self, "change_job", |tx| tx.change_job(&change).await);
         match saved {
-            // Somebody took the name between the look and the update.
+            // Another caller took the name between the check and the update.
             Err(error) if is_duplicate(&error) && names_a_job(&error) => Ok(Changed::NameTaken),
             other => other,
         }
@@ -301,7 +301,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Whoever had reopened rows may be gone: the job's home has them now.
+    /// The owner of reopened rows may be gone: the job's home has them now.
     async fn hand_to_home(&mut self, runs: &[RunId], home: i64) -> Result<()> {
         if runs.is_empty() {
             return Ok(());

@@ -203,7 +203,7 @@ impl SqlStore {
     /// All of them, or none: false where one cannot be created.
     async fn create_chunk(&self, jobs: &[NewJob]) -> Result<bool> {
         match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
-            // Somebody took a name between the look and the insert.
+            // Another caller took a name between the check and the insert.
             Err(error) if is_duplicate(&error) => Ok(false),
             done => done,
         }

@@ -39,7 +39,7 @@ pub(super) const READ_CHILD_NAMES: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// Nobody else changes which jobs of the namespace follow from which until this transaction ends. To be called
+    /// No other transaction changes which jobs of the namespace follow from which until this one ends. To be called
     /// before anything else is locked.
     pub(super) async fn lock_graph(&mut self, namespace: NamespaceId) -> Result<()> {
         self.row(Query::new(&LOCK_NAMESPACE).int(namespace.get())).await.map(drop)

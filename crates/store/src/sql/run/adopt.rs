@@ -20,7 +20,7 @@ const READ_NODE: Statement = Statement {
     name: "read_node",
     text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id = ?",
 };
-/// The fence: whoever acted under the old epoch finds it gone.
+/// The fence: a node that acts under the old epoch finds it gone.
 const FENCE_NODE: Statement = Statement {
     name: "fence_node",
     text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms WHERE id = ? AND epoch = ?",
@@ -82,7 +82,7 @@ impl Adopt for SqlStore {
             let over = tx.fence(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
             tx.move_limits(token, over.keys().copied()).await?;
-            // What of a lease is judged by an end that nobody knows afterwards is all taken over at once.
+            // Runs of a lease whose end is not stored are all adopted at once: they are judged by that end.
             let enough = if over.values().any(|lease| lease.is_forgotten) { u32::MAX } else { enough };
             let jobs = tx.orphaned_jobs(&over, enough).await?;
             let homes = tx.lock_homes(&jobs).await?;

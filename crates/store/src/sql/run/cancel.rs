@@ -1,4 +1,4 @@
-//! Open runs that somebody wants cancelled.
+//! Requests to cancel open runs.
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;

@@ -1,4 +1,4 @@
-//! Due jobs: reading them, claiming them, and runs that somebody asks for.
+//! Due jobs: reading them, claiming them, and requested runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -21,7 +21,7 @@ pub(in crate::sql) const READ_DUE: Statement = Statement {
 };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
-/// One whose lease ran out may renew it until somebody has fenced it.
+/// A node whose lease ran out may renew it until it is fenced.
 const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
@@ -101,7 +101,7 @@ impl Claim for SqlStore {
                     if claimed.jobs.is_empty() {
                         return Err(error);
                     }
-                    // What is committed is won, and must be told; the rest stays due.
+                    // What is committed is won and must be returned; the rest stays due.
                     tracing::warn!(%error, "a part of a claim failed");
                     break;
                 }
@@ -139,8 +139,8 @@ impl Claim for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Other nodes that these jobs are at home at and that live, or may go on under their lease: whoever read the nodes a while
-    /// ago may take them for dead.
+    /// Homes of these jobs on other nodes whose lease has not been fenced. A caller with an old list of nodes may take them for
+    /// dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
@@ -153,7 +153,7 @@ impl Tx<'_> {
         Ok(unfenced)
     }
 
-    /// Jobs of which something is open in the name of another node that is fenced: whoever adopts it takes the job along.
+    /// Jobs with open runs in the name of another node that is fenced: adoption of the runs takes the job along.
     async fn left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {

@@ -10,7 +10,7 @@ use crate::settle::{CleanFinish, delayed};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// Before the runs, as a claim and an edit do, so that nobody waits for the other in a circle.
+/// Before the runs, as a claim and an edit do, so that no transactions wait for each other in a circle.
 pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
@@ -40,7 +40,7 @@ pub(super) struct Delays {
 }
 
 impl Delays {
-    /// Locks the jobs of a batch that have a delay; says nothing to the database where none has.
+    /// Locks the jobs of a batch that have a delay; sends nothing to the database where none has.
     pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
         let delaying = part.iter().filter(|clean| clean.finish.policy.delays);
         let mut jobs: Vec<i64> = delaying.map(|clean| clean.finish.job.get()).collect();

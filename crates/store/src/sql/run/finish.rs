@@ -13,7 +13,7 @@ use sqlx::any::AnyRow;
 use crate::follow::EndedRun;
 use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use crate::outbox::may_be_reported;
-use crate::settle::{self, CleanFinish, Judgement, Standing};
+use crate::settle::{self, CleanFinish, Judgement, RunRow};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::run::broadcast::{FireKey, ShardCount};
@@ -55,7 +55,7 @@ const INSERT_ATTEMPTS: Statement = Statement {
     text: "INSERT {ignore} INTO run_attempt (run_id, attempt, status, reason, executor_id, executor, started_at_ms, \
            finished_at_ms, message, detail) {values:iittitiitt} {or_ignore}",
 };
-/// A result that comes after its attempt was given up says how it ended after all. It adds no row: the transaction that began
+/// A result that comes after its attempt was given up corrects the verdict. It adds no row: the transaction that began
 /// the next attempt has written one.
 const CORRECT_ATTEMPTS: Statement = Statement {
     name: "correct_attempts",
@@ -120,7 +120,7 @@ impl SqlStore {
 /// A locked row, as the batch sees and changes it.
 #[derive(Clone, Debug)]
 struct Locked {
-    standing: Standing,
+    row: RunRow,
     parent: Option<RunId>,
     key: FireKey,
     shard_index: i32,
@@ -241,7 +241,7 @@ impl<'f> Batch<'f> {
             Some(name) => (clean.executor_id, Some(name.clone())),
             None => (locked.executor_id, locked.executor.clone().map(Cow::Owned)),
         };
-        match settle::judge(locked.standing, finish) {
+        match settle::judge(locked.row, finish) {
             Judgement::NoSuchRun => self.answers.push(Finished::NoSuchRun),
             Judgement::Duplicate => self.answers.push(Finished::Duplicate),
             Judgement::NotOwner => self.answers.push(Finished::NotOwner),
@@ -260,13 +260,13 @@ impl<'f> Batch<'f> {
                 let (executor_id, executor) = executor();
                 let started_at = clean.started_at.or(locked.started_at);
                 self.corrections.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
-                if locked.standing.status == RunStatus::Skipped {
-                    // An edit passed it over without a word to whoever follows it.
+                if locked.row.status == RunStatus::Skipped {
+                    // An edit skipped it without releasing the runs that follow from it.
                     let ended = EndedRun { awaits_children: false, ..locked.ended(finish, status) };
                     self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                     self.reported.extend(may_be_reported(status).then_some(finish.run));
                 }
-                locked.standing.status = status;
+                locked.row.status = status;
                 locked.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked, 0, finish);
                 self.answers.push(Finished::Late);
@@ -275,10 +275,10 @@ impl<'f> Batch<'f> {
                 let (executor_id, executor) = executor();
                 let started_at = clean.started_at.or(locked.started_at);
                 self.verdicts.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
-                if locked.standing.cancel_asked.is_some() {
+                if locked.row.cancel_asked.is_some() {
                     self.cancels.push(finish.run.get());
                 }
-                locked.standing.status = status;
+                locked.row.status = status;
                 locked.is_dirty = true;
                 let ended = locked.ended(finish, status);
                 self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
@@ -289,7 +289,7 @@ impl<'f> Batch<'f> {
                 }
                 self.answers.push(Finished::Stored(then, None));
             }
-            Judgement::Ends(then @ After::Again { due_at, reason, lost_count }) => {
+            Judgement::Ends(then @ After::Retry { due_at, reason, lost_count }) => {
                 let (executor_id, executor) = executor();
                 self.ended.push(EndedAttempt {
                     finish: clean,
@@ -303,15 +303,15 @@ impl<'f> Batch<'f> {
                 locked.executor = executor.clone().map(Cow::into_owned);
                 let detail = clean.detail.as_deref();
                 self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, answer });
-                locked.standing = Standing {
-                    fire_at: locked.standing.fire_at,
+                locked.row = RunRow {
+                    fire_at: locked.row.fire_at,
                     attempt: attempt + 1,
                     status: RunStatus::Waiting,
                     lost_count,
                     marked: false,
-                    cancel_asked: locked.standing.cancel_asked,
+                    cancel_asked: locked.row.cancel_asked,
                     awaits_children: false,
-                    owner: locked.standing.owner,
+                    owner: locked.row.owner,
                 };
                 (locked.executor_id, locked.started_at) = (None, None);
                 locked.is_dirty = true;
@@ -385,7 +385,7 @@ impl<'f> Batch<'f> {
             for broadcast in tx.count_shards(chunk).await? {
                 self.wholes.insert((broadcast.id, broadcast.key));
                 if let Some(locked) = self.locked.get_mut(&broadcast.id) {
-                    locked.standing.status = broadcast.status;
+                    locked.row.status = broadcast.status;
                 }
                 let Some(folded) = &broadcast.folded else { continue };
                 if folded.is_first {
@@ -422,7 +422,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
     let mut locked = Locked {
-        standing: Standing {
+        row: RunRow {
             fire_at: Timestamp::EPOCH,
             attempt: columns.small("attempt")?,
             status: columns.word("status")?,
@@ -441,10 +441,9 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         trigger: columns.word("trigger_kind")?,
         is_dirty: false,
     };
-    locked.standing.fire_at = Timestamp::from_millis(locked.key.fire_at);
-    locked.standing.awaits_children = columns.opt_int("open_children")?.is_some();
-    locked.standing.owner =
-        LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
+    locked.row.fire_at = Timestamp::from_millis(locked.key.fire_at);
+    locked.row.awaits_children = columns.opt_int("open_children")?.is_some();
+    locked.row.owner = LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
     Ok((id, locked))
 }
 

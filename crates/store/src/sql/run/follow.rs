@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::graph::{DEPTH_MAX, Edge, Graph};
 use rondel_core::{AppId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, Passed, Root, params};
+use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, ParentResult, Root, params};
 use crate::ledger::{Finisher, lease_of_home};
 use crate::outbox::is_failure;
 use crate::sql::catalog::read::READ_JOB_NAMES;
@@ -15,7 +15,7 @@ use crate::{LeaseToken, Result};
 
 pub(in crate::sql) const FIND_PARENTS: Statement =
     Statement { name: "find_parents", text: "SELECT DISTINCT parent_id FROM job_parent WHERE parent_id {in_list}" };
-/// Whoever ends a run of a fire holds the row of its root: two ends at once see each other.
+/// The end of a run of a fire locks the row of its root: two ends at once see each other.
 pub(in crate::sql) const LOCK_ROOTS: Statement = Statement {
     name: "lock_roots",
     text: "SELECT id, job_id, fire_at_ms, due_at_ms, status, reason, open_children, {now} FROM run \
@@ -114,7 +114,7 @@ impl Tx<'_> {
         Ok(followed)
     }
 
-    /// Those whose job has children, or that belong to a fire that somebody may await.
+    /// Those whose job has children, or that belong to a fire that a run may await.
     async fn with_fires(&mut self, ended: &[EndedRun]) -> Result<Vec<EndedRun>> {
         let mut jobs: Vec<i64> = ended.iter().map(|ended| ended.job.get()).collect();
         jobs.sort_unstable();
@@ -332,7 +332,7 @@ impl Tx<'_> {
         Ok(new.filter(|run| !run.status.is_terminal()).collect())
     }
 
-    async fn read_passed(&mut self, runs: Vec<i64>) -> Result<HashMap<RunId, Passed>> {
+    async fn read_passed(&mut self, runs: Vec<i64>) -> Result<HashMap<RunId, ParentResult>> {
         let mut passed = HashMap::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_PASSED).list(chunk.iter().copied())).await? {
@@ -348,7 +348,7 @@ impl Tx<'_> {
                 // It awaits its children: its own work is done.
                 let status = if status.is_terminal() { status } else { RunStatus::Succeeded };
                 let job_params = spec.params;
-                passed.insert(run, Passed { job_name, run, status, is_follower, params, job_params, result });
+                passed.insert(run, ParentResult { job_name, run, status, is_follower, params, job_params, result });
             }
         }
         Ok(passed)
@@ -365,7 +365,7 @@ impl Tx<'_> {
         let home = |job: JobId| Some((job, candidates.get(&job)?.lost_home?));
         let homes: Vec<(JobId, NodeId)> = jobs.into_iter().filter_map(home).collect();
         for chunk in homes.chunks(CHUNK_MAX) {
-            // Whoever took it meanwhile keeps it: the run is its node's all the same.
+            // Another node that took it meanwhile keeps it, and the run is that node's.
             let query = Query::new(&TAKE_HOMES)
                 .rows(chunk, |query, (job, home)| query.int(job.get()).int(home.get()).int(token.node.get()));
             self.execute(query).await?;

@@ -40,7 +40,7 @@ impl Limits for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Whoever adopts a node's runs knows what is open under the limits that it counted for.
+    /// The node that adopts runs knows what is open under the limits that their node counted for.
     pub(super) async fn move_limits(&mut self, token: LeaseToken, dead: impl Iterator<Item = NodeId>) -> Result<()> {
         for node in dead.filter(|node| *node != token.node) {
             self.execute(Query::new(&MOVE_LIMITS).int(token.node.get()).int(node.get())).await?;

@@ -1,4 +1,4 @@
-//! Jobs on their way from home to home: with their open runs as far as nobody has sent them, or not at all.
+//! Jobs that move from home to home with their unsent open runs, or stay.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -179,7 +179,7 @@ struct OpenRun {
 }
 
 impl OpenRun {
-    /// Nobody can have it, as far as the store knows, and it is this lease's.
+    /// It was not sent, as far as the store knows, and it is this lease's.
     fn is_unsent(&self, token: LeaseToken) -> bool {
         matches!(self.status, RunStatus::Pending | RunStatus::Waiting) && !self.is_marked && self.epoch == token.epoch
     }
@@ -308,7 +308,7 @@ impl Tx<'_> {
         Ok(going.into_iter().map(RunId::new).collect())
     }
 
-    /// The named runs of these jobs that nobody has sent.
+    /// The named runs of these jobs that were not sent.
     async fn unsent_of(
         &mut self,
         token: LeaseToken,

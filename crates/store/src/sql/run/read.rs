@@ -46,7 +46,7 @@ const LIST_OPEN: Statement = Statement {
          AND status IN ({words}) ORDER BY id DESC LIMIT ?"
     ),
 };
-/// Verdicts that people look for, and that are rare.
+/// Verdicts that users look for, and that are rare.
 pub(in crate::sql) const LIST_TROUBLE: Statement = Statement {
     name: "list_trouble",
     text: concat!(
@@ -57,7 +57,7 @@ pub(in crate::sql) const LIST_TROUBLE: Statement = Statement {
          ORDER BY id DESC LIMIT ?"
     ),
 };
-/// What somebody sees who may not see the whole namespace. There are nine statuses: all of them stand in the text.
+/// The page of a caller who may not see the whole namespace. There are nine statuses: all of them stand in the text.
 pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
     name: "list_of_apps",
     text: concat!(
@@ -263,7 +263,7 @@ impl SqlStore {
             None => (i64::MAX, i64::MAX, i64::MAX),
             Some(after) => match self.runs(&[after]).await?.first() {
                 Some(run) => (run.fire_at.as_millis(), run.cause, run.shard_index.into()),
-                // Deleted meanwhile: nobody knows where the page ended.
+                // Deleted meanwhile: the place in the order is unknown.
                 None => return Ok(Vec::new()),
             },
         };
