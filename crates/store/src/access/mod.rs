@@ -1,7 +1,7 @@
 //! Who may come in: accounts with their roles, sign-ins that last, API tokens, and the log of what was done.
 
 mod audit;
-mod sessions;
+mod sign_ins;
 mod tokens;
 
 use async_trait::async_trait;
@@ -10,7 +10,7 @@ use rondel_core::{AccountId, SessionId, Timestamp};
 
 pub(crate) use self::audit::kept;
 pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, UNANSWERED, Verdict};
-pub use self::sessions::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
+pub use self::sign_ins::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
 pub(crate) use self::tokens::earlier;
 pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens};
 use crate::Result;

@@ -4,8 +4,7 @@
 //! not share. [`Tx`] is the one place where a statement of a transaction is sent, `transact!` the one where a
 //! transaction begins, ends, and is tried again.
 
-mod accounts;
-mod audit;
+mod access;
 mod calendars;
 mod catalog;
 mod changes;
@@ -15,7 +14,6 @@ mod dialect;
 mod executors;
 mod failure;
 mod heal;
-mod lineage;
 mod logs;
 mod migrate;
 mod open;
@@ -27,9 +25,7 @@ mod query;
 mod request_keys;
 mod rows;
 mod run;
-mod sessions;
 mod stats;
-mod tokens;
 mod traces;
 mod upkeep;
 mod url;

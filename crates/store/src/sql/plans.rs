@@ -6,10 +6,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
-use super::{
-    accounts, audit, calendars, catalog, changes, declarations, executors, heal, lineage, logs, outbox, request_keys,
-    run, sessions, tokens,
-};
+use super::{access, calendars, catalog, changes, declarations, executors, heal, logs, outbox, request_keys, run};
 use crate::DatabaseUrl;
 
 async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
@@ -53,18 +50,21 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&catalog::read::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&run::read::READ_CHECKS, "run USING INTEGER PRIMARY KEY"),
         (&run::read::READ_CHECKS, "job_due USING INTEGER PRIMARY KEY"),
-        (&accounts::LOCK_ADMINS, "role_grant_place (namespace_id=? AND role=? AND app_id=? AND subject_kind=?)"),
-        (&accounts::READ_GRANTS, "PRIMARY KEY (subject_kind=? AND subject_id=?)"),
-        (&sessions::LIST_SESSIONS, "web_session_account (account_id=?)"),
-        (&lineage::DELETE_BEGUN[0], "web_session_token (token_id=?)"),
-        (&lineage::DELETE_BEGUN[1], "web_session_minted (minted_by=?)"),
-        (&lineage::LOCK_MINTED, "api_token_minted (minted_by=?)"),
-        (&lineage::LOCK_SERIES, "api_token_series (series_id=?)"),
-        (&tokens::COUNT_LIVING_OF_LINE, "api_token_line (line_id=?)"),
-        (&tokens::LIST_TOKENS_OF, "api_token_owner (owner_id=? AND id<?)"),
-        (&audit::LIST_AUDIT_OF_ACTOR, "audit_actor (actor=?"),
-        (&audit::LIST_AUDIT_OF_OBJECT, "audit_object (object=?"),
-        (&audit::LIST_AUDIT_OF_NAMESPACE, "audit_namespace (namespace=?"),
+        (
+            &access::accounts::LOCK_ADMINS,
+            "role_grant_place (namespace_id=? AND role=? AND app_id=? AND subject_kind=?)",
+        ),
+        (&access::accounts::READ_GRANTS, "PRIMARY KEY (subject_kind=? AND subject_id=?)"),
+        (&access::sign_ins::LIST_SESSIONS, "web_session_account (account_id=?)"),
+        (&access::lineage::DELETE_BEGUN[0], "web_session_token (token_id=?)"),
+        (&access::lineage::DELETE_BEGUN[1], "web_session_minted (minted_by=?)"),
+        (&access::lineage::LOCK_MINTED, "api_token_minted (minted_by=?)"),
+        (&access::lineage::LOCK_SERIES, "api_token_series (series_id=?)"),
+        (&access::tokens::COUNT_LIVING_OF_LINE, "api_token_line (line_id=?)"),
+        (&access::tokens::LIST_TOKENS_OF, "api_token_owner (owner_id=? AND id<?)"),
+        (&access::audit::LIST_AUDIT_OF_ACTOR, "audit_actor (actor=?"),
+        (&access::audit::LIST_AUDIT_OF_OBJECT, "audit_object (object=?"),
+        (&access::audit::LIST_AUDIT_OF_NAMESPACE, "audit_namespace (namespace=?"),
         (&run::read::LIST_OF_APPS, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_ALL, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_BY_STATUS, "run_list (namespace_id=? AND id<?)"),

@@ -7,11 +7,11 @@ use rondel_core::access::{Grant, Role};
 use rondel_core::{AccountId, AppId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx, transact};
 use crate::Result;
 use crate::access::{Account, AccountChange, AccountChanged, Accounts, Kept, PasswordHash};
 use crate::settle::clean_name;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx, transact};
 
 macro_rules! select_account {
     ($rest:literal) => {
@@ -47,7 +47,7 @@ const UPDATE_PASSWORD: Statement = Statement {
 };
 const DELETE_ACCOUNT: Statement = Statement { name: "delete_account", text: "DELETE FROM account WHERE id = ?" };
 /// The ones that may do everything, whether they can sign in or not: a change of one locks them all.
-pub(super) const LOCK_ADMINS: Statement = Statement {
+pub(in crate::sql) const LOCK_ADMINS: Statement = Statement {
     name: "lock_admins",
     text: "SELECT account.id, account.disabled FROM role_grant JOIN account ON account.id = role_grant.subject_id \
            WHERE role_grant.namespace_id = 0 AND role_grant.role = 'admin' AND role_grant.app_id = 0 \
@@ -59,7 +59,7 @@ const FIND_ADMIN: Statement = Statement {
            WHERE role_grant.namespace_id = 0 AND role_grant.role = 'admin' AND role_grant.app_id = 0 \
            AND role_grant.subject_kind = 'account' AND account.disabled = 0 LIMIT 1",
 };
-pub(super) const READ_GRANTS: Statement = Statement {
+pub(in crate::sql) const READ_GRANTS: Statement = Statement {
     name: "read_grants",
     text: "SELECT subject_id, role, namespace_id, app_id FROM role_grant WHERE subject_kind = ? AND subject_id {in_list}",
 };
@@ -100,7 +100,7 @@ impl Accounts for SqlStore {
     async fn create_first_admin(&self, account: &Account) -> Result<bool> {
         // The row of `default` is there on every database: one transaction at a time holds it.
         transact!(self, "create_first_admin", |tx| {
-            tx.rows(Query::new(&super::catalog::namespaces::LOCK_NAMESPACE).int(1)).await?;
+            tx.rows(Query::new(&crate::sql::catalog::namespaces::LOCK_NAMESPACE).int(1)).await?;
             if tx.admins().await?.is_empty() { tx.insert_account(account).await } else { Ok(false) }
         })
     }

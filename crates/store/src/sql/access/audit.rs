@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use rondel_core::{AuditId, IdGen, TokenId};
 use sqlx::any::AnyRow;
 
-use super::SqlStore;
-use super::query::{Query, Reader, Statement};
 use crate::Result;
 use crate::access::kept;
 use crate::access::{AuditEntry, AuditLog, AuditQuery, UNANSWERED, Verdict};
 use crate::settle::clean_name;
+use crate::sql::SqlStore;
+use crate::sql::query::{Query, Reader, Statement};
 
 const INSERT_AUDIT: Statement = Statement {
     name: "insert_audit",
@@ -37,11 +37,11 @@ macro_rules! select_audit {
 }
 
 const LIST_AUDIT: Statement = Statement { name: "list_audit", text: select_audit!("") };
-pub(super) const LIST_AUDIT_OF_ACTOR: Statement =
+pub(in crate::sql) const LIST_AUDIT_OF_ACTOR: Statement =
     Statement { name: "list_audit_of_actor", text: select_audit!("actor = ? AND ") };
-pub(super) const LIST_AUDIT_OF_OBJECT: Statement =
+pub(in crate::sql) const LIST_AUDIT_OF_OBJECT: Statement =
     Statement { name: "list_audit_of_object", text: select_audit!("object = ? AND ") };
-pub(super) const LIST_AUDIT_OF_NAMESPACE: Statement =
+pub(in crate::sql) const LIST_AUDIT_OF_NAMESPACE: Statement =
     Statement { name: "list_audit_of_namespace", text: select_audit!("namespace = ? AND ") };
 
 #[async_trait]

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use rondel_core::{AccountId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
-use super::Tx;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::Result;
+use crate::sql::Tx;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-pub(super) const LOCK_MINTED: Statement = Statement {
+pub(in crate::sql) const LOCK_MINTED: Statement = Statement {
     name: "lock_minted",
     text: "SELECT id FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
@@ -22,7 +22,7 @@ const READ_SERIES: Statement = Statement {
     name: "read_token_series",
     text: "SELECT DISTINCT series_id AS id FROM api_token WHERE id {in_list} AND series_id IS NOT NULL",
 };
-pub(super) const LOCK_SERIES: Statement = Statement {
+pub(in crate::sql) const LOCK_SERIES: Statement = Statement {
     name: "lock_token_series",
     text: "SELECT id FROM api_token WHERE series_id {in_list} ORDER BY id {for_update}",
 };
@@ -39,7 +39,7 @@ const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
     text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
 };
 /// What began with a token and can be used without it.
-pub(super) const DELETE_BEGUN: [Statement; 4] = [
+pub(in crate::sql) const DELETE_BEGUN: [Statement; 4] = [
     Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
     Statement { name: "delete_minted_sessions", text: "DELETE FROM web_session WHERE minted_by {in_list}" },
     Statement { name: "delete_token_links", text: "DELETE FROM sign_in_link WHERE token_id {in_list}" },

@@ -6,11 +6,11 @@ use async_trait::async_trait;
 use rondel_core::{AccountId, SessionId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
-use super::query::{Query, Reader, Statement};
-use super::{SqlStore, Tx, transact};
 use crate::Result;
 use crate::access::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
 use crate::settle::clean_name;
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx, transact};
 
 macro_rules! select_session {
     ($rest:literal) => {
@@ -23,7 +23,7 @@ macro_rules! select_session {
 }
 
 const READ_SESSION: Statement = Statement { name: "read_session", text: select_session!("WHERE hash = ?") };
-pub(super) const LIST_SESSIONS: Statement =
+pub(in crate::sql) const LIST_SESSIONS: Statement =
     Statement { name: "list_sessions", text: select_session!("WHERE account_id = ? ORDER BY id DESC") };
 const INSERT_SESSION: Statement = Statement {
     name: "insert_session",
@@ -251,7 +251,7 @@ impl Tx<'_> {
         let kept = usize::try_from(count_max.saturating_sub(1)).unwrap_or(usize::MAX);
         if ids.len() > kept {
             let over = ids.split_off(kept);
-            for chunk in over.chunks(super::query::CHUNK_MAX) {
+            for chunk in over.chunks(crate::sql::query::CHUNK_MAX) {
                 self.execute(Query::new(&DELETE_SESSIONS).list(chunk.iter().copied())).await?;
             }
         }

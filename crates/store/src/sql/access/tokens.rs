@@ -5,11 +5,11 @@ use rondel_core::{AccountId, NamespaceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
 use super::accounts::Subject;
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use super::{SqlStore, Tx, transact};
 use crate::Result;
 use crate::access::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens, earlier};
 use crate::settle::clean_name;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx, transact};
 
 macro_rules! select_token {
     ($rest:literal) => {
@@ -26,7 +26,7 @@ const READ_TOKEN_BY_ID: Statement = Statement { name: "read_token_by_id", text: 
 const LOCK_TOKEN: Statement = Statement { name: "lock_token", text: select_token!("WHERE id = ? {for_update}") };
 const LIST_TOKENS: Statement =
     Statement { name: "list_tokens", text: select_token!("WHERE id < ? ORDER BY id DESC LIMIT ?") };
-pub(super) const LIST_TOKENS_OF: Statement =
+pub(in crate::sql) const LIST_TOKENS_OF: Statement =
     Statement { name: "list_tokens_of", text: select_token!("WHERE owner_id = ? AND id < ? ORDER BY id DESC LIMIT ?") };
 /// A role for an app is found by the app, one for a whole namespace by the namespace.
 const LIST_TOKENS_IN: Statement = Statement {
@@ -42,7 +42,7 @@ const COUNT_LIVING: Statement = Statement {
     text: "SELECT COUNT(*) FROM api_token WHERE owner_id = ? AND revoked_at_ms IS NULL \
            AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
-pub(super) const COUNT_LIVING_OF_LINE: Statement = Statement {
+pub(in crate::sql) const COUNT_LIVING_OF_LINE: Statement = Statement {
     name: "count_living_tokens_of_line",
     text: "SELECT COUNT(*) FROM api_token WHERE line_id = ? AND owner_id IS NULL AND kind = 'api' \
            AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",

@@ -1,0 +1,45 @@
+//! The log of what was done.
+
+use async_trait::async_trait;
+
+use crate::Result;
+use crate::access::{AuditEntry, AuditLog, AuditQuery, UNANSWERED, kept};
+use crate::mem::{MemStore, size};
+
+#[async_trait]
+impl AuditLog for MemStore {
+    async fn add_audit(&self, entry: &AuditEntry) -> Result<()> {
+        let mut entry = entry.clone();
+        entry.before = entry.before.as_deref().map(kept);
+        entry.after = entry.after.as_deref().map(kept);
+        self.state().access.audit.insert(entry.id, entry);
+        Ok(())
+    }
+
+    async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool> {
+        let mut state = self.state();
+        let open = state.access.audit.get_mut(&entry.id);
+        let Some(open) = open.filter(|open| open.after.as_deref() == Some(UNANSWERED)) else { return Ok(false) };
+        let AuditEntry { object, namespace, verdict, before, after, .. } = entry.clone();
+        open.before = before.as_deref().map(kept);
+        open.after = after.as_deref().map(kept);
+        (open.object, open.namespace, open.verdict) = (object, namespace, verdict);
+        Ok(true)
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
+        let state = self.state();
+        let is = |filter: &Option<String>, text: &str| filter.as_deref().is_none_or(|wanted| wanted == text);
+        let wanted = |entry: &&AuditEntry| {
+            is(&query.actor, &entry.actor)
+                && is(&query.action, &entry.action)
+                && is(&query.object, &entry.object)
+                && query.namespace.is_none() | (query.namespace == entry.namespace)
+                && query.verdict.is_none_or(|verdict| entry.verdict == verdict)
+                && query.from.is_none_or(|from| entry.id.get() >= rondel_core::IdGen::first_at(from))
+                && query.to.is_none_or(|to| entry.id.get() < rondel_core::IdGen::first_at(to))
+                && query.after.is_none_or(|after| entry.id < after)
+        };
+        Ok(state.access.audit.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+    }
+}

@@ -1,0 +1,52 @@
+//! What tokens have made: other tokens, sign-ins and links.
+
+use std::collections::BTreeSet;
+
+use rondel_core::{AccountId, Timestamp, TokenId};
+
+use crate::access::TokenRecord;
+use crate::mem::access::Access;
+
+impl Access {
+    pub(super) fn tokens_of(&self, account: AccountId) -> BTreeSet<TokenId> {
+        self.tokens.values().filter(|token| token.owner == Some(account)).map(|token| token.id).collect()
+    }
+
+    /// These tokens with their series and all tokens that those made; the sign-ins and links that any of them made end.
+    pub(super) fn end_family(&mut self, mut family: BTreeSet<TokenId>) -> BTreeSet<TokenId> {
+        loop {
+            let members = self.tokens.values().filter(|token| family.contains(&token.id));
+            let series: BTreeSet<TokenId> = members.map(|token| token.series).collect();
+            let is_of = |token: &&TokenRecord| {
+                series.contains(&token.series) || token.minted_by.is_some_and(|parent| family.contains(&parent))
+            };
+            let found: Vec<TokenId> = self.tokens.values().filter(is_of).map(|token| token.id).collect();
+            let count = family.len();
+            family.extend(found);
+            if family.len() == count {
+                break;
+            }
+        }
+        let is_of = |token: Option<TokenId>| token.is_some_and(|token| family.contains(&token));
+        self.sessions.retain(|_, session| !is_of(session.token) && !is_of(session.minted_by));
+        self.links.retain(|_, link| !is_of(link.token) && !is_of(link.minted_by));
+        family
+    }
+
+    pub(super) fn revoke_family(&mut self, family: BTreeSet<TokenId>, now: Timestamp) {
+        for id in self.end_family(family) {
+            if let Some(token) = self.tokens.get_mut(&id).filter(|token| token.is_good(now)) {
+                token.revoked_at = Some(now);
+            }
+        }
+    }
+
+    pub(super) fn move_begun(&mut self, old: TokenId, new: TokenId) {
+        let tokens = self.tokens.values_mut().filter(|token| token.id != new).map(|token| &mut token.minted_by);
+        let sessions = self.sessions.values_mut().flat_map(|session| [&mut session.token, &mut session.minted_by]);
+        let links = self.links.values_mut().flat_map(|link| [&mut link.token, &mut link.minted_by]);
+        for holder in tokens.chain(sessions).chain(links).filter(|holder| **holder == Some(old)) {
+            *holder = Some(new);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What the access tables hold.
+
+mod accounts;
+mod audit;
+mod lineage;
+mod sign_ins;
+mod tokens;
+
+use std::collections::{BTreeMap, HashMap};
+
+use rondel_core::access::Grant;
+use rondel_core::{AccountId, AuditId, NamespaceId, SessionId, Timestamp, TokenId};
+
+use crate::access::{Account, AuditEntry, SignInLink, TokenRecord, WebSession};
+
+/// What the access tables hold.
+#[derive(Default)]
+pub(super) struct Access {
+    accounts: BTreeMap<AccountId, Account>,
+    sessions: BTreeMap<SessionId, WebSession>,
+    links: HashMap<String, SignInLink>,
+    /// How many, and since when.
+    attempts: HashMap<i64, (u32, Timestamp)>,
+    /// Where accounts signed in from, and when they last did.
+    addresses: BTreeMap<(AccountId, String), Timestamp>,
+    server_keys: HashMap<String, String>,
+    tokens: BTreeMap<TokenId, TokenRecord>,
+    audit: BTreeMap<AuditId, AuditEntry>,
+}
+
+/// As a key that is unique and in order keeps them.
+fn sorted(grants: &[Grant]) -> Vec<Grant> {
+    let mut grants = grants.to_vec();
+    grants.sort_unstable();
+    grants.dedup();
+    grants
+}
+
+impl Access {
+    /// Takes every role there away.
+    pub(super) fn leave(&mut self, namespace: NamespaceId) {
+        let grants = self.accounts.values_mut().map(|account| &mut account.grants);
+        for grants in grants.chain(self.tokens.values_mut().map(|token| &mut token.grants)) {
+            grants.retain(|grant| grant.namespace != Some(namespace));
+        }
+    }
+}

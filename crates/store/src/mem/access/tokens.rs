@@ -1,0 +1,116 @@
+//! API tokens.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use rondel_core::{AccountId, Timestamp, TokenId};
+
+use crate::Result;
+use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier};
+use crate::mem::access::{Access, sorted};
+use crate::mem::{MemStore, size};
+
+#[async_trait]
+impl Tokens for MemStore {
+    async fn add_token(&self, token: &TokenRecord) -> Result<bool> {
+        Ok(self.state().access.insert_token(token))
+    }
+
+    async fn token(&self, hash: &str) -> Result<Option<TokenRecord>> {
+        Ok(self.state().access.tokens.values().find(|token| token.hash == hash).cloned())
+    }
+
+    async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>> {
+        Ok(self.state().access.tokens.get(&id).cloned())
+    }
+
+    async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
+        let state = self.state();
+        let wanted = |token: &&TokenRecord| {
+            query.owner.is_none_or(|owner| token.owner == Some(owner))
+                && query.scope.as_ref().is_none_or(|scope| scope.has(token))
+                && query.after.is_none_or(|after| token.id < after)
+        };
+        Ok(state.access.tokens.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+    }
+
+    async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
+        let state = self.state();
+        let living = state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_good(now));
+        Ok(u64::try_from(living.count()).unwrap_or(u64::MAX))
+    }
+
+    async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
+        let state = self.state();
+        let is_counted = |token: &&TokenRecord| {
+            token.line == line && token.owner.is_none() && token.kind == TokenKind::Api && token.is_good(now)
+        };
+        Ok(u64::try_from(state.access.tokens.values().filter(is_counted).count()).unwrap_or(u64::MAX))
+    }
+
+    async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let access = &mut self.state().access;
+        let is_dead = |token: &&TokenRecord| token.revoked_at.or(token.expires_at).is_some_and(|end| end < before);
+        let dead: Vec<TokenId> =
+            access.tokens.values().filter(is_dead).map(|token| token.id).take(size(limit)).collect();
+        let gone: HashMap<TokenId, Option<TokenId>> =
+            dead.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
+        for token in access.tokens.values_mut() {
+            while let Some(next) = token.minted_by.and_then(|parent| gone.get(&parent)) {
+                token.minted_by = *next;
+            }
+        }
+        access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead.contains(&token)));
+        Ok(u64::try_from(dead.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()> {
+        if let Some(token) = self.state().access.tokens.get_mut(&id) {
+            token.last_used_at = Some(now);
+        }
+        Ok(())
+    }
+
+    async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool> {
+        let mut state = self.state();
+        let was_good = state.access.tokens.get(&id).is_some_and(|token| token.is_good(now));
+        state.access.revoke_family([id].into(), now);
+        Ok(was_good)
+    }
+
+    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
+        let mut state = self.state();
+        let access = &mut state.access;
+        let held = access.tokens.get(&old).filter(|token| token.is_good(new.created_at));
+        let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
+        if new.series == series {
+            access.write_token(new, earlier(new.expires_at, ends_at));
+        } else if !access.insert_token(new) {
+            return Ok(false);
+        }
+        if let Some(token) = access.tokens.get_mut(&old) {
+            token.expires_at = earlier(ends_at, Some(old_ends_at));
+        }
+        access.move_begun(old, new.id);
+        Ok(true)
+    }
+}
+
+impl Access {
+    pub(super) fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) {
+        if self.tokens.values().all(|known| known.hash != token.hash) {
+            self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), expires_at, ..token.clone() });
+        }
+    }
+
+    pub(super) fn insert_token(&mut self, token: &TokenRecord) -> bool {
+        let mut expires_at = token.expires_at;
+        if let Some(parent) = token.minted_by {
+            let parent = self.tokens.get(&parent).filter(|parent| parent.is_good(token.created_at));
+            let Some(parent) = parent else { return false };
+            expires_at = earlier(expires_at, parent.expires_at);
+        }
+        self.write_token(token, expires_at);
+        true
+    }
+}
