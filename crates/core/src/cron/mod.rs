@@ -21,6 +21,8 @@ mod token;
 mod zone;
 
 #[cfg(test)]
+mod clock_tests;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
