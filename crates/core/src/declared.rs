@@ -256,4 +256,25 @@ mod tests {
         let names: Vec<String> = parents_first(specs).into_iter().map(|spec| spec.name).collect();
         assert_eq!(names, ["c", "a", "b", "x", "y"]);
     }
+
+    #[test]
+    fn names_come_after_all_of_their_parents() {
+        let spec = |name: &str, parents: &[&str]| {
+            let mut spec = serde_json::json!({"name": name, "app": "b", "handler": "c"});
+            if !parents.is_empty() {
+                spec["schedule"] = serde_json::json!({"after": parents});
+            }
+            (name.to_owned(), serde_json::from_value::<JobSpec>(spec).unwrap())
+        };
+        // `a` follows from two, of which one is a child itself.
+        let specs = BTreeMap::from([
+            spec("a", &["b", "c"]),
+            spec("b", &["d"]),
+            spec("c", &[]),
+            spec("d", &[]),
+            spec("x", &["y"]),
+            spec("y", &["x"]),
+        ]);
+        assert_eq!(names_in_order(&specs), ["c", "d", "b", "a"]);
+    }
 }

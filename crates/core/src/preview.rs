@@ -449,6 +449,12 @@ mod tests {
     }
 
     #[test]
+    fn local_times_have_their_offset_in_utc_too() {
+        let fires = of(&json!({"every": "12h"}), None, "2026-06-01T00:30:00Z").fires;
+        assert_eq!(fires[0].local, "2026-06-01T12:00:00+00:00");
+    }
+
+    #[test]
     fn a_period_fires_so_often_a_day() {
         let often = |period: &str, per_day_max| {
             let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": period}});

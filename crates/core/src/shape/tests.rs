@@ -164,3 +164,12 @@ fn only_near_words_are_proposed() {
     assert_eq!(misfit.count, 1);
     assert!(read::<One>(serde_json::from_str(r#"{"word": "only_one"}"#).unwrap()).is_ok());
 }
+
+#[test]
+fn a_wrong_field_is_repaired_by_whether_it_is_required() {
+    let document = r#"{"name": 7, "app": "a", "handler": "h", "priority": "high"}"#;
+    let Err(misfit) = read::<JobSpec>(serde_json::from_str(document).unwrap()) else { panic!("it fits") };
+    assert_eq!(misfit.count, 2);
+    let repaired = misfit.repaired.unwrap();
+    assert_eq!((repaired.name.as_str(), repaired.app.as_str(), repaired.priority), ("x", "a", 5));
+}
