@@ -179,6 +179,7 @@ macro_rules! for_each_conformance_check {
             jobs_of_the_dead_are_freed,
             nodes_are_forgotten,
             runs_are_counted_by_hour,
+            counts_stay_with_a_job_that_moves,
             pages_of_runs_have_no_gaps,
             pages_keep_to_their_filters,
             runs_that_follow_are_found_by_their_parents,

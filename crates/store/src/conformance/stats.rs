@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::run::BROADCAST;
-use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::{FAILED, POLICY, claim, finish, finish_all, job, join, next_id, run};
+use super::{FAILED, POLICY, claim, compile, finish, finish_all, job, join, name, next_id, run, saved};
 use crate::Store;
+use crate::catalog::JobChange;
 use crate::ledger::AttemptEnd;
 use crate::upkeep::JobStat;
 
@@ -117,4 +118,43 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     while store.forget_stats(hour + Duration::from_secs(1), 1).await.unwrap() > 0 {}
     let left = store.job_stats(job.id, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
     assert_eq!(left, from_second);
+}
+
+/// The counts of a job stay with it when it moves to another app, and runs that end afterwards are added to them.
+pub async fn counts_stay_with_a_job_that_moves(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    let job = job(store, Some(at)).await;
+    let rows = [0, 60].map(|offset| run(&job, token, at + Duration::from_secs(offset)));
+    claim(store, token, &job, rows.to_vec()).await;
+    finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
+    roll_up(store).await;
+
+    let now = store.now().await.unwrap();
+    let other = store.ensure_app(AppId::new(next_id()), job.namespace, &name("app"), now).await.unwrap().id;
+    let compiled = compile(&job.spec);
+    let change = JobChange {
+        id: job.id,
+        expected_version: Some(job.version),
+        spec: &job.spec,
+        job: &compiled,
+        before: &compiled,
+        calendar: None,
+        app: other,
+        author: "conformance",
+        spare: RunId::new(next_id()),
+        now,
+        checked_at: now,
+        reached: now,
+    };
+    let (moved, _) = saved(store.change_job(change).await.unwrap());
+    assert_eq!(moved.app, other);
+    finish_all(store, &[finish(&rows[1], FAILED)]).await;
+    roll_up(store).await;
+
+    let counted = stats(store, job.id).await;
+    assert_eq!(counted, truth(store, &rows.each_ref().map(|run| run.id)).await);
+    let verdicts: Vec<(RunStatus, u64)> = counted.iter().map(|((_, status), (count, _))| (*status, *count)).collect();
+    assert_eq!(verdicts.len(), 2, "{verdicts:?}");
+    assert!(verdicts.iter().all(|(_, count)| *count == 1), "{verdicts:?}");
 }
