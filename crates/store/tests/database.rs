@@ -457,7 +457,7 @@ async fn a_database_that_refuses_connections_is_away_and_no_fault() {
         let config = StoreConfig { connect_timeout: Duration::from_secs(2), ..place.config.clone() };
         let store = SqlStore::open(&config).await.unwrap();
         let name = place.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
-        let admin = std::env::var("RONDEL_TEST_POSTGRES_URL").unwrap();
+        let admin = Server::Postgres.url().unwrap();
         let mut connection = AnyConnection::connect(&admin).await.unwrap();
         let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
         connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false"))).await.unwrap();

@@ -24,7 +24,7 @@ impl Server {
 
     /// Its URL; `None`, with a line that states it, where the environment names none.
     #[expect(clippy::disallowed_methods, reason = "the environment of the tests names the servers")]
-    fn url(self) -> Option<String> {
+    pub(crate) fn url(self) -> Option<String> {
         let variable = format!("RONDEL_TEST_{}_URL", self.word().to_uppercase());
         if let Ok(url) = std::env::var(&variable) {
             return Some(url);
