@@ -20,12 +20,12 @@ impl Move for MemStore {
             return Ok(Vec::new());
         };
         let jobs: BTreeSet<JobId> = runs.iter().filter_map(|id| Some(state.runs.get(id)?.job)).collect();
-        let mut given = Vec::new();
+        let mut handed_over = Vec::new();
         for job in jobs {
-            given.extend(state.give_job(token, job, runs, to));
+            handed_over.extend(state.hand_over_job(token, job, runs, to));
         }
-        given.sort_unstable();
-        Ok(given)
+        handed_over.sort_unstable();
+        Ok(handed_over)
     }
 
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
@@ -94,7 +94,7 @@ impl Move for MemStore {
 
 impl State {
     /// The runs that went.
-    fn give_job(&mut self, token: LeaseToken, job: JobId, named: &[RunId], to: LeaseToken) -> Vec<RunId> {
+    fn hand_over_job(&mut self, token: LeaseToken, job: JobId, named: &[RunId], to: LeaseToken) -> Vec<RunId> {
         let home = self.due.get(&job).map(|due| due.home);
         let open = self.open_of(|run| run.node == token.node && run.job == job);
         let is_unsent =

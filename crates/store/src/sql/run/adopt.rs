@@ -1,4 +1,4 @@
-//! Taking over the open runs of leases that are over, and those that stand around.
+//! Taking over the open runs of leases that have ended.
 
 use std::collections::BTreeMap;
 
@@ -60,10 +60,10 @@ const ADOPT_RUNS: Statement = Statement {
            AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 
-/// A lease that is over.
+/// A lease that has ended.
 #[derive(Clone, Copy, Debug)]
-struct Over {
-    /// Epochs below this one are over.
+struct EndedLease {
+    /// Epochs below this one have ended.
     epoch: i64,
     /// When the last of them ended.
     ended_at: Timestamp,
@@ -79,33 +79,33 @@ impl Adopt for SqlStore {
             if !tx.holds(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
-            let over = tx.fence(token, dead).await?;
+            let ended = tx.fence(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
-            tx.move_limits(token, over.keys().copied()).await?;
+            tx.move_limits(token, ended.keys().copied()).await?;
             // Runs of a lease whose end is not stored are all adopted at once: they are judged by that end.
-            let enough = if over.values().any(|lease| lease.is_forgotten) { u32::MAX } else { enough };
-            let jobs = tx.orphaned_jobs(&over, enough).await?;
+            let enough = if ended.values().any(|lease| lease.is_forgotten) { u32::MAX } else { enough };
+            let jobs = tx.orphaned_jobs(&ended, enough).await?;
             let homes = tx.lock_homes(&jobs).await?;
-            let orphans = tx.orphans_of(&jobs, &over).await?;
+            let orphans = tx.orphans_of(&jobs, &ended).await?;
             let orphans = whole_jobs(orphans, |orphan| orphan.job, enough);
             let mut jobs: Vec<i64> = orphans.iter().map(|orphan| orphan.job).collect();
             jobs.sort_unstable();
             jobs.dedup();
-            tx.move_homes(token, &jobs, &homes, &over).await?;
+            tx.move_homes(token, &jobs, &homes, &ended).await?;
             let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
             ids.sort_unstable();
             let mut adopted = Vec::with_capacity(ids.len());
             for chunk in ids.chunks(CHUNK_MAX) {
-                adopted.extend(tx.take_orphans(token, chunk, &over).await?);
+                adopted.extend(tx.take_orphans(token, chunk, &ended).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
-            let fenced = over.into_keys().filter(|node| *node != token.node).collect();
+            let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
             Ok(Adoption { runs: adopted, fenced, is_refused: false })
         })
     }
 }
 
-/// A run of a lease that is over; the order is that of taking.
+/// A run of a lease that has ended; the order is that of taking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Orphan {
     due_at: i64,
@@ -114,16 +114,16 @@ struct Orphan {
 }
 
 impl Tx<'_> {
-    /// Which epochs of which nodes are over: this node's earlier ones, and all of the dead nodes, which are fenced here.
-    async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, Over>> {
-        let mut over = BTreeMap::new();
+    /// Which epochs of which nodes have ended: this node's earlier ones, and all of the dead nodes, which are fenced here.
+    async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
+        let mut ended = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
             columns.int("id")?;
             columns.int("epoch")?;
             columns.int("lease_until_ms")?;
             let ended_at = columns.at("prior_lease_until_ms")?;
-            over.insert(token.node, Over { epoch: token.epoch, ended_at, is_forgotten: false });
+            ended.insert(token.node, EndedLease { epoch: token.epoch, ended_at, is_forgotten: false });
         }
         let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
         ids.sort_unstable();
@@ -140,16 +140,16 @@ impl Tx<'_> {
                     self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
                     epoch += 1;
                 }
-                over.insert(node, Over { epoch, ended_at, is_forgotten: prior > last });
+                ended.insert(node, EndedLease { epoch, ended_at, is_forgotten: prior > last });
             }
         }
-        Ok(over)
+        Ok(ended)
     }
 
     /// The jobs of the oldest orphans, by id.
-    async fn orphaned_jobs(&mut self, over: &BTreeMap<NodeId, Over>, limit: u32) -> Result<Vec<i64>> {
+    async fn orphaned_jobs(&mut self, ended: &BTreeMap<NodeId, EndedLease>, limit: u32) -> Result<Vec<i64>> {
         let mut orphans = Vec::new();
-        for (node, lease) in over {
+        for (node, lease) in ended {
             let query = Query::new(&READ_ORPHANS).int(node.get()).int(lease.epoch).int(limit.into());
             self.read_orphans(query, &mut orphans).await?;
         }
@@ -161,11 +161,11 @@ impl Tx<'_> {
         Ok(jobs)
     }
 
-    /// All that is open of these jobs under leases that are over, the oldest first. The jobs' rows are locked: no other
+    /// All that is open of these jobs under leases that have ended, the oldest first. The jobs' rows are locked: no other
     /// comes to them meanwhile.
-    async fn orphans_of(&mut self, jobs: &[i64], over: &BTreeMap<NodeId, Over>) -> Result<Vec<Orphan>> {
+    async fn orphans_of(&mut self, jobs: &[i64], ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
         let mut orphans = Vec::new();
-        for (node, lease) in over {
+        for (node, lease) in ended {
             for chunk in jobs.chunks(CHUNK_MAX) {
                 let query = Query::new(&READ_ORPHANS_OF_JOBS).int(node.get()).int(lease.epoch);
                 self.read_orphans(query.list(chunk.iter().copied()), &mut orphans).await?;
@@ -202,9 +202,9 @@ impl Tx<'_> {
         token: LeaseToken,
         jobs: &[i64],
         homes: &BTreeMap<i64, NodeId>,
-        over: &BTreeMap<NodeId, Over>,
+        ended: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<()> {
-        let is_over = |home: &NodeId| *home != token.node && over.contains_key(home);
+        let is_over = |home: &NodeId| *home != token.node && ended.contains_key(home);
         let moving = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_over)?)));
         let moving: Vec<(i64, NodeId)> = moving.collect();
         for chunk in moving.chunks(CHUNK_MAX) {
@@ -219,14 +219,14 @@ impl Tx<'_> {
         &mut self,
         token: LeaseToken,
         ids: &[i64],
-        over: &BTreeMap<NodeId, Over>,
+        ended: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<Adopted>> {
         let mut taken: Vec<(RunId, LeaseToken, RunStatus)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
-            let Some(lease) = over.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
+            let Some(lease) = ended.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
             let status = if may_have_been_sent(&run, lease.ended_at) { RunStatus::Running } else { run.status };
             taken.push((run.id, from, status));
             let run = Run { status, node: token.node, node_epoch: token.epoch, ..run };

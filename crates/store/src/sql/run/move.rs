@@ -91,22 +91,22 @@ impl Move for SqlStore {
             }
         }
         let jobs: Vec<(i64, BTreeSet<i64>)> = by_job.into_iter().collect();
-        let mut given = Vec::with_capacity(runs.len());
+        let mut handed_over = Vec::with_capacity(runs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
-            given.extend(transact!(self, "hand_over", |tx| {
+            handed_over.extend(transact!(self, "hand_over", |tx| {
                 let Some(row) = tx.row(Query::new(&LOCK_TAKER).int(to.get())).await? else { return Ok(Vec::new()) };
                 let epoch = Reader::new(&row, "node").int("epoch")?;
-                tx.give(token, chunk, (to, epoch)).await
+                tx.hand_over(token, chunk, (to, epoch)).await
             })?);
         }
-        given.sort_unstable();
-        Ok(given)
+        handed_over.sort_unstable();
+        Ok(handed_over)
     }
 
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
         let mut moved = MovedJobs::default();
         for chunk in moves.chunks(CHUNK_MAX) {
-            let part: MovedJobs = transact!(self, "move_jobs", |tx| tx.give_jobs_away(token, chunk, not_before).await)?;
+            let part: MovedJobs = transact!(self, "move_jobs", |tx| tx.move_jobs(token, chunk, not_before).await)?;
             moved.jobs.extend(part.jobs);
             moved.runs.extend(part.runs);
         }
@@ -191,12 +191,7 @@ impl OpenRun {
 }
 
 impl Tx<'_> {
-    async fn give_jobs_away(
-        &mut self,
-        token: LeaseToken,
-        moves: &[HomeMove],
-        not_before: Timestamp,
-    ) -> Result<MovedJobs> {
+    async fn move_jobs(&mut self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
         let mut moved = MovedJobs::default();
         if !self.holds(token).await? {
             return Ok(moved);
@@ -267,7 +262,7 @@ impl Tx<'_> {
     }
 
     /// Jobs first, then runs, each by id: as adoption does.
-    async fn give(
+    async fn hand_over(
         &mut self,
         token: LeaseToken,
         jobs: &[(i64, BTreeSet<i64>)],
