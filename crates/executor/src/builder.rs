@@ -9,6 +9,7 @@ use rondel_core::name;
 use rondel_proto::v1;
 use tokio::sync::Semaphore;
 
+use crate::catalog::Catalog;
 use crate::declare::{DECLARED_BYTES_MAX, DECLARED_COUNT_MAX, Declaration, Job};
 use crate::engine::{Engine, Identity};
 use crate::error::ExecutorError;
@@ -283,8 +284,7 @@ impl Builder {
         let handlers = collect_handlers(self.handlers)?;
         let declared = collect_declared(self.declared, &self.app)?;
         let servers = open_servers(&self.servers, self.token, (self.ca_file, self.certificate))?;
-        let mut setup = Setup::new(handlers, self.states, self.timing);
-        setup.declared = declared;
+        let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
         setup.log_limit = self.log_limit;
         setup.shipping = Some(Arc::new(Shipping::default()));
@@ -302,7 +302,7 @@ impl Builder {
             weight: self.weight,
             slots: self.slots,
         };
-        let engine = Engine::new(Arc::new(setup), identity, servers, journal);
+        let engine = Engine::new(Arc::new(setup), Catalog { handlers, declared }, identity, servers, journal);
         Ok(Executor { engine, drain_grace: self.drain_grace, installs_subscriber: self.installs_subscriber })
     }
 

@@ -42,6 +42,7 @@
 pub mod agent;
 mod attempt;
 mod builder;
+mod catalog;
 mod clock;
 mod declare;
 mod ending;
@@ -63,6 +64,9 @@ mod session;
 mod setup;
 pub mod shard;
 pub mod signal;
+// Not for programs: the simulation of a cluster runs this table too.
+#[doc(hidden)]
+pub mod table;
 mod template;
 mod test_run;
 mod thread;

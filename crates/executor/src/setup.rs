@@ -1,19 +1,17 @@
-//! What an executor is made of, once it is built: shared by all its tasks, changed by none.
+//! The values that every run needs, fixed when the executor is built.
 
 use std::any::{Any, TypeId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel_proto::v1;
 use tokio::sync::Semaphore;
 
 use crate::clock::ServerClock;
-use crate::handler::JobHandler;
-use crate::lifecycle::{Lifecycle, lock};
+use crate::lifecycle::Lifecycle;
 use crate::log::{LogLimit, Shipping};
-use crate::run::RunContext;
 use crate::secrets::Secrets;
+use crate::table::RunKey;
 
 /// The lengths that an executor works by. The defaults are meant for everybody; tests shorten them.
 ///
@@ -63,9 +61,6 @@ impl Default for Timing {
 }
 
 pub(crate) struct Setup {
-    pub(crate) handlers: BTreeMap<String, JobHandler>,
-    /// The jobs that the code declares.
-    pub(crate) declared: Vec<v1::DeclaredJob>,
     pub(crate) states: States,
     pub(crate) secrets: Option<Secrets>,
     pub(crate) timing: Timing,
@@ -75,15 +70,13 @@ pub(crate) struct Setup {
     pub(crate) shipping: Option<Arc<Shipping>>,
     pub(crate) log_limit: LogLimit,
     pub(crate) blocking: Arc<Semaphore>,
-    /// Runs that told progress since it was last sent.
-    pub(crate) progressed: Mutex<Vec<RunContext>>,
+    /// Runs with progress that was not sent yet.
+    pub(crate) progressed: Mutex<Vec<RunKey>>,
 }
 
 impl Setup {
-    pub(crate) fn new(handlers: BTreeMap<String, JobHandler>, states: States, timing: Timing) -> Self {
+    pub(crate) fn new(states: States, timing: Timing) -> Self {
         Self {
-            handlers,
-            declared: Vec::new(),
             states,
             secrets: None,
             timing,
@@ -96,26 +89,13 @@ impl Setup {
         }
     }
 
-    /// What the handlers say of their parameters.
-    pub(crate) fn handler_infos(&self) -> Vec<v1::HandlerInfo> {
-        let schema = |handler: &JobHandler| handler.params_schema().map(|schema| schema.to_string());
-        let infos = self.handlers.iter().filter_map(|(name, handler)| Some((name, schema(handler)?)));
-        // What is too long to be told is not told: the parameters are still checked when the handler reads them.
-        let infos = infos.filter(|(_, schema)| schema.len() <= SCHEMA_BYTES_MAX);
-        infos.map(|(name, params_schema)| v1::HandlerInfo { name: name.clone(), params_schema }).collect()
-    }
-
-    /// Lets go of the runs in its lists: they hold this in turn.
-    pub(crate) fn forget_runs(&self) {
-        lock(&self.progressed).clear();
+    /// Drops the logs that wait to be sent: they hold this in turn.
+    pub(crate) fn forget_logs(&self) {
         if let Some(shipping) = &self.shipping {
             drop(shipping.take_marked());
         }
     }
 }
-
-/// The longest schema that is told to servers.
-const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 
 /// How many blocking handlers run at the same time where the builder says nothing.
 pub(crate) const BLOCKING_THREADS: usize = 32;

@@ -1,6 +1,5 @@
 //! Handlers without a server.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use crate::log::{LogText, log_layer};
 use crate::run::{RunContext, StopCause};
 use crate::secrets::Secrets;
 use crate::setup::{Setup, States, Timing};
+use crate::table::TableLog as _;
 
 /// Runs a handler as an executor would, in a test: with params, shard, state, cancel, timeout and log.
 ///
@@ -163,7 +163,7 @@ impl TestRun {
 
     /// Runs it.
     pub async fn run(self) -> TestOutcome {
-        let mut setup = Setup::new(BTreeMap::new(), self.states, self.timing);
+        let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
         let run = RunContext::new(&Arc::new(setup), self.trigger, 0);
         let subscriber = tracing_subscriber::registry().with(log_layer());
@@ -180,7 +180,7 @@ impl TestRun {
             ended = execute => ended,
             never = cancel => match never {},
         };
-        run.setup().forget_runs();
+        run.setup().forget_logs();
         TestOutcome::new(&run, ended.ending)
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rondel::table::{Item, RunKey, RunTable, TableLink as _, TableRun as _};
 use rondel_core::RunId;
 use rondel_core::backoff::{doubled, spread};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -15,22 +16,28 @@ use rondel_proto::v1::server_message::Body as Down;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use self::handler::{result, stopped};
-use crate::desk::{Desk, Held, Key, Link, Stop};
+use crate::link::{Arrival, Held, Link, Refused, Stop};
 use crate::node::{NodeHost, Stream};
 use crate::process::Process;
 use crate::truth::{Acked, Start};
 use crate::world::{World, lock};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// No server was heard so far, so that there is no silence yet.
 const NEVER: i64 = i64::MIN;
 
+/// The present, as the run table counts it.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
 /// What outlives a process: where there is a data directory.
 #[derive(Debug, Default)]
 struct Disk {
-    results: BTreeMap<Key, v1::Result>,
+    results: BTreeMap<RunKey, v1::Result>,
     incarnation: i64,
     predecessor: i64,
     welcomed: bool,
@@ -56,7 +63,8 @@ pub(crate) struct Executor {
     process: Arc<Process>,
     incarnation: i64,
     predecessor: i64,
-    desk: Mutex<Desk>,
+    table: Mutex<RunTable<Held, Link>>,
+    refused: Refused,
     /// When any server was heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
@@ -96,23 +104,21 @@ impl ExecutorHost {
         *starts += 1;
         let incarnation = *starts * 1_000 + i64::try_from(self.index).unwrap_or(0) + 1;
         drop(starts);
-        let mut desk = Desk::new(usize::try_from(self.slots).unwrap_or(1));
+        let mut table = RunTable::new(usize::try_from(self.slots).unwrap_or(1), RESEND_AFTER, self.has_disk);
         let mut predecessor = 0;
         if self.has_disk {
             let mut disk = lock(&self.disk);
             predecessor = if disk.welcomed { disk.incarnation } else { disk.predecessor };
             (disk.incarnation, disk.predecessor, disk.welcomed) = (incarnation, predecessor, false);
-            for (key, result) in &disk.results {
-                desk.add(*key, result.clone(), 0);
-                desk.deliver(*key);
-            }
+            disk.results.values().for_each(|result| table.outbox.restore(result.clone()));
         }
         let executor = Arc::new(Executor {
             host: Arc::clone(self),
             process: Process::new(),
             incarnation,
             predecessor,
-            desk: Mutex::new(desk),
+            table: Mutex::new(table),
+            refused: Refused::default(),
             heard_ms: Mutex::new(NEVER),
             silence: Mutex::new(Duration::from_secs(15)),
             silences: Mutex::default(),
@@ -213,7 +219,7 @@ impl Executor {
         else {
             return;
         };
-        let Some((id, silences)) = self.link_up(&welcome, &up, hello_ms) else { return };
+        let Some((link, silences)) = self.link_up(&welcome, &up, hello_ms) else { return };
         self.world().record("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.into());
         let patience = heartbeat * 3 + Duration::from_secs(1);
@@ -234,7 +240,7 @@ impl Executor {
                     }
                     self.heard_at(self.now_ms());
                     if let Some(body) = message.body {
-                        self.take(id, body);
+                        self.take(&link, body);
                     }
                 }
                 _ = beat.tick() => {
@@ -242,7 +248,7 @@ impl Executor {
                         break;
                     }
                     sequence += 1;
-                    let (running, queued) = lock(&self.desk).load();
+                    let (running, queued) = lock(&self.table).load();
                     let beat = v1::Heartbeat { running, queued, sequence, ..v1::Heartbeat::default() };
                     if up.send(v1::ExecutorMessage { body: Some(Body::Heartbeat(beat)) }).is_err() {
                         break;
@@ -251,11 +257,11 @@ impl Executor {
             }
         }
         self.world().record("unlinked", self.incarnation, || format!("{} from n{}", self.host.name, node.index));
-        lock(&self.desk).link_lost(id);
+        lock(&self.table).link_lost(link.id, now());
     }
 
     fn hello(&self) -> v1::Hello {
-        let (held, finished) = lock(&self.desk).inventory();
+        let (held, finished) = lock(&self.table).inventory();
         v1::Hello {
             namespace: "default".to_owned(),
             app: self.host.app.clone(),
@@ -274,13 +280,13 @@ impl Executor {
         }
     }
 
-    /// The stream's number, and after how many silences it was opened.
+    /// The stream, and after how many silences it was opened.
     fn link_up(
         self: &Arc<Self>,
         welcome: &v1::Welcome,
         up: &tokio::sync::mpsc::UnboundedSender<v1::ExecutorMessage>,
         hello_ms: i64,
-    ) -> Option<(u64, u64)> {
+    ) -> Option<(Arc<Link>, u64)> {
         if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
             self.silenced();
             *lock(&self.silences) += 1;
@@ -288,20 +294,22 @@ impl Executor {
         *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
         // The welcome may have waited in the socket, and what comes after it.
         self.heard_at(hello_ms);
-        let mut desk = lock(&self.desk);
-        if desk.links.values().any(|link| link.node_id == welcome.node_id) {
+        let mut table = lock(&self.table);
+        if table.outbox.links().any(|link| link.node_id == welcome.node_id) {
             return None;
         }
-        welcome.fences.iter().for_each(|fence| desk.fence(fence));
+        welcome.fences.iter().for_each(|fence| table.fence(fence));
         let mut next = lock(&self.next_link);
         let id = *next;
         *next += 1;
-        desk.link_up(id, Link { node_id: welcome.node_id, up: up.clone() });
+        let refused = Arc::clone(&self.refused);
+        let link = Arc::new(Link { id, node_id: welcome.node_id, up: up.clone(), refused });
+        table.link_up(&link, now());
         if self.host.has_disk {
             let mut disk = lock(&self.host.disk);
             (disk.welcomed, disk.predecessor) = (true, 0);
         }
-        Some((id, *lock(&self.silences)))
+        Some((link, *lock(&self.silences)))
     }
 
     /// No server was heard for too long: what must not run twice stops.
@@ -332,62 +340,71 @@ impl Executor {
         i64::try_from(self.world().elapsed_ms()).unwrap_or(i64::MAX)
     }
 
-    fn take(self: &Arc<Self>, link: u64, body: Down) {
+    fn take(self: &Arc<Self>, link: &Link, body: Down) {
         match body {
             Down::Triggers(triggers) => {
                 self.world().record("triggers", self.incarnation, || {
                     let runs: Vec<_> = triggers.triggers.iter().map(|one| (one.run_id, one.attempt)).collect();
                     format!("{} of node {} epoch {}: {runs:?}", self.host.name, triggers.node_id, triggers.node_epoch)
                 });
-                let begun = lock(&self.desk).offer(link, triggers);
+                let begun = self.offer(link, triggers);
                 self.begin(begun);
             }
             Down::Cancels(cancels) => {
                 for cancel in cancels.cancels {
-                    let key = (cancel.run_id, cancel.attempt);
-                    self.stop(Stop::Cancelled, |held| (held.trigger.run_id, held.trigger.attempt) == key);
+                    let key = RunKey::new(cancel.run_id, cancel.attempt);
+                    self.stop(Stop::Cancelled, |held| held.key() == key);
                 }
             }
             Down::ResultAcks(acks) => acks.acks.iter().for_each(|ack| self.acked(ack)),
             Down::Fence(fence) => {
                 self.world().record("fence", self.incarnation, || format!("{} {fence:?}", self.host.name));
-                let mut desk = lock(&self.desk);
-                desk.fence(&fence);
-                desk.answer_fence(link, &fence);
+                let mut table = lock(&self.table);
+                table.fence(&fence);
+                table.answer_fence(link, &fence, now());
             }
             Down::Probes(probes) => {
-                let desk = lock(&self.desk);
-                let free_job_ids = desk.free_jobs(probes.job_ids);
-                if let Some(link) = desk.links.get(&link) {
-                    link.send(Body::ProbeReplies(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
-                }
+                let free_job_ids = lock(&self.table).free_jobs(probes.job_ids);
+                link.push(Item::Probe(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) | Down::Drain(_) => {}
             Down::DeclarationProblems(_) => {}
         }
     }
 
+    /// A stream refuses no trigger twice: a server that sends that run again gives its trigger another number.
+    fn offer(&self, link: &Link, mut triggers: v1::Triggers) -> Vec<Held> {
+        triggers.triggers.retain(|trigger| !lock(&self.refused).contains(&trigger.fence_n));
+        let mut table = lock(&self.table);
+        let origin = (triggers.node_id, triggers.node_epoch);
+        let arrival = Arrival { origin, fenced: table.fenced(origin.0) };
+        table.offer(link, triggers, &arrival, now())
+    }
+
     fn acked(&self, ack: &v1::ResultAck) {
-        let key = (ack.run_id, ack.attempt);
-        let Some(result) = lock(&self.desk).acked(key) else { return };
+        let key = RunKey::new(ack.run_id, ack.attempt);
+        let mut table = lock(&self.table);
+        let Some(status) = table.outbox.unacked(key).map(v1::Result::status) else { return };
+        table.acked(std::slice::from_ref(ack), now());
+        drop(table);
         lock(&self.host.disk).results.remove(&key);
         self.world().record("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
         let (run, attempt) = (RunId::new(ack.run_id), ack.attempt);
-        self.world().truth().acked.push(Acked { run, attempt, status: result.status(), kind: ack.kind() });
+        self.world().truth().acked.push(Acked { run, attempt, status, kind: ack.kind() });
     }
 
-    fn begin(self: &Arc<Self>, begun: Vec<Key>) {
-        for key in begun {
+    fn begin(self: &Arc<Self>, begun: Vec<Held>) {
+        for held in begun {
             let executor = Arc::clone(self);
-            self.spawn(async move { executor.handle(key).await });
+            self.spawn(async move { executor.handle(held.key()).await });
         }
     }
 
     fn stop(self: &Arc<Self>, cause: Stop, which: impl Fn(&Held) -> bool) {
-        let over = lock(&self.desk).stop(cause, which);
-        for (key, trigger) in over {
-            self.end(key, result(&trigger, stopped(cause), self.world().now()));
-        }
+        let ended = |held: &Held| result(&held.trigger, stopped(cause), self.world().now());
+        let running = lock(&self.table).stop(which, ended, now());
+        running.iter().for_each(|held| held.stop(cause));
+        self.write_journal();
     }
 
     async fn sweep(self: Arc<Self>) {
@@ -395,12 +412,11 @@ impl Executor {
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             period.tick().await;
-            let now = Instant::now();
-            let mut desk = lock(&self.desk);
-            desk.resend_due(now);
-            desk.hand_back_expired(now);
-            desk.announce(now, ANNOUNCE_AFTER);
-            drop(desk);
+            let mut table = lock(&self.table);
+            table.outbox.resend_due(now());
+            table.hand_back_expired(now());
+            table.announce_started(now(), ANNOUNCE_AFTER, |_| Duration::ZERO);
+            drop(table);
             self.heed_silence();
         }
     }

@@ -13,10 +13,10 @@
 
 mod chance;
 mod check;
-mod desk;
 mod executor;
 mod faults;
 mod jobs;
+mod link;
 mod net;
 mod node;
 mod outage;

@@ -29,7 +29,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rondel-macros", &["rondel-core"]),
     ("rondel-outgoing", &["rondel-core"]),
     ("rondel-proto", &[]),
-    ("rondel-sim", &["rondel-admin", "rondel-core", "rondel-failpoint", "rondel-proto", "rondel-store"]),
+    (
+        "rondel-sim",
+        &["rondel-admin", "rondel-core", "rondel-executor", "rondel-failpoint", "rondel-proto", "rondel-store"],
+    ),
     ("rondel-store", &["rondel-core", "rondel-failpoint"]),
     // In tests: programs such as users write, and the names of the places at which they die.
     ("rondel-tests", &["rondel-executor", "rondel-failpoint"]),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
 use super::AgentConfig;
-use super::folder::WORK_DIR;
+use super::family::WORK_DIR;
 use crate::job_error::JobError;
 
 /// Names that belong to the agent: its own settings and secrets stay with it.

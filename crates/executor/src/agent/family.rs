@@ -13,6 +13,9 @@ use tokio::process::Child;
 
 use crate::lifecycle::lock;
 
+/// The variable that names a run's working directory: also the mark by which its processes are found.
+pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
+
 /// How often the processes are looked through again for those that were forked in the meantime.
 const PASSES_MAX: usize = 16;
 

@@ -15,12 +15,9 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 
 use super::confine::RunAs;
-use super::family::kill_marked;
+use super::family::{WORK_DIR, kill_marked};
 use crate::lifecycle::lock;
 use crate::run::RunContext;
-
-/// The variable that names a run's working directory: also the mark by which its processes are found.
-pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
 
 const PREFIX: &str = "agent-";
 /// A folder without a lock yet.
@@ -172,7 +169,6 @@ fn end_left_over(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -186,7 +182,7 @@ mod tests {
     async fn folders_are_private_and_go_with_their_runs() {
         let base = tempfile::tempdir().unwrap();
         let folders = Folders::open(base.path(), true, None, None).unwrap();
-        let setup = Arc::new(Setup::new(BTreeMap::new(), States::default(), Timing::default()));
+        let setup = Arc::new(Setup::new(States::default(), Timing::default()));
         let run = folders.make(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
         assert_eq!(run.path().metadata().unwrap().mode() & 0o777, OWNER_ONLY);
         let path = run.path().to_owned();

@@ -13,8 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
 
 use super::confine::Confinement;
-use super::family::Family;
-use super::folder::WORK_DIR;
+use super::family::{Family, WORK_DIR};
 use super::output::pump;
 use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;

@@ -1,27 +1,30 @@
-//! The way out: take no more, let the running ones finish, stop what does not, wait for the last acknowledgements.
+//! The end of an executor: it accepts no more, lets runs finish, stops those that do not, and waits for acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use super::desk::Desk;
+use super::{HeldRun, Link};
 use crate::run::StopCause;
+use crate::table::RunTable;
 
 /// How long dropped tasks may take to be gone. Only one that blocks its thread takes longer, and nobody can stop that.
 const TASKS_GRACE: Duration = Duration::from_secs(2);
 
+type Table = RunTable<HeldRun, Link>;
+
 impl Engine {
     pub(crate) async fn drain(self: &Arc<Self>, drain_grace: Duration) {
         let timing = &self.setup.timing;
-        self.desk().drain();
-        if !self.settles_within(drain_grace, |desk| desk.runs.is_empty()).await {
+        self.table().drain();
+        if !self.settles_within(drain_grace, |table| table.is_empty()).await {
             self.stop(&StopCause::Drained, |_| true);
             // Past its grace a run is dropped and reports, so this ends but for what blocks a thread.
-            self.settles_within(timing.cancel_grace + TASKS_GRACE, |desk| desk.runs.is_empty()).await;
+            self.settles_within(timing.cancel_grace + TASKS_GRACE, |table| table.is_empty()).await;
         }
-        let answered = |desk: &Desk| desk.outbox.unacked_count() == 0 && !desk.outbox.has_lingering_logs();
+        let answered = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_lingering_logs();
         if !self.settles_within(timing.ack_grace, answered).await {
-            let unacked = self.desk().outbox.unacked_count();
+            let unacked = self.table().outbox.unacked_count();
             if unacked > 0 {
                 tracing::warn!(unacked, kept = self.journal.is_some(), "results without an acknowledgement at the end");
             }
@@ -37,12 +40,12 @@ impl Engine {
         if tokio::time::timeout(TASKS_GRACE, lifecycle.tracker.wait()).await.is_err() {
             tracing::warn!(tasks = lifecycle.tracker.len(), "tasks that block their threads are left behind");
         }
-        self.setup.forget_runs();
+        self.setup.forget_logs();
     }
 
-    async fn settles_within(&self, limit: Duration, settled: impl Fn(&Desk) -> bool) -> bool {
+    async fn settles_within(&self, limit: Duration, settled: impl Fn(&Table) -> bool) -> bool {
         let all = async {
-            while !settled(&self.desk()) {
+            while !settled(&self.table()) {
                 self.settled.notified().await;
             }
         };

@@ -5,12 +5,11 @@ use std::sync::Mutex;
 
 use rondel_proto::encoded_len;
 use rondel_proto::v1::executor_message::Body;
-use rondel_proto::v1::{
-    self, Draining, ExecutorMessage, FenceReply, LogChunk, Logs, ProbeReplies, Replies, Reply, Results,
-};
+use rondel_proto::v1::{self, Draining, ExecutorMessage, LogChunk, Logs, Replies, Reply, Results};
 use tokio::sync::Notify;
 
 use crate::lifecycle::lock;
+use crate::table::{Item, TableLink};
 
 /// Items in one round of messages.
 const BATCH_MAX: usize = 500;
@@ -25,11 +24,11 @@ const ITEM_OVERHEAD: usize = 8;
 /// Log bytes that wait for one stream; more stays with the logs, which are bounded.
 const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A live session, seen from the runs' side: whoever has something to say puts it here.
+/// The messages that wait for one live session.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) id: u64,
-    pub(crate) node_id: i64,
+    id: u64,
+    node_id: i64,
     /// How many silences had been too long when it was opened.
     pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
@@ -42,31 +41,6 @@ struct Queue {
     log_bytes: usize,
 }
 
-#[derive(Debug)]
-pub(crate) enum Item {
-    Reply(Reply),
-    Log(LogChunk),
-    Result(v1::Result),
-    Probe(ProbeReplies),
-    Fence(FenceReply),
-    Draining,
-}
-
-impl Item {
-    /// How many bytes it takes as it is sent.
-    fn bytes(&self) -> usize {
-        ITEM_OVERHEAD
-            + match self {
-                Self::Reply(reply) => encoded_len(reply),
-                Self::Log(chunk) => encoded_len(chunk),
-                Self::Result(result) => encoded_len(result),
-                Self::Probe(replies) => encoded_len(replies),
-                Self::Fence(reply) => encoded_len(reply),
-                Self::Draining => 0,
-            }
-    }
-}
-
 impl Link {
     pub(crate) fn new(id: u64, node_id: i64) -> Self {
         Self { id, node_id, silence_count: 0, queue: Mutex::default(), wake: Notify::new() }
@@ -74,27 +48,6 @@ impl Link {
 
     pub(crate) fn opened_after(self, silence_count: u64) -> Self {
         Self { silence_count, ..self }
-    }
-
-    pub(crate) fn push(&self, item: Item) {
-        self.extend([item]);
-    }
-
-    pub(crate) fn extend(&self, items: impl IntoIterator<Item = Item>) {
-        let mut queue = lock(&self.queue);
-        for item in items {
-            if let Item::Log(_) = item {
-                queue.log_bytes += item.bytes();
-            }
-            queue.items.push_back(item);
-        }
-        drop(queue);
-        self.wake.notify_one();
-    }
-
-    /// Whether more log lines may wait here.
-    pub(crate) fn has_log_room(&self) -> bool {
-        lock(&self.queue).log_bytes < LOG_BYTES_MAX
     }
 
     /// Resolves when something waits.
@@ -113,14 +66,14 @@ impl Link {
     pub(crate) fn take(&self) -> Vec<ExecutorMessage> {
         let mut round = Round::default();
         let mut queue = lock(&self.queue);
-        let mut bytes = 0;
+        let mut round_bytes = 0;
         for _ in 0..BATCH_MAX {
-            let Some(item_bytes) = queue.items.front().map(Item::bytes) else { break };
-            if bytes > 0 && bytes + item_bytes > BATCH_BYTES_MAX {
+            let Some(item_bytes) = queue.items.front().map(bytes) else { break };
+            if round_bytes > 0 && round_bytes + item_bytes > BATCH_BYTES_MAX {
                 break;
             }
             let Some(item) = queue.items.pop_front() else { break };
-            bytes += item_bytes;
+            round_bytes += item_bytes;
             if let Item::Log(_) = item {
                 queue.log_bytes -= item_bytes;
             }
@@ -129,6 +82,45 @@ impl Link {
         drop(queue);
         round.into_messages()
     }
+}
+
+impl TableLink for Link {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn node_id(&self) -> i64 {
+        self.node_id
+    }
+
+    fn has_log_room(&self) -> bool {
+        lock(&self.queue).log_bytes < LOG_BYTES_MAX
+    }
+
+    fn extend(&self, items: impl IntoIterator<Item = Item>) {
+        let mut queue = lock(&self.queue);
+        for item in items {
+            if let Item::Log(_) = item {
+                queue.log_bytes += bytes(&item);
+            }
+            queue.items.push_back(item);
+        }
+        drop(queue);
+        self.wake.notify_one();
+    }
+}
+
+/// How many bytes the item takes as it is sent.
+fn bytes(item: &Item) -> usize {
+    ITEM_OVERHEAD
+        + match item {
+            Item::Reply(reply) => encoded_len(reply),
+            Item::Log(chunk) => encoded_len(chunk),
+            Item::Result(result) => encoded_len(result),
+            Item::Probe(replies) => encoded_len(replies),
+            Item::Fence(reply) => encoded_len(reply),
+            Item::Draining => 0,
+        }
 }
 
 #[derive(Default)]

@@ -1,11 +1,8 @@
 //! The executor at work: triggers become tasks, tasks become results, and loops beside them keep what was promised.
 
-mod desk;
 mod drain;
+mod intake;
 mod link;
-mod outbox;
-mod recent;
-mod runs;
 mod silence;
 mod sweep;
 mod write_behind;
@@ -22,17 +19,22 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use crate::attempt::{self, Ended};
+use crate::catalog::Catalog;
 use crate::host;
 use crate::identity::Secret;
 use crate::journal::{Journal, Predecessor};
 use crate::lifecycle::lock;
-use crate::run::{RunContext, RunKey, StopCause};
+use crate::run::{RunContext, StopCause};
 use crate::session::Servers;
 use crate::setup::Setup;
+use crate::table::{Item, RunKey, RunTable, TableLink as _};
 use crate::trace;
-use desk::{Desk, wire_result};
-pub(crate) use link::{Item, Link};
+use intake::{HeldRun, wire_result};
+pub(crate) use link::Link;
 use silence::Silence;
+
+/// A handler that can be dropped is, after the grace; only after that margin does it count as stuck.
+const STUCK_MARGIN: Duration = Duration::from_secs(1);
 
 /// Who dials in.
 #[derive(Clone, Debug)]
@@ -50,9 +52,10 @@ pub(crate) struct Identity {
 
 pub(crate) struct Engine {
     pub(crate) setup: Arc<Setup>,
+    catalog: Catalog,
     pub(crate) identity: Identity,
     pub(crate) servers: Servers,
-    desk: Mutex<Desk>,
+    table: Mutex<RunTable<HeldRun, Link>>,
     silence: Silence,
     journal: Option<Arc<Journal>>,
     /// Results wait for the journal, or results in it were acknowledged.
@@ -69,22 +72,24 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(
         setup: Arc<Setup>,
+        catalog: Catalog,
         identity: Identity,
         servers: Servers,
         journal: Option<(Journal, Vec<v1::Result>)>,
     ) -> Arc<Self> {
         let slots = usize::try_from(identity.slots).unwrap_or(usize::MAX);
-        let mut desk = Desk::new(Arc::clone(&setup), slots, journal.is_some());
+        let mut table = RunTable::new(slots, setup.timing.resend_after, journal.is_some());
         let journal = journal.map(|(journal, results)| {
-            results.into_iter().for_each(|result| desk.outbox.restore(result));
+            results.into_iter().for_each(|result| table.outbox.restore(result));
             Arc::new(journal)
         });
         Arc::new(Self {
             silence: Silence::new(setup.timing.silence),
             setup,
+            catalog,
             identity,
             servers,
-            desk: Mutex::new(desk),
+            table: Mutex::new(table),
             journal,
             journal_wake: Notify::new(),
             settled: Notify::new(),
@@ -94,8 +99,8 @@ impl Engine {
         })
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        lock(&self.desk)
+    fn table(&self) -> MutexGuard<'_, RunTable<HeldRun, Link>> {
+        lock(&self.table)
     }
 
     /// Handlers are to run on the runtime of the caller.
@@ -115,8 +120,8 @@ impl Engine {
 
 /// Runs.
 impl Engine {
-    fn start(self: &Arc<Self>, runs: Vec<RunContext>) {
-        for run in runs {
+    fn start(self: &Arc<Self>, runs: Vec<HeldRun>) {
+        for HeldRun(run) in runs {
             let engine = Arc::clone(self);
             let task = async move {
                 let hard = engine.setup.lifecycle.hard.clone();
@@ -131,7 +136,7 @@ impl Engine {
     }
 
     async fn run(self: &Arc<Self>, run: RunContext) {
-        let Some(handler) = self.setup.handlers.get(run.handler()).cloned() else { return };
+        let Some(handler) = self.catalog.handlers.get(run.handler()).cloned() else { return };
         self.heed_silence();
         rondel_failpoint::pass("executor.starting");
         let span = trace::span(&run);
@@ -144,14 +149,17 @@ impl Engine {
         let Ended { ending, started_at, finished_at } = execution.instrument(span).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
         rondel_failpoint::pass("executor.finished");
-        let startable = self.desk().finish(run.key(), result, Instant::now());
+        let startable = self.table().finish(run.key(), result, now());
         self.start(startable);
         self.poke();
     }
 
     /// Stops all runs of which `which` holds, whether they run or wait for a slot.
     fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
-        self.desk().stop(cause, which, Instant::now());
+        let ended = |run: &HeldRun| wire_result(run, &cause.ending(None), (0, self.setup.clock.now().as_millis()));
+        for run in self.table().stop(|run: &HeldRun| which(run), ended, now()) {
+            run.stop(cause.clone());
+        }
         self.poke();
     }
 
@@ -170,7 +178,22 @@ impl Engine {
 
     /// Makes the verdict of runs that should have ended and have not, because their handlers hold their threads.
     fn end_stuck(self: &Arc<Self>, now: Instant) {
-        let (stuck, startable) = self.desk().end_stuck(now);
+        let mut table = self.table();
+        let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
+        let stuck = table.take_stuck(now.into_std(), grace);
+        for run in &stuck {
+            if run.stop_cause().is_none() {
+                run.stop(StopCause::TimedOut { timeout: run.timeout().unwrap_or_default() });
+            }
+            let Some(cause) = run.stop_cause() else { continue };
+            let ending = cause.stuck();
+            run.log_line("error", &ending.message);
+            let finished_at = self.setup.clock.now().as_millis();
+            let started_at = finished_at - rondel_core::time::millis(now.duration_since(run.set_started()));
+            table.conclude(run, wire_result(run, &ending, (started_at, finished_at)), now.into_std());
+        }
+        let startable = if stuck.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
+        drop(table);
         for run in &stuck {
             tracing::error!(
                 run_id = %run.run_id(), job = run.job(), handler = run.handler(),
@@ -195,7 +218,7 @@ impl Engine {
 /// What sessions bring.
 impl Engine {
     pub(crate) fn hello(&self) -> Hello {
-        let (held, finished) = self.desk().inventory();
+        let (held, finished) = self.table().inventory();
         let identity = &self.identity;
         fitted(Hello {
             namespace: identity.namespace.clone(),
@@ -209,11 +232,11 @@ impl Engine {
             labels: identity.labels.clone().into_iter().collect(),
             weight: identity.weight,
             slots: identity.slots,
-            handlers: self.setup.handlers.keys().cloned().collect(),
+            handlers: self.catalog.handlers.keys().cloned().collect(),
             held,
             finished,
-            declared: self.setup.declared.clone(),
-            handler_infos: self.setup.handler_infos(),
+            declared: self.catalog.declared.clone(),
+            handler_infos: self.catalog.handler_infos(),
             protocol: rondel_proto::PROTOCOL,
             process: if self.journal.is_none() { host::process() } else { None },
         })
@@ -221,17 +244,17 @@ impl Engine {
 
     /// A session begins whose hello was sent at that uptime; `None` where another one to the same node lives.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
-        let now = Instant::now();
+        let now = now();
         self.stop_after(self.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
-        let mut desk = self.desk();
-        if desk.outbox.links().any(|link| link.node_id == welcome.node_id) {
+        let mut table = self.table();
+        if table.outbox.links().any(|link| link.node_id() == welcome.node_id) {
             return None;
         }
-        welcome.fences.iter().for_each(|fence| desk.fence(fence));
+        welcome.fences.iter().for_each(|fence| table.fence(fence));
         let link = Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id);
         let link = Arc::new(link.opened_after(self.silence.over_count()));
-        desk.link_up(&link, now);
-        drop(desk);
+        table.link_up(&link, now);
+        drop(table);
         if let Some(journal) = &self.journal {
             journal.welcomed();
             self.journal_wake.notify_one();
@@ -240,16 +263,18 @@ impl Engine {
     }
 
     pub(crate) fn link_lost(&self, link: &Link) {
-        self.desk().link_lost(link, Instant::now());
+        let logs = self.table().link_lost(link.id(), now());
+        let Some(shipping) = &self.setup.shipping else { return };
+        logs.into_iter().for_each(|log| shipping.mark(log));
     }
 
     /// Whether any server is connected.
     pub(crate) fn is_connected(&self) -> bool {
-        self.desk().outbox.links().next().is_some()
+        self.table().outbox.links().next().is_some()
     }
 
     pub(crate) fn has_node(&self, node_id: i64) -> bool {
-        self.desk().outbox.links().any(|link| link.node_id == node_id)
+        self.table().outbox.links().any(|link| link.node_id() == node_id)
     }
 
     /// A server said something. False where the silence before it was too long: what must not run twice is stopped, and
@@ -264,39 +289,37 @@ impl Engine {
     }
 
     pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {
-        let startable = self.desk().offer(link, triggers, Instant::now());
+        let startable = self.table().offer(link, triggers, self.as_ref(), now());
         rondel_failpoint::pass("executor.accepted");
         self.start(startable);
     }
 
     pub(crate) fn cancel(&self, cancels: &[v1::Cancel]) {
-        let mut desk = self.desk();
         for cancel in cancels {
-            desk.cancel(RunKey::new(cancel.run_id, cancel.attempt), &cancel.by, Instant::now());
+            let key = RunKey::new(cancel.run_id, cancel.attempt);
+            self.stop(&StopCause::Cancelled { by: cancel.by.clone() }, |run| run.key() == key);
         }
-        drop(desk);
-        self.poke();
     }
 
     pub(crate) fn acked(&self, acks: &[v1::ResultAck]) {
         rondel_failpoint::pass("executor.acknowledged");
-        self.desk().acked(acks, Instant::now());
+        self.table().acked(acks, now());
         self.poke();
     }
 
     pub(crate) fn log_acked(&self, acks: &[v1::LogAck]) {
-        self.desk().log_acked(acks);
+        self.table().log_acked(acks);
         self.settled.notify_one();
     }
 
     pub(crate) fn fence(&self, link: &Link, fence: &Fence) {
-        let mut desk = self.desk();
-        desk.fence(fence);
-        desk.answer_fence(link, fence, Instant::now());
+        let mut table = self.table();
+        table.fence(fence);
+        table.answer_fence(link, fence, now());
     }
 
     pub(crate) fn probe(&self, link: &Link, probes: Probes) {
-        let free_job_ids = self.desk().free_jobs(probes.job_ids);
+        let free_job_ids = self.table().free_jobs(probes.job_ids);
         link.push(Item::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
     }
 
@@ -323,10 +346,13 @@ impl Engine {
 
     /// Running and queued.
     pub(crate) fn load(&self) -> (u32, u32) {
-        let desk = self.desk();
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        (count(desk.runs.running_count()), count(desk.runs.queued_count()))
+        self.table().load()
     }
+}
+
+/// The present, as the table counts it.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }
 
 /// The same without the schemas of parameters where it would be larger than a server takes: parameters are still checked
@@ -351,7 +377,7 @@ mod tests {
     /// As much of everything as an executor can have.
     #[test]
     fn the_largest_hello_fits_into_one_message() {
-        let refs = vec![v1::RunRef { run_id: i64::MAX, attempt: 1_000 }; desk::INVENTORY_MAX / 2];
+        let refs = vec![v1::RunRef { run_id: i64::MAX, attempt: 1_000 }; crate::table::INVENTORY_MAX / 2];
         let job = || v1::DeclaredJob { spec_json: "x".repeat(1024 * 1024 / 1_000) };
         let info = |n: usize| v1::HandlerInfo { name: format!("h{n}"), params_schema: "x".repeat(64 * 1024) };
         let hello = Hello {

@@ -7,6 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Engine;
 use crate::lifecycle::lock;
+use crate::table::TableLog as _;
 
 mod pulse;
 use pulse::Pulse;
@@ -46,17 +47,21 @@ impl SweepLoop {
 
     fn tick(&mut self, now: Instant) {
         self.ship_logs();
-        let mut desk = self.engine.desk();
-        desk.hand_back_expired(now);
-        desk.announce_started(now);
-        desk.outbox.resend_due(now);
-        desk.outbox.forget_logs(now);
+        let timing = &self.engine.setup.timing;
+        let mut table = self.engine.table();
+        table.hand_back_expired(now.into_std());
+        table.announce_started(now.into_std(), timing.started_after, |run| run.started_after());
+        table.outbox.resend_due(now.into_std());
+        table.outbox.forget_logs(now.into_std());
         if now >= self.progress_at {
             self.progress_at = now + PROGRESS_PERIOD;
-            let runs = std::mem::take(&mut *lock(&self.engine.setup.progressed));
-            desk.announce_progress(runs);
+            for key in std::mem::take(&mut *lock(&self.engine.setup.progressed)) {
+                if let Some(run) = table.get(key) {
+                    table.announce_progress(key, run.take_progress());
+                }
+            }
         }
-        drop(desk);
+        drop(table);
         self.engine.heed_silence();
         self.engine.end_stuck(now);
         if let Some(handlers) = self.engine.handlers_on.get() {
@@ -70,10 +75,10 @@ impl SweepLoop {
         if marked.is_empty() {
             return;
         }
-        let desk = self.engine.desk();
+        let table = self.engine.table();
         for log in marked {
             // A run that is over puts the rest of its log on the stream itself, before its result.
-            if !desk.outbox.ship(&log) && (log.has_unsent() || log.has_chunks()) && desk.is_open(log.key()) {
+            if !table.outbox.ship(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
                 shipping.mark(log);
             }
         }

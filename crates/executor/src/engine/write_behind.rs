@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::Engine;
 use crate::journal::Journal;
 
@@ -32,7 +30,7 @@ impl JournalLoop {
 
     async fn tick(&mut self) {
         loop {
-            let results = self.engine.desk().take_to_journal();
+            let results = self.engine.table().take_to_journal();
             if results.is_empty() {
                 break;
             }
@@ -42,7 +40,7 @@ impl JournalLoop {
             });
             let on_disk = written.await;
             rondel_failpoint::pass("executor.journaled");
-            self.engine.desk().journaled(&results, on_disk, Instant::now());
+            self.engine.table().journaled(&results, on_disk, super::now());
         }
         self.shrink().await;
         if self.journal.is_welcome_pending() {
@@ -52,11 +50,11 @@ impl JournalLoop {
 
     /// Empties the journal when nothing in it is needed, or rewrites it when little of it is.
     async fn shrink(&mut self) {
-        let needed = self.engine.desk().outbox.journaled_count();
+        let needed = self.engine.table().outbox.journaled_count();
         if !self.journal.wants_shrinking(needed) {
             return;
         }
-        let kept: Vec<_> = self.engine.desk().outbox.journaled().cloned().collect();
+        let kept: Vec<_> = self.engine.table().outbox.journaled().cloned().collect();
         self.on_disk(move |journal| journal.rewrite(&kept)).await;
     }
 

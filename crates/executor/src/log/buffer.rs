@@ -13,7 +13,7 @@ use super::shipping::Shipping;
 use super::tail::Tail;
 use crate::lifecycle::lock;
 use crate::masks::Masks;
-use crate::run::RunKey;
+use crate::table::{RunKey, TableLog};
 
 /// Lines become a chunk when they are this many bytes, or at the next sweep.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -79,11 +79,6 @@ impl RunLog {
 
     pub(crate) fn key(&self) -> RunKey {
         self.key
-    }
-
-    /// The session that has, or will get, its chunks.
-    pub(crate) fn link(&self) -> u64 {
-        lock(&self.state).link
     }
 
     /// What to hide from now on; set once, before the handler starts.
@@ -187,8 +182,27 @@ impl RunLog {
         }
     }
 
+    /// The lines that stayed, where nobody collects them.
+    pub(crate) fn lines(&self) -> Vec<LogText> {
+        let state = lock(&self.state);
+        state.pending.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        if let Some(shipping) = &self.shipping {
+            shipping.take_bytes(bytes);
+        }
+    }
+}
+
+impl TableLog for RunLog {
+    /// The session that has, or will get, its chunks.
+    fn link(&self) -> u64 {
+        lock(&self.state).link
+    }
+
     /// Takes no more lines; the end of a log that was too long is put behind its beginning.
-    pub(crate) fn close(self: &Arc<Self>) {
+    fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.closed = true;
         let at_ms = state.pending.last().map_or(0, |line| line.at_ms);
@@ -204,7 +218,7 @@ impl RunLog {
     }
 
     /// The chunks that `link` has not been given, as far as it may have them; all of them for a last `flush`.
-    pub(crate) fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk> {
+    fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk> {
         let mut state = lock(&self.state);
         state.seal(self.key);
         if state.link != link {
@@ -225,7 +239,7 @@ impl RunLog {
     }
 
     /// Forgets what is durable.
-    pub(crate) fn acked(&self, sequence: i64) {
+    fn acked(&self, sequence: i64) {
         let mut state = lock(&self.state);
         while state.chunks.front().is_some_and(|kept| kept.chunk.sequence <= sequence) {
             let Some(kept) = state.chunks.pop_front() else { break };
@@ -241,26 +255,14 @@ impl RunLog {
     }
 
     /// Whether chunks are left that nobody has acknowledged.
-    pub(crate) fn has_chunks(&self) -> bool {
+    fn has_chunks(&self) -> bool {
         !lock(&self.state).chunks.is_empty()
     }
 
     /// Whether lines or chunks are left that no session has.
-    pub(crate) fn has_unsent(&self) -> bool {
+    fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
         !state.pending.is_empty() || state.dropped > 0 || state.sent < state.chunks.len()
-    }
-
-    /// The lines that stayed, where nobody collects them.
-    pub(crate) fn lines(&self) -> Vec<LogText> {
-        let state = lock(&self.state);
-        state.pending.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        if let Some(shipping) = &self.shipping {
-            shipping.take_bytes(bytes);
-        }
     }
 }
 

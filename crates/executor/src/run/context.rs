@@ -18,19 +18,7 @@ use crate::log::RunLog;
 use crate::masks::Masks;
 use crate::setup::Setup;
 use crate::shard::Shard;
-
-/// What makes an attempt one of a kind: the same pair twice is the same work twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RunKey {
-    pub(crate) run: RunId,
-    pub(crate) attempt: i32,
-}
-
-impl RunKey {
-    pub(crate) fn new(run_id: i64, attempt: i32) -> Self {
-        Self { run: RunId::new(run_id), attempt }
-    }
-}
+use crate::table::RunKey;
 
 /// Rises with each start of the job's runs, across servers and executors: hand it to your own store, which refuses what
 /// comes with a lower one than it has seen. It is what protects from a run that was given up for lost and yet goes on.
@@ -214,12 +202,12 @@ impl RunContext {
         self.inner.key
     }
 
-    pub(crate) fn setup(&self) -> &Arc<Setup> {
-        &self.inner.setup
-    }
-
     pub(crate) fn log(&self) -> &Arc<RunLog> {
         &self.inner.log
+    }
+
+    pub(crate) fn setup(&self) -> &Arc<Setup> {
+        &self.inner.setup
     }
 
     pub(crate) fn log_line(&self, level: &'static str, text: &str) {
@@ -260,11 +248,6 @@ impl RunContext {
 
     pub(crate) fn is_exported(&self) -> bool {
         self.inner.exported.get().is_some()
-    }
-
-    /// The session that the run is spoken of on; 0 for none.
-    pub(crate) fn link(&self) -> u64 {
-        self.inner.log.link()
     }
 }
 
@@ -325,7 +308,7 @@ impl RunContext {
         cell.total.store(total, Ordering::Relaxed);
         cell.told.store(true, Ordering::Release);
         if !cell.listed.swap(true, Ordering::AcqRel) {
-            lock(&self.inner.setup.progressed).push(self.clone());
+            lock(&self.inner.setup.progressed).push(self.key());
         }
     }
 

@@ -14,7 +14,6 @@ use tracing::instrument::{Instrument as _, WithSubscriber};
 use crate::ending::Ending;
 use crate::lifecycle;
 
-pub(crate) use context::RunKey;
 pub use context::{FencingToken, RunContext};
 pub(crate) use stop::StopCause;
 

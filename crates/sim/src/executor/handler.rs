@@ -3,35 +3,36 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel::table::RunKey;
 use rondel_core::{JobId, RunId, Timestamp};
 use rondel_proto::v1;
 use tokio::time::sleep;
 
-use super::Executor;
+use super::{Executor, now};
 use crate::chance::{Chance, mix};
-use crate::desk::{Held, Key, Stop};
+use crate::link::{Held, Stop};
 use crate::profile::GRACE;
 use crate::truth::Start;
 use crate::world::lock;
 
 impl Executor {
     /// The handler: what it does is drawn from the run, so that it does not depend on what else happens.
-    pub(super) async fn handle(self: Arc<Self>, key: Key) {
+    pub(super) async fn handle(self: Arc<Self>, key: RunKey) {
         self.heed_silence();
-        let Some(held) = lock(&self.desk).held.get(&key).cloned() else { return };
+        let Some(held) = lock(&self.table).get(key).cloned() else { return };
         let trigger = held.trigger.clone();
-        if let Some(cause) = held.stop {
+        if let Some(cause) = held.stopped() {
             return self.end(key, result(&trigger, stopped(cause), self.world().now()));
         }
         let place = self.note_start(&held);
-        let mut chance = Chance::new(mix(key.0.unsigned_abs()) ^ u64::from(key.1.unsigned_abs()));
+        let mut chance = Chance::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
         let (length, ending) = plan(&mut chance);
         let deadline = (trigger.timeout_ms > 0).then(|| Duration::from_millis(trigger.timeout_ms.unsigned_abs()));
         let is_late = deadline.is_some_and(|deadline| length > deadline);
         let status = tokio::select! {
             biased;
             () = held.stopping.cancelled() => {
-                let cause = lock(&self.desk).held.get(&key).and_then(|held| held.stop).unwrap_or(Stop::Cancelled);
+                let cause = held.stopped().unwrap_or(Stop::Cancelled);
                 sleep(GRACE.mul_f64(chance.below(100) as f64 / 100.0)).await;
                 stopped(cause)
             }
@@ -44,19 +45,22 @@ impl Executor {
     }
 
     /// The run is over here: its slot is free, and its result on its way, by the journal where there is one.
-    pub(super) fn end(self: &Arc<Self>, key: Key, result: v1::Result) {
-        let mut desk = lock(&self.desk);
-        desk.finish(key, result.clone(), self.host.has_disk);
-        let begun = desk.startable();
-        drop(desk);
+    pub(super) fn end(self: &Arc<Self>, key: RunKey, result: v1::Result) {
+        let begun = lock(&self.table).finish(key, result, now());
         self.begin(begun);
-        if self.host.has_disk {
+        self.write_journal();
+    }
+
+    /// Writes what waits for the journal; it is sent when it is there.
+    pub(super) fn write_journal(self: &Arc<Self>) {
+        for result in lock(&self.table).take_to_journal() {
             let executor = Arc::clone(self);
             self.spawn(async move {
                 let length = executor.world().chance().millis(0, 3);
                 sleep(length).await;
-                lock(&executor.host.disk).results.insert(key, result);
-                lock(&executor.desk).deliver(key);
+                let key = RunKey::new(result.run_id, result.attempt);
+                lock(&executor.host.disk).results.insert(key, result.clone());
+                lock(&executor.table).journaled(&[result], true, now());
             });
         }
     }

@@ -4,20 +4,20 @@ use std::collections::{HashMap, VecDeque};
 
 use rondel_proto::v1;
 
-use crate::run::RunKey;
+use super::RunKey;
 
 /// How many are remembered.
 const RECENT_MAX: usize = 100_000;
 
-#[derive(Default)]
-pub(crate) struct Recent {
+#[derive(Debug, Default)]
+pub(super) struct Recent {
     results: HashMap<RunKey, v1::Result>,
     order: VecDeque<RunKey>,
 }
 
 impl Recent {
     /// Remembers the verdict without the texts: the server has them.
-    pub(crate) fn insert(&mut self, key: RunKey, mut result: v1::Result) {
+    pub(super) fn insert(&mut self, key: RunKey, mut result: v1::Result) {
         result.message = String::new();
         result.result = String::new();
         if self.results.insert(key, result).is_none() {
@@ -30,7 +30,7 @@ impl Recent {
         }
     }
 
-    pub(crate) fn get(&self, key: RunKey) -> Option<&v1::Result> {
+    pub(super) fn get(&self, key: RunKey) -> Option<&v1::Result> {
         self.results.get(&key)
     }
 }

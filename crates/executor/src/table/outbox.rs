@@ -1,19 +1,17 @@
-//! Results and logs on their way: kept until a server has acknowledged them, sent again where nobody does.
+//! Results and logs: kept until a server has acknowledged them, and sent again until one does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1::{self, Reply};
-use tokio::time::Instant;
 
-use super::link::{Item, Link};
 use super::recent::Recent;
-use crate::log::RunLog;
-use crate::run::RunKey;
+use super::{Item, RunKey, TableLink, TableLog};
 
 /// How many results may wait for an acknowledgement before new runs are refused.
-pub(crate) const UNACKED_MAX: usize = 50_000;
+pub(super) const UNACKED_MAX: usize = 50_000;
 
 /// How long a log is kept for its acknowledgement after the result has had its own.
 const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
@@ -21,22 +19,25 @@ const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
 /// Each time that a result goes unanswered it waits twice as long, up to this many doublings.
 const DOUBLINGS_MAX: u32 = 4;
 
-pub(crate) struct Outbox {
+/// Results and logs that no server has acknowledged.
+#[derive(Debug)]
+pub struct Outbox<G, L> {
     resend_after: Duration,
-    links: BTreeMap<u64, Arc<Link>>,
-    unacked: BTreeMap<RunKey, Unacked>,
+    links: BTreeMap<u64, Arc<L>>,
+    unacked: BTreeMap<RunKey, Unacked<G>>,
     /// When each result that is on its way is due to be sent again.
     resend: BTreeSet<(Instant, RunKey)>,
     /// Logs whose result is acknowledged and whose last chunks are not.
-    lingering: BTreeMap<RunKey, (Instant, Arc<RunLog>)>,
+    lingering: BTreeMap<RunKey, (Instant, Arc<G>)>,
     journaled_count: usize,
-    pub(crate) recent: Recent,
+    recent: Recent,
 }
 
-/// A result that nobody has acknowledged.
-struct Unacked {
+/// A result that no server has acknowledged.
+#[derive(Debug)]
+struct Unacked<G> {
     result: v1::Result,
-    log: Option<Arc<RunLog>>,
+    log: Option<Arc<G>>,
     /// The session that has it, or is to get it; 0 for none.
     link: u64,
     tries: u32,
@@ -47,8 +48,8 @@ struct Unacked {
     ready: bool,
 }
 
-impl Outbox {
-    pub(crate) fn new(resend_after: Duration) -> Self {
+impl<G: TableLog, L: TableLink> Outbox<G, L> {
+    pub(super) fn new(resend_after: Duration) -> Self {
         Self {
             resend_after,
             links: BTreeMap::new(),
@@ -60,37 +61,53 @@ impl Outbox {
         }
     }
 
-    pub(crate) fn unacked_count(&self) -> usize {
+    /// How many results wait for an acknowledgement.
+    #[must_use]
+    pub fn unacked_count(&self) -> usize {
         self.unacked.len()
     }
 
     /// How many results on disk wait for an acknowledgement: with none, the journal may be emptied.
-    pub(crate) fn journaled_count(&self) -> usize {
+    #[must_use]
+    pub fn journaled_count(&self) -> usize {
         self.journaled_count
     }
 
-    pub(crate) fn journaled(&self) -> impl Iterator<Item = &v1::Result> {
+    /// The results on disk that wait for an acknowledgement.
+    pub fn journaled(&self) -> impl Iterator<Item = &v1::Result> {
         self.unacked.values().filter(|unacked| unacked.journaled).map(|unacked| &unacked.result)
     }
 
-    pub(crate) fn unacked_keys(&self) -> impl Iterator<Item = RunKey> {
+    pub(super) fn unacked_keys(&self) -> impl Iterator<Item = RunKey> {
         self.unacked.keys().copied()
     }
 
-    pub(crate) fn is_unacked(&self, key: RunKey) -> bool {
+    pub(super) fn is_unacked(&self, key: RunKey) -> bool {
         self.unacked.contains_key(&key)
     }
 
-    pub(crate) fn links(&self) -> impl Iterator<Item = &Arc<Link>> {
+    /// The result of the attempt, where no server has acknowledged it.
+    #[must_use]
+    pub fn unacked(&self, key: RunKey) -> Option<&v1::Result> {
+        self.unacked.get(&key).map(|unacked| &unacked.result)
+    }
+
+    /// The verdict of an attempt that a server acknowledged lately.
+    pub(super) fn recent(&self, key: RunKey) -> Option<&v1::Result> {
+        self.recent.get(key)
+    }
+
+    /// The open streams.
+    pub fn links(&self) -> impl Iterator<Item = &Arc<L>> {
         self.links.values()
     }
 
     /// The session that is wanted, or any that lives.
-    pub(crate) fn route(&self, wanted: u64) -> Option<&Arc<Link>> {
+    pub(super) fn route(&self, wanted: u64) -> Option<&Arc<L>> {
         self.links.get(&wanted).or_else(|| self.links.values().next())
     }
 
-    pub(crate) fn reply(&self, wanted: u64, reply: Reply) {
+    pub(super) fn reply(&self, wanted: u64, reply: Reply) {
         if let Some(link) = self.route(wanted) {
             link.push(Item::Reply(reply));
         }
@@ -98,15 +115,15 @@ impl Outbox {
 }
 
 /// Results.
-impl Outbox {
+impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Takes a result over. It is sent at once, or after [`Self::stored`] where there is a journal.
-    pub(crate) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<RunLog>>, link: u64) {
+    pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
         let unacked = Unacked { result, log, link, tries: 0, resend_at: None, journaled: false, ready: false };
         self.unacked.insert(key, unacked);
     }
 
     /// Takes over what the journal of an earlier process holds.
-    pub(crate) fn restore(&mut self, result: v1::Result) {
+    pub fn restore(&mut self, result: v1::Result) {
         let key = RunKey::new(result.run_id, result.attempt);
         let unacked = Unacked { result, log: None, link: 0, tries: 0, resend_at: None, journaled: true, ready: true };
         if self.unacked.insert(key, unacked).is_none() {
@@ -115,7 +132,7 @@ impl Outbox {
     }
 
     /// The result is on disk: it may be sent.
-    pub(crate) fn stored(&mut self, key: RunKey) {
+    pub(super) fn stored(&mut self, key: RunKey) {
         if let Some(unacked) = self.unacked.get_mut(&key)
             && !unacked.journaled
         {
@@ -125,15 +142,15 @@ impl Outbox {
     }
 
     /// Sends the result, by the session that the run came by where that lives.
-    pub(crate) fn deliver(&mut self, key: RunKey, now: Instant) {
+    pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.get_mut(&key) else { return };
         unacked.ready = true;
         let wanted = unacked.link;
         self.send(key, wanted, now);
     }
 
-    /// Sends the result by this session, whoever has it already.
-    pub(crate) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
+    /// Sends the result by this stream, also where another one has it.
+    pub(super) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
         if self.unacked.get(&key).is_some_and(|unacked| unacked.ready) {
             self.send(key, link, now);
         }
@@ -150,17 +167,20 @@ impl Outbox {
             unacked.link = 0;
             return;
         };
-        let chunks = unacked.log.as_ref().map(|log| log.collect(link.id, true)).unwrap_or_default();
+        let chunks = unacked.log.as_ref().map(|log| log.collect(link.id(), true)).unwrap_or_default();
         link.extend(chunks.into_iter().map(Item::Log).chain([Item::Result(unacked.result.clone())]));
         let resend_at = now + self.resend_after * (1 << unacked.tries.min(DOUBLINGS_MAX));
-        unacked.link = link.id;
+        unacked.link = link.id();
         unacked.tries += 1;
         unacked.resend_at = Some(resend_at);
         self.resend.insert((resend_at, key));
+        if mutant::on(Mutant::ForgetResultWhenSent) {
+            self.unacked.remove(&key);
+        }
     }
 
-    /// Sends again what nobody has acknowledged, by another session where there is one.
-    pub(crate) fn resend_due(&mut self, now: Instant) {
+    /// Sends again what no server has acknowledged, by another session where there is one.
+    pub fn resend_due(&mut self, now: Instant) {
         while let Some((at, key)) = self.resend.first().copied() {
             if at > now {
                 break;
@@ -175,8 +195,8 @@ impl Outbox {
         }
     }
 
-    /// A server has answered for the result, whatever it said: it is forgotten.
-    pub(crate) fn acked(&mut self, key: RunKey, now: Instant) {
+    /// A server has answered for the result, with whatever verdict: it is forgotten.
+    pub(super) fn acked(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.remove(&key) else { return };
         if let Some(resend_at) = unacked.resend_at {
             self.resend.remove(&(resend_at, key));
@@ -192,15 +212,15 @@ impl Outbox {
 }
 
 /// Logs.
-impl Outbox {
+impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Puts what is new in the log on a stream; false where it has to wait.
-    pub(crate) fn ship(&self, log: &RunLog) -> bool {
+    pub fn ship(&self, log: &G) -> bool {
         let Some(link) = self.route(log.link()).filter(|link| link.has_log_room()) else { return false };
-        link.extend(log.collect(link.id, false).into_iter().map(Item::Log));
+        link.extend(log.collect(link.id(), false).into_iter().map(Item::Log));
         !log.has_unsent()
     }
 
-    pub(crate) fn log_acked(&mut self, key: RunKey, sequence: i64) {
+    pub(super) fn log_acked(&mut self, key: RunKey, sequence: i64) {
         let log = self.unacked.get(&key).and_then(|unacked| unacked.log.as_ref());
         if let Some(log) = log.or_else(|| self.lingering.get(&key).map(|(_, log)| log)) {
             log.acked(sequence);
@@ -211,24 +231,26 @@ impl Outbox {
     }
 
     /// Forgets logs that no server acknowledges although it has the result.
-    pub(crate) fn forget_logs(&mut self, now: Instant) {
+    pub fn forget_logs(&mut self, now: Instant) {
         self.lingering.retain(|_, (since, _)| now.duration_since(*since) < LOG_KEPT_FOR);
     }
 
-    pub(crate) fn has_lingering(&self, key: RunKey) -> bool {
+    pub(super) fn has_lingering(&self, key: RunKey) -> bool {
         self.lingering.contains_key(&key)
     }
 
-    pub(crate) fn has_lingering_logs(&self) -> bool {
+    /// Whether the log of an acknowledged result waits for its own acknowledgement.
+    #[must_use]
+    pub fn has_lingering_logs(&self) -> bool {
         !self.lingering.is_empty()
     }
 }
 
 /// Sessions.
-impl Outbox {
+impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// A session lives: it gets what had nowhere to go.
-    pub(crate) fn link_up(&mut self, link: Arc<Link>, now: Instant) {
-        let id = link.id;
+    pub(super) fn link_up(&mut self, link: Arc<L>, now: Instant) {
+        let id = link.id();
         self.links.insert(id, link);
         let waiting: Vec<RunKey> = self
             .unacked
@@ -242,9 +264,9 @@ impl Outbox {
     }
 
     /// A session is gone: what it had goes by another one, or waits for one. Gives the logs to be sent again.
-    pub(crate) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<RunLog>> {
+    pub(super) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
-        let had = |unacked: &Unacked| unacked.ready && unacked.link == id;
+        let had = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;
         let stranded: Vec<RunKey> =
             self.unacked.iter().filter(|(_, unacked)| had(unacked)).map(|(key, _)| *key).collect();
         for key in stranded {

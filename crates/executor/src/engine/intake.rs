@@ -1,0 +1,85 @@
+//! From triggers to runs in the table, and from endings to results.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rondel_core::{JobId, RunStatus};
+use rondel_proto::v1::{self, Trigger};
+
+use super::Engine;
+use crate::ending::Ending;
+use crate::log::RunLog;
+use crate::run::RunContext;
+use crate::table::{Intake, RunKey, TableLog as _, TableRun};
+
+/// A run in the table.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldRun(pub(super) RunContext);
+
+impl Deref for HeldRun {
+    type Target = RunContext;
+
+    fn deref(&self) -> &RunContext {
+        &self.0
+    }
+}
+
+impl TableRun for HeldRun {
+    type Log = RunLog;
+
+    fn key(&self) -> RunKey {
+        self.0.key()
+    }
+
+    fn job_id(&self) -> JobId {
+        self.0.job_id()
+    }
+
+    fn fence_n(&self) -> i64 {
+        self.0.fencing_token().n
+    }
+
+    fn link(&self) -> u64 {
+        self.0.log().link()
+    }
+
+    fn log(&self) -> &Arc<RunLog> {
+        self.0.log()
+    }
+
+    fn should_end(&self, now: Instant) -> bool {
+        self.0.stop_cause().is_some() || self.0.deadline().is_some_and(|deadline| now >= deadline.into_std())
+    }
+}
+
+impl Intake for Engine {
+    type Run = HeldRun;
+
+    fn has_handler(&self, name: &str) -> bool {
+        self.catalog.handlers.contains_key(name)
+    }
+
+    fn run(&self, trigger: Trigger, link: u64) -> HeldRun {
+        HeldRun(RunContext::new(&self.setup, trigger, link))
+    }
+}
+
+/// Instants in milliseconds; a start of 0 for a handler that never began.
+pub(super) fn wire_result(
+    run: &RunContext,
+    ending: &Ending,
+    (started_at_ms, finished_at_ms): (i64, i64),
+) -> v1::Result {
+    v1::Result {
+        run_id: run.run_id().get(),
+        attempt: run.attempt(),
+        status: ending.wire_status().into(),
+        message: ending.message.clone(),
+        result: ending.result.clone().unwrap_or_default(),
+        retryable: ending.retryable && ending.status != RunStatus::Succeeded,
+        started_at_ms,
+        finished_at_ms,
+        job_id: run.job_id().get(),
+    }
+}

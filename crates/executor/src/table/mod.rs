@@ -1,0 +1,343 @@
+//! The run table: every run that the executor has accepted, from its trigger to the acknowledgement of its result.
+//!
+//! Each method is one event. It sends messages by the streams that it knows, and returns the runs that are to start
+//! because of it. It reads no clock and needs no runtime; the simulation of the cluster runs the same table.
+
+mod key;
+mod outbox;
+mod parts;
+mod recent;
+mod runs;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rondel_core::JobId;
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_proto::v1::reply::Kind;
+use rondel_proto::v1::{self, Fence, FenceReply, LogAck, RefusedWhy, Reply, ResultAck, RunRef, Trigger, Triggers};
+
+pub use key::RunKey;
+pub use outbox::Outbox;
+use outbox::UNACKED_MAX;
+pub use parts::{Intake, Item, TableLink, TableLog, TableRun};
+use runs::Runs;
+
+/// Runs and results at which new runs are refused: a hello lists them all, and has to fit into one message.
+pub const INVENTORY_MAX: usize = 60_000;
+
+/// The runs of one executor.
+#[derive(Debug)]
+pub struct RunTable<R: TableRun, L> {
+    runs: Runs<R>,
+    /// Results and logs that no server has acknowledged.
+    pub outbox: Outbox<R::Log, L>,
+    /// The highest epoch of each node that is fenced.
+    fences: BTreeMap<i64, i64>,
+    draining: bool,
+    /// Results that are to be written to the journal before they are sent; `None` without a journal.
+    to_journal: Option<Vec<v1::Result>>,
+}
+
+/// The answer to a trigger.
+enum Answer {
+    Accept,
+    /// It was accepted before, and has not ended.
+    Held,
+    /// It has ended, and no server has its result.
+    Unacked,
+    /// It has ended, and a server has its result.
+    Done(Box<v1::Result>),
+    Refuse(RefusedWhy),
+}
+
+impl<R: TableRun, L: TableLink> RunTable<R, L> {
+    /// An empty table with that many slots. With a `journal`, results wait for [`Self::journaled`].
+    #[must_use]
+    pub fn new(slots: usize, resend_after: Duration, journal: bool) -> Self {
+        Self {
+            runs: Runs::new(slots),
+            outbox: Outbox::new(resend_after),
+            fences: BTreeMap::new(),
+            draining: false,
+            to_journal: journal.then(Vec::new),
+        }
+    }
+
+    /// Answers each trigger.
+    pub fn offer(&mut self, link: &L, triggers: Triggers, intake: &impl Intake<Run = R>, now: Instant) -> Vec<R> {
+        let origin = (triggers.node_id, triggers.node_epoch);
+        for trigger in triggers.triggers {
+            let key = RunKey::new(trigger.run_id, trigger.attempt);
+            match self.judge(key, &trigger, origin, intake) {
+                Answer::Accept => {
+                    let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0);
+                    let begin_until = begin_within.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
+                    self.runs.accept(intake.run(trigger, link.id()), begin_until);
+                    link.push(Item::Reply(reply(key, Kind::Accepted)));
+                }
+                Answer::Held => link.push(Item::Reply(reply(key, Kind::Accepted))),
+                Answer::Unacked => self.outbox.deliver_by(key, link.id(), now),
+                Answer::Done(result) => link.push(Item::Result(*result)),
+                Answer::Refuse(why) => {
+                    link.push(Item::Reply(Reply { fence_n: trigger.fence_n, ..refusal(key, why) }));
+                }
+            }
+        }
+        self.take_startable(now)
+    }
+
+    /// A trigger that was accepted once is neither run again nor refused, whatever has changed since.
+    fn judge(
+        &self,
+        key: RunKey,
+        trigger: &Trigger,
+        (node_id, epoch): (i64, i64),
+        intake: &impl Intake<Run = R>,
+    ) -> Answer {
+        if self.runs.get(key).is_some() {
+            return Answer::Held;
+        }
+        if !mutant::on(Mutant::NoDedupeOnExecutor) {
+            if self.outbox.is_unacked(key) {
+                return Answer::Unacked;
+            }
+            if let Some(result) = self.outbox.recent(key) {
+                return Answer::Done(Box::new(result.clone()));
+            }
+        }
+        let is_fenced = self.fenced(node_id).is_some_and(|fenced| epoch <= fenced);
+        if is_fenced && !mutant::on(Mutant::NoFenceOnExecutor) {
+            return Answer::Refuse(RefusedWhy::Fenced);
+        }
+        if self.draining {
+            return Answer::Refuse(RefusedWhy::Draining);
+        }
+        if !intake.has_handler(&trigger.handler) {
+            return Answer::Refuse(RefusedWhy::NoHandler);
+        }
+        let inventory = self.runs.running_count() + self.runs.queued_count() + self.outbox.unacked_count();
+        if self.runs.is_full() || self.outbox.unacked_count() >= UNACKED_MAX || inventory >= INVENTORY_MAX {
+            return Answer::Refuse(RefusedWhy::Full);
+        }
+        Answer::Accept
+    }
+
+    /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run, by the stream
+    /// that it sent it on, can send it elsewhere.
+    pub fn hand_back_expired(&mut self, now: Instant) {
+        let links: Vec<u64> = self.outbox.links().map(|link| link.id()).collect();
+        for run in self.runs.take_expired(now, |run| links.contains(&run.link())) {
+            let refusal = Reply { fence_n: run.fence_n(), ..refusal(run.key(), RefusedWhy::Full) };
+            self.outbox.reply(run.link(), refusal);
+        }
+    }
+
+    /// The handler of a run has returned: its result is sent, and its slot is free.
+    pub fn finish(&mut self, key: RunKey, result: v1::Result, now: Instant) -> Vec<R> {
+        match self.runs.remove(key) {
+            Some(run) => self.conclude(&run, result, now),
+            None => self.runs.unstick(key),
+        }
+        self.take_startable(now)
+    }
+
+    /// The runs that have a slot now.
+    pub fn take_startable(&mut self, now: Instant) -> Vec<R> {
+        self.hand_back_expired(now);
+        self.runs.take_startable(now)
+    }
+
+    /// Removes the runs that should have ended for `grace` or longer and whose handlers have not returned; each keeps its
+    /// slot until its handler returns. Their results follow by [`Self::conclude`].
+    pub fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
+        self.runs.take_stuck(now, grace)
+    }
+
+    /// Sends the result of a run that was removed.
+    pub fn conclude(&mut self, run: &R, result: v1::Result, now: Instant) {
+        let log = run.log();
+        log.close();
+        let kept = log.has_chunks().then(|| Arc::clone(log));
+        let to_journal = self.to_journal.as_mut().map(|results| results.push(result.clone()));
+        self.outbox.add(run.key(), result, kept, run.link());
+        if to_journal.is_none() {
+            self.outbox.deliver(run.key(), now);
+        }
+    }
+
+    /// The results that are to be written to the journal next.
+    pub fn take_to_journal(&mut self) -> Vec<v1::Result> {
+        self.to_journal.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Sends results that were written to the journal. They are sent even where the disk failed: an acknowledgement
+    /// keeps them just as safe.
+    pub fn journaled(&mut self, results: &[v1::Result], on_disk: bool, now: Instant) {
+        for result in results {
+            let key = RunKey::new(result.run_id, result.attempt);
+            if on_disk {
+                self.outbox.stored(key);
+            }
+            self.outbox.deliver(key, now);
+        }
+    }
+}
+
+/// Stopping.
+impl<R: TableRun, L: TableLink> RunTable<R, L> {
+    /// Ends the queued runs that match with the result that `ended` makes, and returns the running ones that match.
+    pub fn stop(&mut self, matches: impl Fn(&R) -> bool, ended: impl Fn(&R) -> v1::Result, now: Instant) -> Vec<R> {
+        for run in self.runs.remove_queued(&matches) {
+            self.conclude(&run, ended(&run), now);
+        }
+        self.runs.iter().filter(|run| matches(run)).cloned().collect()
+    }
+
+    /// Accepts no more runs, and hands back the queued ones.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        for run in self.runs.remove_queued(|_| true) {
+            self.outbox.reply(run.link(), refusal(run.key(), RefusedWhy::Draining));
+        }
+        for link in self.outbox.links() {
+            link.push(Item::Draining);
+        }
+    }
+
+    /// Whether the run has not ended, or has a log that waits for its acknowledgement.
+    #[must_use]
+    pub fn is_open(&self, key: RunKey) -> bool {
+        self.runs.get(key).is_some() || self.outbox.has_lingering(key)
+    }
+}
+
+/// What is in the table.
+impl<R: TableRun, L: TableLink> RunTable<R, L> {
+    /// A run that has not ended.
+    #[must_use]
+    pub fn get(&self, key: RunKey) -> Option<&R> {
+        self.runs.get(key)
+    }
+
+    /// Whether every run has ended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The numbers of running and of queued runs.
+    #[must_use]
+    pub fn load(&self) -> (u32, u32) {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        (count(self.runs.running_count()), count(self.runs.queued_count()))
+    }
+
+    /// The highest epoch of that node whose triggers are refused.
+    #[must_use]
+    pub fn fenced(&self, node_id: i64) -> Option<i64> {
+        self.fences.get(&node_id).copied()
+    }
+
+    /// Those of the jobs that have no run here and could start one at once.
+    #[must_use]
+    pub fn free_jobs(&self, job_ids: Vec<i64>) -> Vec<i64> {
+        if self.draining || !self.runs.has_free_slot() {
+            return Vec::new();
+        }
+        job_ids.into_iter().filter(|job_id| !self.runs.has_job(JobId::new(*job_id))).collect()
+    }
+
+    /// The attempts that a hello lists: not ended, and ended without an acknowledgement.
+    #[must_use]
+    pub fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
+        let as_ref = |key: RunKey| RunRef { run_id: key.run.get(), attempt: key.attempt };
+        let held = self.runs.iter().map(|run| as_ref(run.key())).collect();
+        (held, self.outbox.unacked_keys().map(as_ref).collect())
+    }
+}
+
+/// Messages of servers.
+impl<R: TableRun, L: TableLink> RunTable<R, L> {
+    /// A server has these results.
+    pub fn acked(&mut self, acks: &[ResultAck], now: Instant) {
+        for ack in acks {
+            self.outbox.acked(RunKey::new(ack.run_id, ack.attempt), now);
+        }
+    }
+
+    /// A server has these chunks of logs.
+    pub fn log_acked(&mut self, acks: &[LogAck]) {
+        for ack in acks {
+            let key = RunKey::new(ack.run_id, ack.attempt);
+            match self.runs.get(key) {
+                Some(run) => run.log().acked(ack.sequence),
+                None => self.outbox.log_acked(key, ack.sequence),
+            }
+        }
+    }
+
+    /// Refuses triggers of that node up to that epoch from now on.
+    pub fn fence(&mut self, fence: &Fence) {
+        let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
+        *fenced = (*fenced).max(fence.node_epoch);
+        // The server that has taken over the queued runs would not receive their refusals.
+        self.runs.lift_limits();
+    }
+
+    /// Sends the inventory to the server that fenced a node, and every result that no server has acknowledged: several
+    /// servers may have owned a run while it was here.
+    pub fn answer_fence(&mut self, link: &L, fence: &Fence, now: Instant) {
+        let (held, finished) = self.inventory();
+        link.push(Item::Fence(FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished }));
+        let unacked: Vec<RunKey> = self.outbox.unacked_keys().collect();
+        for key in unacked {
+            self.outbox.deliver_by(key, link.id(), now);
+        }
+    }
+
+    /// A stream was opened.
+    pub fn link_up(&mut self, link: &Arc<L>, now: Instant) {
+        if self.draining {
+            link.push(Item::Draining);
+        }
+        self.outbox.link_up(Arc::clone(link), now);
+    }
+
+    /// A stream has ended. Returns the logs that are to be sent by another one.
+    pub fn link_lost(&mut self, link: u64, now: Instant) -> Vec<Arc<R::Log>> {
+        let lingering = self.outbox.link_lost(link, now);
+        let logs = self.runs.iter().map(R::log).filter(|log| log.link() == link && log.has_chunks());
+        logs.cloned().chain(lingering).collect()
+    }
+}
+
+/// Reports by the clock.
+impl<R: TableRun, L: TableLink> RunTable<R, L> {
+    /// Reports the runs that have lasted for `after`; `started_after` is the time from the arrival of the trigger to the
+    /// start of the handler.
+    pub fn announce_started(&mut self, now: Instant, after: Duration, started_after: impl Fn(&R) -> Duration) {
+        for run in self.runs.take_unannounced(now, after) {
+            let started_after_ms = rondel_core::time::millis(started_after(&run));
+            self.outbox.reply(run.link(), Reply { started_after_ms, ..reply(run.key(), Kind::Started) });
+        }
+    }
+
+    /// Reports progress to every server: users may ask another one than the server that sent the run.
+    pub fn announce_progress(&self, key: RunKey, (done, total): (u64, u64)) {
+        for link in self.outbox.links() {
+            link.push(Item::Reply(Reply { done, total, ..reply(key, Kind::Progress) }));
+        }
+    }
+}
+
+fn reply(key: RunKey, kind: Kind) -> Reply {
+    Reply { kind: kind.into(), run_id: key.run.get(), attempt: key.attempt, ..Reply::default() }
+}
+
+fn refusal(key: RunKey, why: RefusedWhy) -> Reply {
+    Reply { refused: why.into(), ..reply(key, Kind::Refused) }
+}

@@ -1,0 +1,173 @@
+//! Accepted runs that have not ended: those that run, and the few that wait for a slot.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use rondel_core::JobId;
+
+use super::{RunKey, TableRun};
+
+#[derive(Debug)]
+struct Held<R> {
+    run: R,
+    /// Its place in the queue; `None` once it runs.
+    place: Option<u64>,
+    /// When it has been queued for too long to begin.
+    begin_until: Option<Instant>,
+    /// Since when it should end.
+    overdue_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct Runs<R> {
+    slots: usize,
+    held: BTreeMap<RunKey, Held<R>>,
+    /// In the order of arrival: which of them goes first was the server's decision.
+    queue: BTreeMap<u64, RunKey>,
+    arrivals: u64,
+    /// How many held runs each job has.
+    per_job: BTreeMap<JobId, u32>,
+    /// Those whose start was not reported, the earliest first.
+    unannounced: VecDeque<(Instant, RunKey)>,
+    /// Those that have a verdict although their handlers go on: each still takes a slot.
+    stuck: BTreeSet<RunKey>,
+}
+
+impl<R: TableRun> Runs<R> {
+    pub(super) fn new(slots: usize) -> Self {
+        Self {
+            slots,
+            held: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            arrivals: 0,
+            per_job: BTreeMap::new(),
+            unannounced: VecDeque::new(),
+            stuck: BTreeSet::new(),
+        }
+    }
+
+    /// A few runs more than there are slots, so that a slot is not idle for the length of a round trip.
+    pub(super) fn is_full(&self) -> bool {
+        self.held.len() + self.stuck.len() >= self.slots + (self.slots / 4).max(4)
+    }
+
+    pub(super) fn running_count(&self) -> usize {
+        self.held.len() - self.queue.len() + self.stuck.len()
+    }
+
+    pub(super) fn queued_count(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    pub(super) fn get(&self, key: RunKey) -> Option<&R> {
+        self.held.get(&key).map(|held| &held.run)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &R> {
+        self.held.values().map(|held| &held.run)
+    }
+
+    /// Whether a run of the job is here.
+    pub(super) fn has_job(&self, job_id: JobId) -> bool {
+        self.per_job.contains_key(&job_id)
+    }
+
+    /// Whether another run could start at once.
+    pub(super) fn has_free_slot(&self) -> bool {
+        self.running_count() < self.slots && self.queue.is_empty()
+    }
+
+    /// Takes a run in, behind those that wait. It begins before the instant, if there is one, or not at all.
+    pub(super) fn accept(&mut self, run: R, begin_until: Option<Instant>) {
+        let place = self.arrivals;
+        self.arrivals += 1;
+        *self.per_job.entry(run.job_id()).or_default() += 1;
+        self.queue.insert(place, run.key());
+        self.held.insert(run.key(), Held { run, place: Some(place), begin_until, overdue_since: None });
+    }
+
+    /// The runs that have a slot now and are to be started.
+    pub(super) fn take_startable(&mut self, now: Instant) -> Vec<R> {
+        let mut startable = Vec::new();
+        while self.running_count() < self.slots {
+            let Some((_, key)) = self.queue.pop_first() else { break };
+            if let Some(held) = self.held.get_mut(&key) {
+                held.place = None;
+                self.unannounced.push_back((now, key));
+                startable.push(held.run.clone());
+            }
+        }
+        startable
+    }
+
+    /// Takes out the runs that should have ended for longer than `grace`; their slots are not free until they return.
+    pub(super) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
+        let mut stuck = Vec::new();
+        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.place.is_none()) {
+            if held.run.should_end(now) && now.duration_since(*held.overdue_since.get_or_insert(now)) >= grace {
+                stuck.push(*key);
+            }
+        }
+        self.stuck.extend(&stuck);
+        stuck.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// A handler has returned whose run has a verdict since long.
+    pub(super) fn unstick(&mut self, key: RunKey) {
+        self.stuck.remove(&key);
+    }
+
+    pub(super) fn remove(&mut self, key: RunKey) -> Option<R> {
+        let held = self.held.remove(&key)?;
+        if let Some(place) = held.place {
+            self.queue.remove(&place);
+        }
+        let job_id = held.run.job_id();
+        if let Some(count) = self.per_job.get_mut(&job_id) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_job.remove(&job_id);
+            }
+        }
+        Some(held.run)
+    }
+
+    /// Removes the runs of which `which` holds and that have been queued for too long to begin.
+    pub(super) fn take_expired(&mut self, now: Instant, which: impl Fn(&R) -> bool) -> Vec<R> {
+        let is_over = |key: &&RunKey| {
+            let held = self.held.get(key).filter(|held| which(&held.run));
+            held.and_then(|held| held.begin_until).is_some_and(|until| until <= now)
+        };
+        let keys: Vec<RunKey> = self.queue.values().filter(is_over).copied().collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// Lets the runs that are queued now begin however long they wait.
+    pub(super) fn lift_limits(&mut self) {
+        self.held.values_mut().for_each(|held| held.begin_until = None);
+    }
+
+    /// Removes the runs that have not started and of which `which` holds.
+    pub(super) fn remove_queued(&mut self, which: impl Fn(&R) -> bool) -> Vec<R> {
+        let chosen = |key: &&RunKey| self.held.get(key).is_some_and(|held| which(&held.run));
+        let keys: Vec<RunKey> = self.queue.values().filter(chosen).copied().collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// The runs that have lasted for `after` and were not announced.
+    pub(super) fn take_unannounced(&mut self, now: Instant, after: Duration) -> Vec<R> {
+        let mut lasting = Vec::new();
+        while let Some((started, key)) = self.unannounced.front().copied() {
+            if now.duration_since(started) < after {
+                break;
+            }
+            self.unannounced.pop_front();
+            lasting.extend(self.held.get(&key).map(|held| held.run.clone()));
+        }
+        lasting
+    }
+}

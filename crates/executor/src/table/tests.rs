@@ -1,0 +1,322 @@
+//! Events of the table, without a runtime and a clock.
+
+use std::sync::{LazyLock, Mutex};
+
+use rondel_proto::v1::LogChunk;
+
+use super::*;
+
+/// A run of job 0 or 1, by its number.
+#[derive(Clone, Debug)]
+struct TestRun(RunKey, Arc<NoLog>);
+
+#[derive(Debug)]
+struct NoLog;
+
+impl TableLog for NoLog {
+    fn link(&self) -> u64 {
+        0
+    }
+
+    fn has_chunks(&self) -> bool {
+        false
+    }
+
+    fn has_unsent(&self) -> bool {
+        false
+    }
+
+    fn collect(&self, _: u64, _: bool) -> Vec<LogChunk> {
+        Vec::new()
+    }
+
+    fn acked(&self, _: i64) {}
+
+    fn close(self: &Arc<Self>) {}
+}
+
+impl TableRun for TestRun {
+    type Log = NoLog;
+
+    fn key(&self) -> RunKey {
+        self.0
+    }
+
+    fn job_id(&self) -> JobId {
+        JobId::new(self.0.run.get() % 2)
+    }
+
+    fn fence_n(&self) -> i64 {
+        self.0.run.get()
+    }
+
+    fn link(&self) -> u64 {
+        1
+    }
+
+    fn log(&self) -> &Arc<NoLog> {
+        &self.1
+    }
+
+    fn should_end(&self, _: Instant) -> bool {
+        true
+    }
+}
+
+/// A stream that keeps what is sent.
+#[derive(Debug)]
+struct TestLink(u64, Mutex<Vec<String>>);
+
+impl TestLink {
+    fn open(table: &mut RunTable<TestRun, Self>, id: u64) -> Arc<Self> {
+        let link = Arc::new(Self(id, Mutex::default()));
+        table.link_up(&link, start());
+        link
+    }
+
+    /// What was sent since the last call: the kind, or the reason of a refusal, and the run.
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.1.lock().unwrap())
+    }
+}
+
+impl TableLink for TestLink {
+    fn id(&self) -> u64 {
+        self.0
+    }
+
+    fn node_id(&self) -> i64 {
+        7
+    }
+
+    fn has_log_room(&self) -> bool {
+        true
+    }
+
+    fn extend(&self, items: impl IntoIterator<Item = Item>) {
+        self.1.lock().unwrap().extend(items.into_iter().map(|item| match item {
+            Item::Reply(reply) if reply.kind() == Kind::Refused => format!("{:?} {}", reply.refused(), reply.run_id),
+            Item::Reply(reply) => format!("{:?} {}", reply.kind(), reply.run_id),
+            Item::Result(result) => format!("Result {}", result.run_id),
+            Item::Fence(reply) => format!("Fence {} {}", reply.held.len(), reply.finished.len()),
+            Item::Draining => "Draining".to_owned(),
+            Item::Log(_) | Item::Probe(_) => unreachable!(),
+        }));
+    }
+}
+
+/// Knows the handler "h".
+struct TestIntake;
+
+impl Intake for TestIntake {
+    type Run = TestRun;
+
+    fn has_handler(&self, name: &str) -> bool {
+        name == "h"
+    }
+
+    fn run(&self, trigger: Trigger, _: u64) -> TestRun {
+        run(trigger.run_id)
+    }
+}
+
+fn start() -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(|| tokio::time::Instant::now().into_std());
+    *START
+}
+
+fn run(run_id: i64) -> TestRun {
+    TestRun(RunKey::new(run_id, 1), Arc::new(NoLog))
+}
+
+fn triggers(epoch: i64, runs: &[i64]) -> Triggers {
+    let trigger = |run_id: &i64| Trigger {
+        run_id: *run_id,
+        attempt: 1,
+        handler: "h".to_owned(),
+        fence_n: *run_id,
+        begin_within_ms: 1_000,
+        ..Trigger::default()
+    };
+    Triggers { node_id: 7, node_epoch: epoch, triggers: runs.iter().map(trigger).collect() }
+}
+
+fn result(run_id: i64) -> v1::Result {
+    v1::Result { run_id, attempt: 1, ..v1::Result::default() }
+}
+
+fn ack(run_id: i64) -> ResultAck {
+    ResultAck { run_id, attempt: 1, ..ResultAck::default() }
+}
+
+/// A table with one slot.
+fn table(journal: bool) -> (RunTable<TestRun, TestLink>, Arc<TestLink>) {
+    let mut table = RunTable::new(1, Duration::from_secs(1), journal);
+    let link = TestLink::open(&mut table, 1);
+    (table, link)
+}
+
+#[test]
+fn a_trigger_that_comes_again_is_answered_by_where_its_run_is() {
+    let (mut table, link) = table(false);
+    assert_eq!(ids(&table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start())), [1]);
+    assert_eq!((link.take(), table.load()), (vec!["Accepted 1".to_owned(), "Accepted 2".to_owned()], (1, 1)));
+    table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start());
+    assert_eq!(link.take(), ["Accepted 1", "Accepted 2"], "it is held");
+    assert_eq!(ids(&table.finish(RunKey::new(1, 1), result(1), start())), [2]);
+    assert_eq!(link.take(), ["Result 1"]);
+    table.offer(&link, triggers(3, &[1]), &TestIntake, start());
+    assert_eq!(link.take(), ["Result 1"], "no server has its result");
+    table.acked(&[ack(1)], start());
+    table.offer(&link, triggers(3, &[1]), &TestIntake, start());
+    assert_eq!(link.take(), ["Result 1"], "it is not run again");
+    assert_eq!(table.inventory().1, []);
+}
+
+#[test]
+fn triggers_are_refused_for_one_reason_each() {
+    let (mut table, link) = table(false);
+    table.fence(&Fence { node_id: 7, node_epoch: 3 });
+    table.fence(&Fence { node_id: 7, node_epoch: 2 });
+    table.offer(&link, triggers(3, &[1]), &TestIntake, start());
+    assert_eq!((link.take(), table.fenced(7)), (vec!["Fenced 1".to_owned()], Some(3)));
+    let mut unknown = triggers(4, &[1]);
+    unknown.triggers[0].handler = "other".to_owned();
+    table.offer(&link, unknown, &TestIntake, start());
+    assert_eq!(link.take(), ["NoHandler 1"]);
+    table.offer(&link, triggers(4, &[1, 2, 3, 4, 5, 6]), &TestIntake, start());
+    assert_eq!(link.take().last().unwrap(), "Full 6", "one runs and four wait");
+    table.drain();
+    assert_eq!(link.take(), ["Draining 2", "Draining 3", "Draining 4", "Draining 5", "Draining"]);
+    table.offer(&link, triggers(4, &[7]), &TestIntake, start());
+    assert_eq!((link.take(), table.free_jobs(vec![9])), (vec!["Draining 7".to_owned()], vec![]));
+}
+
+#[test]
+fn what_waited_for_too_long_is_handed_back_unless_its_server_was_fenced() {
+    let later = start() + Duration::from_secs(1);
+    let (mut table, link) = table(false);
+    table.offer(&link, triggers(3, &[1, 2, 3]), &TestIntake, start());
+    link.take();
+    table.hand_back_expired(start());
+    assert!(link.take().is_empty());
+    table.hand_back_expired(later);
+    assert_eq!(link.take(), ["Full 2", "Full 3"]);
+    table.offer(&link, triggers(3, &[4]), &TestIntake, start());
+    table.fence(&Fence { node_id: 7, node_epoch: 3 });
+    link.take();
+    assert_eq!(ids(&table.finish(RunKey::new(1, 1), result(1), later)), [4]);
+    assert_eq!(link.take(), ["Result 1"]);
+}
+
+#[test]
+fn a_result_goes_by_another_stream_until_it_is_acknowledged() {
+    let (mut table, first) = table(false);
+    table.offer(&first, triggers(3, &[1]), &TestIntake, start());
+    let second = TestLink::open(&mut table, 2);
+    table.finish(RunKey::new(1, 1), result(1), start());
+    assert_eq!((first.take().pop().unwrap(), second.take()), ("Result 1".to_owned(), vec![]));
+    table.outbox.resend_due(start() + Duration::from_secs(1));
+    assert_eq!((first.take(), second.take()), (vec![], vec!["Result 1".to_owned()]));
+    table.link_lost(2, start());
+    assert_eq!(first.take(), ["Result 1"]);
+    table.link_lost(1, start());
+    let third = TestLink::open(&mut table, 3);
+    assert_eq!(third.take(), ["Result 1"]);
+    table.answer_fence(&third, &Fence { node_id: 7, node_epoch: 3 }, start());
+    assert_eq!(third.take(), ["Fence 0 1", "Result 1"]);
+    table.acked(&[ack(1)], start());
+    table.outbox.resend_due(start() + Duration::from_secs(99));
+    assert!(third.take().is_empty());
+}
+
+#[test]
+fn with_a_journal_a_result_is_sent_when_it_is_written() {
+    let (mut table, link) = table(true);
+    table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start());
+    link.take();
+    table.finish(RunKey::new(1, 1), result(1), start());
+    let running = table.stop(|_| true, |run| result(run.0.run.get()), start());
+    assert_eq!((ids(&running), link.take()), (vec![2], vec![]), "the second one has begun");
+    let written = table.take_to_journal();
+    table.journaled(&written, true, start());
+    assert_eq!((link.take(), table.outbox.journaled_count()), (vec!["Result 1".to_owned()], 1));
+    table.acked(&[ack(1)], start());
+    assert_eq!(table.outbox.journaled_count(), 0);
+}
+
+#[test]
+fn a_handler_that_does_not_return_keeps_its_slot() {
+    let (mut table, link) = table(false);
+    table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start());
+    let grace = Duration::from_secs(1);
+    assert!(table.take_stuck(start(), grace).is_empty());
+    let stuck = table.take_stuck(start() + grace, grace);
+    assert_eq!((ids(&stuck), table.load()), (vec![1], (1, 1)));
+    table.conclude(&stuck[0], result(1), start());
+    assert!(table.take_startable(start()).is_empty());
+    assert_eq!(ids(&table.finish(RunKey::new(1, 1), result(1), start())), [2]);
+    assert_eq!(link.take(), ["Accepted 1", "Accepted 2", "Result 1"], "its second result is not sent");
+}
+
+fn ids(runs: &[TestRun]) -> Vec<i64> {
+    runs.iter().map(|run| run.0.run.get()).collect()
+}
+
+#[test]
+fn queued_runs_start_in_the_order_of_their_arrival() {
+    let mut runs = Runs::new(1);
+    for run_id in [1, 2, 4, 3] {
+        runs.accept(run(run_id), None);
+    }
+    let mut order = Vec::new();
+    while !runs.is_empty() {
+        let started = runs.take_startable(start());
+        assert_eq!(started.len(), 1);
+        order.extend(ids(&started));
+        runs.remove(started[0].key());
+    }
+    assert_eq!(order, [1, 2, 4, 3]);
+}
+
+#[test]
+fn slots_and_credit_bound_what_is_held() {
+    let mut runs = Runs::new(2);
+    for run_id in 0..6 {
+        assert!(!runs.is_full());
+        runs.accept(run(run_id), None);
+        runs.take_startable(start());
+    }
+    assert!(runs.is_full());
+    assert_eq!((runs.running_count(), runs.queued_count()), (2, 4));
+    assert!(runs.has_job(JobId::new(0)) && runs.has_job(JobId::new(1)) && !runs.has_job(JobId::new(2)));
+    assert_eq!(ids(&runs.remove_queued(|run| run.0.run.get() > 3)), [4, 5]);
+    assert_eq!((runs.running_count(), runs.queued_count()), (2, 2));
+}
+
+#[test]
+fn only_lasting_runs_are_announced_and_once() {
+    let mut runs = Runs::new(9);
+    runs.accept(run(1), None);
+    runs.accept(run(2), None);
+    runs.take_startable(start());
+    runs.remove(RunKey::new(1, 1));
+    let after = Duration::from_millis(500);
+    assert!(runs.take_unannounced(start(), after).is_empty());
+    assert_eq!(ids(&runs.take_unannounced(start() + after, after)), [2]);
+    assert!(runs.take_unannounced(start() + after, after).is_empty());
+}
+
+#[test]
+fn what_is_queued_for_too_long_does_not_begin() {
+    let mut runs = Runs::new(1);
+    let now = start();
+    let soon = Some(now + Duration::from_secs(1));
+    [(1, soon), (2, soon), (3, None)].into_iter().for_each(|(id, until)| runs.accept(run(id), until));
+    assert_eq!(ids(&runs.take_startable(now)), [1]);
+    let later = now + Duration::from_secs(1);
+    assert!(runs.take_expired(now, |_| true).is_empty() && runs.take_expired(later, |_| false).is_empty());
+    assert_eq!(ids(&runs.take_expired(later, |_| true)), [2], "what runs goes on");
+    runs.remove(RunKey::new(1, 1));
+    assert_eq!(ids(&runs.take_startable(now)), [3]);
+}

@@ -1,0 +1,183 @@
+//! One executor's end of a stream: what its run table needs beside the SDK's own code.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use rondel::table::{Intake, Item, RunKey, TableLink, TableLog, TableRun};
+use rondel_core::JobId;
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::lock;
+
+/// Why a run should end before its handler does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Cancelled,
+    TimedOut,
+    Silence,
+}
+
+/// The numbers of triggers that this process refused.
+pub(crate) type Refused = Arc<Mutex<BTreeSet<i64>>>;
+
+/// A stream to one node. Each item is a message of its own.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) id: u64,
+    pub(crate) node_id: i64,
+    pub(crate) up: mpsc::UnboundedSender<v1::ExecutorMessage>,
+    pub(crate) refused: Refused,
+}
+
+impl TableLink for Link {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn node_id(&self) -> i64 {
+        self.node_id
+    }
+
+    fn has_log_room(&self) -> bool {
+        true
+    }
+
+    fn extend(&self, items: impl IntoIterator<Item = Item>) {
+        for item in items {
+            let body = match item {
+                Item::Reply(reply) => {
+                    if reply.kind() == v1::reply::Kind::Refused {
+                        lock(&self.refused).insert(reply.fence_n);
+                    }
+                    Body::Replies(v1::Replies { replies: vec![reply] })
+                }
+                Item::Log(chunk) => Body::Logs(v1::Logs { chunks: vec![chunk] }),
+                Item::Result(result) => Body::Results(v1::Results { results: vec![result] }),
+                Item::Probe(replies) => Body::ProbeReplies(replies),
+                Item::Fence(reply) => Body::FenceReply(reply),
+                Item::Draining => Body::Draining(v1::Draining {}),
+            };
+            // Where the stream is gone, its session ends by itself.
+            self.up.send(v1::ExecutorMessage { body: Some(body) }).ok();
+        }
+    }
+}
+
+/// An accepted run.
+#[derive(Clone, Debug)]
+pub(crate) struct Held(Arc<HeldRun>);
+
+#[derive(Debug)]
+pub(crate) struct HeldRun {
+    pub(crate) trigger: v1::Trigger,
+    pub(crate) origin: (i64, i64),
+    /// The highest epoch of that node that was refused when it came.
+    pub(crate) fenced: Option<i64>,
+    link: u64,
+    stop: Mutex<Option<Stop>>,
+    pub(crate) stopping: CancellationToken,
+    log: Arc<NoLog>,
+}
+
+impl std::ops::Deref for Held {
+    type Target = HeldRun;
+
+    fn deref(&self) -> &HeldRun {
+        &self.0
+    }
+}
+
+impl HeldRun {
+    /// The first cause counts.
+    pub(crate) fn stop(&self, cause: Stop) {
+        lock(&self.stop).get_or_insert(cause);
+        self.stopping.cancel();
+    }
+
+    pub(crate) fn stopped(&self) -> Option<Stop> {
+        *lock(&self.stop)
+    }
+}
+
+impl TableRun for Held {
+    type Log = NoLog;
+
+    fn key(&self) -> RunKey {
+        RunKey::new(self.trigger.run_id, self.trigger.attempt)
+    }
+
+    fn job_id(&self) -> JobId {
+        JobId::new(self.trigger.job_id)
+    }
+
+    fn fence_n(&self) -> i64 {
+        self.trigger.fence_n
+    }
+
+    fn link(&self) -> u64 {
+        self.link
+    }
+
+    fn log(&self) -> &Arc<NoLog> {
+        &self.log
+    }
+
+    fn should_end(&self, _: std::time::Instant) -> bool {
+        false
+    }
+}
+
+/// Simulated handlers write no lines.
+#[derive(Debug)]
+pub(crate) struct NoLog;
+
+impl TableLog for NoLog {
+    fn link(&self) -> u64 {
+        0
+    }
+
+    fn has_chunks(&self) -> bool {
+        false
+    }
+
+    fn has_unsent(&self) -> bool {
+        false
+    }
+
+    fn collect(&self, _: u64, _: bool) -> Vec<v1::LogChunk> {
+        Vec::new()
+    }
+
+    fn acked(&self, _: i64) {}
+
+    fn close(self: &Arc<Self>) {}
+}
+
+/// Triggers of one server that came together.
+pub(crate) struct Arrival {
+    pub(crate) origin: (i64, i64),
+    pub(crate) fenced: Option<i64>,
+}
+
+impl Intake for Arrival {
+    type Run = Held;
+
+    fn has_handler(&self, _: &str) -> bool {
+        true
+    }
+
+    fn run(&self, trigger: v1::Trigger, link: u64) -> Held {
+        Held(Arc::new(HeldRun {
+            trigger,
+            origin: self.origin,
+            fenced: self.fenced,
+            link,
+            stop: Mutex::default(),
+            stopping: CancellationToken::new(),
+            log: Arc::new(NoLog),
+        }))
+    }
+}
