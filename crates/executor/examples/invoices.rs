@@ -15,7 +15,7 @@ async fn close_invoices(Params(close): Params<Close>) -> Result<u32, JobError> {
     Ok(7)
 }
 
-/// Tells the accountants once all are closed.
+/// Notifies the accountants once all are closed.
 #[rondel::job(name = "invoices.mail", parent = "invoices.close", timeout = "5m")]
 async fn mail_accountants() {}
 

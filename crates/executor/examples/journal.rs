@@ -43,7 +43,7 @@ async fn append(
 
 async fn noop() {}
 
-#[expect(clippy::disallowed_methods, reason = "the line says when the run started by the clock on the wall")]
+#[expect(clippy::disallowed_methods, reason = "the line has the wall-clock time of the start")]
 fn wall_clock_ms() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()
 }

@@ -1,7 +1,7 @@
 //! An executor for tests, with handlers that do what no handler should.
 //!
 //! `unruly SERVER TOKEN_FILE APP NAME [DATA_DIR]`. `abort` ends the process after `ms`; `spin` blocks its thread for `ms` without an
-//! `await`, and neither yields nor looks whether it is to stop; `flood` writes `mib` MiB to its log; `garble` says what no
+//! `await`, and neither yields nor looks whether it is to stop; `flood` writes `mib` MiB to its log; `garble` prints what no
 //! text should hold, in its log, its result and its error; `steady` does nothing.
 use std::process::ExitCode;
 use std::time::Duration;

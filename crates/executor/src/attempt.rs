@@ -79,7 +79,7 @@ fn abort(run: &RunContext, body: impl Sized) {
 }
 
 /// A run that was to stop reports why, whatever its handler returned in the end; but a success is one where the handler
-/// came to it without knowing, and nobody had asked for less.
+/// reached it before it read the request to stop, and no user had cancelled the run.
 fn settle(run: &RunContext, ended: Option<Result<Ending, String>>, grace: Duration) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);

@@ -1,4 +1,4 @@
-//! What a program says about its executor before it starts.
+//! The settings of an executor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ use crate::secrets::Secrets;
 use crate::session::{ServerUrl, Servers, TokenSource};
 use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
 
-/// How many runs an executor takes at the same time where it says nothing.
+/// How many runs an executor takes at the same time by default.
 const SLOTS: u32 = 64;
 
 /// How long running runs may go on after the signal to end.
 const DRAIN_GRACE: Duration = Duration::from_secs(60);
 
-/// Builds an [`Executor`]. Whatever is wrong is said by [`build`](Self::build) or [`run_until`](Self::run_until).
+/// Builds an [`Executor`]. [`build`](Self::build) and [`run_until`](Self::run_until) report wrong settings.
 ///
 /// ```no_run
 /// use rondel::{Executor, ExecutorError, JobError, Params, State};
@@ -142,7 +142,7 @@ impl Builder {
         self
     }
 
-    /// The namespace of the app; `default` where nothing is said.
+    /// The namespace of the app; `default` by default.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -161,7 +161,7 @@ impl Builder {
         self
     }
 
-    /// Its share among the executors of the app; 1 where nothing is said.
+    /// Its share among the executors of the app; 1 by default.
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
         self
@@ -170,13 +170,13 @@ impl Builder {
 
 /// What it does, and how.
 impl Builder {
-    /// How many runs it takes at the same time; 64 where nothing is said.
+    /// How many runs it takes at the same time; 64 by default.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
     }
 
-    /// How many blocking handlers run at the same time; 32 where nothing is said.
+    /// How many blocking handlers run at the same time; 32 by default.
     pub fn blocking_threads(mut self, count: usize) -> Self {
         self.blocking_threads = count;
         self
@@ -188,7 +188,7 @@ impl Builder {
         self
     }
 
-    /// How long running runs may go on after `until` has resolved; 60 s where nothing is said.
+    /// How long running runs may go on after `until` has resolved; 60 s by default.
     pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.drain_grace = grace;
         self
@@ -200,7 +200,7 @@ impl Builder {
         self
     }
 
-    /// How much of what one attempt logs is kept; 10 MiB or 100,000 lines where nothing is said.
+    /// How much of what one attempt logs is kept; 10 MiB or 100,000 lines by default.
     pub fn log_limit(mut self, limit: LogLimit) -> Self {
         self.log_limit = limit;
         self
@@ -278,7 +278,7 @@ impl Builder {
     /// Checks everything, and takes the data directory.
     ///
     /// # Errors
-    /// What is wrong with what was said, in one sentence.
+    /// The setting that is wrong, in one sentence.
     pub fn build(self) -> Result<Executor, ExecutorError> {
         self.check()?;
         let handlers = collect_handlers(self.handlers)?;

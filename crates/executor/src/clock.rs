@@ -32,13 +32,13 @@ struct Samples {
 }
 
 impl ServerClock {
-    /// A clock that shows the host's time until a server has told its own.
+    /// A clock that shows the host's time until a server has sent its own.
     pub(crate) fn new() -> Self {
         let offset = host_now().as_millis();
         Self { base: Instant::now(), state: Mutex::new(Samples { offsets: VecDeque::new(), offset }) }
     }
 
-    /// Takes in what a server said just now.
+    /// Adjusts the clock to the time of a server.
     pub(crate) fn observe(&self, server_now: Timestamp) {
         let sample = server_now.as_millis() - self.elapsed_ms();
         let mut state = lock(&self.state);
@@ -66,7 +66,7 @@ impl ServerClock {
 }
 
 /// The host's wall clock: what stands in for the server's until the first welcome, and in tests without a server.
-#[expect(clippy::disallowed_methods, reason = "the first estimate, before any server has told the time")]
+#[expect(clippy::disallowed_methods, reason = "the first estimate, before any server has sent the time")]
 fn host_now() -> Timestamp {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH + since_epoch

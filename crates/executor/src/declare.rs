@@ -46,8 +46,8 @@ pub trait Job {
     fn handler(&self) -> JobHandler;
 }
 
-/// A job's definition in code. What is not said has the server's default; the words and units are those of the REST API.
-/// What is wrong is said by [`Builder::build`](crate::Builder::build).
+/// A job's definition in code. A setting that is left out has the server's default; the words and units are those of the REST API.
+/// Wrong settings are reported by [`Builder::build`](crate::Builder::build).
 ///
 /// ```
 /// use rondel::Declaration;
@@ -68,7 +68,7 @@ pub struct Declaration {
 
 impl Declaration {
     /// The job's name, which is unique in the namespace. It is the handler's name as well, unless
-    /// [`handler`](Self::handler) says otherwise.
+    /// [`handler`](Self::handler) names another one.
     pub fn new(name: impl Into<String>) -> Self {
         let mut document = Map::new();
         document.insert("name".to_owned(), Value::String(name.into()));
@@ -104,7 +104,7 @@ impl Declaration {
         self.option("handler", name.into())
     }
 
-    /// For people.
+    /// Free text, shown in the console.
     #[must_use]
     pub fn description(self, text: impl Into<String>) -> Self {
         self.option("description", text.into())
@@ -134,7 +134,7 @@ impl Declaration {
         self.within("schedule", "cron", expression.into())
     }
 
-    /// The zone of the cron expression; UTC where nothing is said.
+    /// The zone of the cron expression; UTC by default.
     #[must_use]
     pub fn time_zone(self, zone: impl Into<String>) -> Self {
         self.within("schedule", "time_zone", zone.into())
@@ -236,7 +236,7 @@ impl Declaration {
         if let Value::Object(fields) = place {
             fields.insert(field.to_owned(), value.into());
         } else {
-            // Somebody gave a list of schedules by `option`, and then one more.
+            // The program gave a list of schedules by `option`, and then one more.
             *place = json!({ field: value.into() });
         }
         self

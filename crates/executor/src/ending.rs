@@ -1,4 +1,4 @@
-//! How an attempt ended, as it is told to the server.
+//! How an attempt ended, as it is reported to the server.
 
 use rondel_core::RunStatus;
 use rondel_proto::v1;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::job_error::{JobError, JobErrorKind};
 use crate::masks::Masks;
 
-/// The longest message, in bytes: one line for people.
+/// The longest message, in bytes: one line.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
 /// The longest result, in bytes of JSON: it travels with every acknowledgement and is kept in the ledger.

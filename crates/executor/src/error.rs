@@ -44,7 +44,7 @@ pub enum ExecutorError {
         /// How long their definitions are together.
         bytes: usize,
     },
-    /// Nobody to dial.
+    /// No server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
     /// Not the URL of a server.

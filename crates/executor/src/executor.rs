@@ -42,7 +42,7 @@ impl Executor {
         Builder::new(app.into())
     }
 
-    /// The stable name that servers and people know this executor by.
+    /// The stable name of this executor.
     ///
     /// ```
     /// # fn main() -> Result<(), rondel::ExecutorError> {

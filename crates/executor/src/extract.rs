@@ -44,7 +44,7 @@ pub trait FromRun: Sized {
     fn from_run(run: &RunContext) -> Result<Self, JobError>;
 
     /// What it wants of the job's parameters, if anything: the server refuses a job whose parameters do not fit, and the
-    /// console draws a form from it. An extractor that wraps [`Params`] hands on what that says.
+    /// console draws a form from it. An extractor that wraps [`Params`] hands its schema on.
     fn params_schema() -> Option<Schema> {
         None
     }
@@ -85,7 +85,7 @@ impl<T: DeserializeOwned + JsonSchema> FromRun for Params<T> {
     }
 }
 
-/// The job's parameters, of a type that has no schema: the server takes whatever it is told.
+/// The job's parameters, of a type that has no schema: the server accepts any.
 ///
 /// ```
 /// # use rondel::{RawParams, TestRun};
@@ -113,7 +113,7 @@ fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
     read(run.params()).map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
-/// A run that follows from others is told of them under `parents`; a type that has no place for that goes without.
+/// A run that follows from others receives them under `parents`; a type that has no place for that goes without.
 fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let read = match text {
         "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),
@@ -168,7 +168,7 @@ impl FromRun for Shard {
     }
 }
 
-/// Says when the run is to stop: somebody cancelled it, its time is over, or the executor goes away.
+/// Reports when the run is to stop: it was cancelled, its time is over, or the executor goes away.
 ///
 /// A handler that stops by itself ends well; one that does not is dropped at an `await` after the grace.
 ///
@@ -192,7 +192,7 @@ pub struct Cancel {
     run: RunContext,
 }
 
-/// The run is to stop. With `?` it ends the handler; the verdict says why it was to stop.
+/// The run is to stop. With `?` it ends the handler; the verdict names the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cancelled(String);
@@ -225,7 +225,7 @@ impl FromRun for Cancel {
     }
 }
 
-/// Tells how far the run is; about once a second the newest numbers go to the server.
+/// Reports the progress of the run; about once a second the newest numbers go to the server.
 ///
 /// ```
 /// # use rondel::{Progress, TestRun};
@@ -243,7 +243,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// So many of so many; `total` is 0 where nobody knows it.
+    /// So many of so many; `total` is 0 where it is unknown.
     pub fn set(&self, done: u64, total: u64) {
         self.run.set_progress(done, total);
     }
@@ -255,7 +255,7 @@ impl FromRun for Progress {
     }
 }
 
-/// The run's own log, for lines that do not come by `tracing`.
+/// The run's own log, for lines that are not events of `tracing`.
 ///
 /// ```
 /// # use rondel::{Log, TestRun};
@@ -273,7 +273,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// A line for people who follow along.
+    /// A line of the log.
     pub fn info(&self, text: impl AsRef<str>) {
         self.line("info", text.as_ref());
     }
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(joined.parents["b"]["result"], 3);
         assert_eq!(read::<Strict>(FOLLOWER).unwrap(), Strict { table: "orders".to_owned() });
         let own = read::<Strict>(r#"{"table": "orders", "parents": {"b": 1}}"#);
-        assert!(own.is_err(), "a field of the job's own that does not fit is told");
+        assert!(own.is_err(), "a field of the job's own that does not fit is reported");
         let wrong = read::<Strict>(&FOLLOWER.replace("table", "tabel")).unwrap_err();
         assert!(wrong.to_string().contains("tabel"), "{wrong}");
     }

@@ -12,7 +12,7 @@ use crate::run::{self, RunContext};
 
 /// An async function whose arguments come from the run and whose return value becomes the run's ending.
 ///
-/// It is implemented for every such function with up to eight arguments; nobody implements it by hand.
+/// It is implemented for every such function with up to eight arguments; do not implement it by hand.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not an async function of a run",
@@ -122,7 +122,7 @@ impl JobHandler {
         Self(Arc::new(Blocking { handler: Arc::new(handler), args: PhantomData }))
     }
 
-    /// The schema of the parameters that it takes; `None` where it does not say.
+    /// The schema of the parameters that it takes; `None` where it has none.
     #[must_use]
     pub fn params_schema(&self) -> Option<serde_json::Value> {
         self.0.params_schema().map(serde_json::Value::from)

@@ -1,4 +1,4 @@
-//! What the host says of itself: how long it is up, and, for people, its load. Zero where it does not say it.
+//! Facts about the host: its uptime, and its load for display. Zero where the host does not provide them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn uptime() -> Duration {
     Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
 }
 
-/// This process, as a server on the same host can find it; `None` where the host does not say it.
+/// This process, as a server on the same host can find it; `None` where the host does not provide it.
 pub(crate) fn process() -> Option<HostProcess> {
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
     let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;

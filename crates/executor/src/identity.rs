@@ -1,4 +1,4 @@
-//! Who this process is: an incarnation number of its own, and a name that people and routers know it by.
+//! The identity of this process: an incarnation number of its own, and the stable name that users and routers see.
 
 use rondel_core::name;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! How a handler says that it failed.
+//! The error of a handler.
 
 use std::error::Error;
 use std::fmt;
@@ -60,7 +60,7 @@ impl JobError {
         Self::new(JobErrorKind::Skip, reason)
     }
 
-    /// What it says.
+    /// The message.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message

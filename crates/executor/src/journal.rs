@@ -2,7 +2,7 @@
 //!
 //! `lock` keeps a second process out. `state.json` names the incarnation, so that the next one can prove that this one
 //! is dead. `results.jsonl` gets one line per result, made durable in batches; when all are acknowledged it is emptied.
-//! A line that cannot be read, because a crash or a full disk left it half written, is passed over; the others count.
+//! A line that cannot be read, because a crash or a full disk left it half written, is skipped; the others count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -222,7 +222,7 @@ fn append_to(path: &Path) -> io::Result<File> {
     owner_only().create(true).append(true).open(path)
 }
 
-/// Results are nobody else's to read, whoever made the folder.
+/// Only this user may read results, also where another one made the folder.
 fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]

@@ -1,5 +1,5 @@
 //! The SDK that is embedded in apps: plain async functions become handlers, and an executor runs them when a server
-//! of the cluster says so.
+//! of the cluster sends a trigger.
 //!
 //! ```no_run
 //! use rondel::{Executor, ExecutorError, Params};
@@ -32,7 +32,7 @@
 //!
 //! Handlers run on the runtime that the executor was started on, its talk with the servers on a thread of its own. So a
 //! handler that loops without an `await` holds up others on its thread, but neither heartbeats nor deadlines: its run ends
-//! as timed out or cancelled a second after the grace, with a message that says that the handler does not yield, and its
+//! as timed out or cancelled a second after the grace, with a message that the handler does not yield, and its
 //! slot stays taken until it returns. What blocks belongs into a
 //! [`blocking_handler`](Builder::blocking_handler) or [`spawn_blocking`].
 //!
@@ -106,11 +106,11 @@ pub use test_run::{TestOutcome, TestRun};
 ///     Ok(if close.region.is_some() { 1 } else { 7 })
 /// }
 ///
-/// /// Tells the accountants, once all are closed.
+/// /// Notifies the accountants, once all are closed.
 /// #[rondel::job(parent = "invoices.close", timeout = "5m")]
-/// async fn tell_accountants() {}
+/// async fn notify_accountants() {}
 ///
-/// let builder = Executor::builder("billing").job(close_invoices).job(tell_accountants);
+/// let builder = Executor::builder("billing").job(close_invoices).job(notify_accountants);
 /// // A handler is tested without a server, or called as the function that it is.
 /// assert_eq!(TestRun::of_job(&close_invoices).run().await.result(), Some(&7.into()));
 /// assert!(matches!(close_invoices::call(Params(Close { region: Some("eu".into()) })).await, Ok(1)));
@@ -136,7 +136,7 @@ pub use test_run::{TestOutcome, TestRun};
 /// ```
 ///
 /// An `async fn` becomes an async handler, a plain `fn` a [blocking one](Builder::blocking_handler). The doc comment's
-/// first paragraph is the job's description. What there is no argument for is said by a [`Declaration`], by hand.
+/// first paragraph is the job's description. For settings without an argument write a [`Declaration`].
 pub use rondel_macros::job;
 
 /// What [`Params`] takes the schema of its type from: derive [`schemars::JsonSchema`] for it.

@@ -26,11 +26,11 @@ use crate::table::RunKey;
 pub struct Timing {
     /// How long a run that is to stop may take to do so before it is dropped.
     pub cancel_grace: Duration,
-    /// How long no server may answer before serial and at-most-once runs are stopped; `None` takes the server's word.
+    /// How long no server may answer before serial and at-most-once runs are stopped; `None` for the server's setting.
     pub silence: Option<Duration>,
     /// How long a result goes without an acknowledgement before it is sent again.
     pub resend_after: Duration,
-    /// How long a run lasts before the server is told that it has started.
+    /// How long a run lasts before its start is reported.
     pub started_after: Duration,
     /// The longest that a log line waits for company.
     pub sweep_period: Duration,
@@ -66,7 +66,7 @@ pub(crate) struct Setup {
     pub(crate) timing: Timing,
     pub(crate) clock: ServerClock,
     pub(crate) lifecycle: Lifecycle,
-    /// `None` where nobody collects logs: they stay with the run.
+    /// `None` where no server collects logs: they stay with the run.
     pub(crate) shipping: Option<Arc<Shipping>>,
     pub(crate) log_limit: LogLimit,
     pub(crate) blocking: Arc<Semaphore>,
@@ -97,7 +97,7 @@ impl Setup {
     }
 }
 
-/// How many blocking handlers run at the same time where the builder says nothing.
+/// How many blocking handlers run at the same time by default.
 pub(crate) const BLOCKING_THREADS: usize = 32;
 
 /// Values by their type.

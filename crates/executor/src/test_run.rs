@@ -155,7 +155,7 @@ impl TestRun {
         self
     }
 
-    /// How long the handler may take to stop before it is dropped; 10 s where nothing is said.
+    /// How long the handler may take to stop before it is dropped; 10 s by default.
     pub fn cancel_grace(mut self, grace: Duration) -> Self {
         self.timing.cancel_grace = grace;
         self
@@ -234,7 +234,7 @@ impl TestOutcome {
         self.result.as_ref()
     }
 
-    /// The line for people: empty where it succeeded.
+    /// The message; empty where it succeeded.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.ending.message
@@ -251,7 +251,7 @@ impl TestOutcome {
         self.lines.iter().filter(move |line| line.level == level).map(|line| line.text.as_str())
     }
 
-    /// What the handler last told of its progress: done, and total.
+    /// The progress that the handler reported last: done, and total.
     #[must_use]
     pub fn progress(&self) -> Option<(u64, u64)> {
         self.progress

@@ -26,7 +26,7 @@ pub(crate) fn span(run: &RunContext) -> Span {
     span
 }
 
-/// Says how the run ended.
+/// Records how the run ended.
 pub(crate) fn ended(span: &Span, run: &RunContext, ending: &Ending) {
     tracing::debug!(status = %ending.status, message_of_run = ending.message, "the run ended");
     if run.is_exported() && !matches!(ending.status, RunStatus::Succeeded | RunStatus::Skipped) {

@@ -209,9 +209,9 @@ impl RunAs {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().trim_start_matches("error: ");
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, said.to_owned()))
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim().trim_start_matches("error: ");
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, message.to_owned()))
     }
 }
 

@@ -24,8 +24,8 @@ const PASSES_MAX: usize = 16;
 pub(super) struct Family {
     leader: Option<Pid>,
     mark: Vec<u8>,
-    /// Those that were ever told to end: found again when their parents are gone.
-    told: Mutex<BTreeSet<Identity>>,
+    /// Those that were ever signalled: found again when their parents are gone.
+    signalled: Mutex<BTreeSet<Identity>>,
 }
 
 impl Family {
@@ -35,7 +35,7 @@ impl Family {
         Self {
             leader: id.and_then(Pid::from_raw),
             mark: format!("{name}={value}").into_bytes(),
-            told: Mutex::default(),
+            signalled: Mutex::default(),
         }
     }
 
@@ -49,29 +49,29 @@ impl Family {
         self.leader = None;
     }
 
-    /// Looks again until nobody is left that was not told: whoever is told to die forks no more. They are looked for
-    /// before anybody is told: a parent that ends leaves children that nobody can trace.
+    /// Looks again until no process is left that was not signalled: a process that is to die forks no more. They are looked for
+    /// before any is signalled: a parent that ends leaves children that cannot be traced.
     fn signal(&self, signal: Signal, passes: usize) {
         let Some(leader) = self.leader else { return };
-        let known = lock(&self.told).clone();
+        let known = lock(&self.signalled).clone();
         let own = |process: &Process| {
             process.group == leader.as_raw_pid() || known.contains(&process.identity) || process.has(&self.mark)
         };
-        let mut told = BTreeSet::new();
+        let mut signalled = BTreeSet::new();
         for _ in 0..passes {
             let found = strays(&living(), own);
-            let new: Vec<Identity> = found.difference(&told).copied().collect();
-            if new.is_empty() && !told.is_empty() {
+            let new: Vec<Identity> = found.difference(&signalled).copied().collect();
+            if new.is_empty() && !signalled.is_empty() {
                 break;
             }
             match kill_process_group(leader, signal) {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
             }
-            new.iter().for_each(|process| tell(*process, signal));
-            told.extend(new);
+            new.iter().for_each(|process| send_signal(*process, signal));
+            signalled.extend(new);
         }
-        lock(&self.told).extend(told);
+        lock(&self.signalled).extend(signalled);
     }
 }
 
@@ -84,20 +84,20 @@ impl Drop for Family {
 /// Kills every process whose environment has the variable with a value that begins so, and what descends from it.
 pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
     let mark = format!("{name}={value_start}").into_bytes();
-    let mut told = BTreeSet::new();
+    let mut signalled = BTreeSet::new();
     for _ in 0..PASSES_MAX {
-        let found = strays(&living(), |process| told.contains(&process.identity) || process.has_start(&mark));
-        let new: Vec<Identity> = found.difference(&told).copied().collect();
+        let found = strays(&living(), |process| signalled.contains(&process.identity) || process.has_start(&mark));
+        let new: Vec<Identity> = found.difference(&signalled).copied().collect();
         if new.is_empty() {
             break;
         }
-        new.iter().for_each(|process| tell(*process, Signal::KILL));
-        told.extend(new);
+        new.iter().for_each(|process| send_signal(*process, Signal::KILL));
+        signalled.extend(new);
     }
-    told.len()
+    signalled.len()
 }
 
-fn tell(process: Identity, signal: Signal) {
+fn send_signal(process: Identity, signal: Signal) {
     // It may be gone by now, or (with the mark inherited through a change of user) not ours to signal.
     if let Some(Err(error)) = Pid::from_raw(process.id).map(|pid| kill_process(pid, signal))
         && error != rustix::io::Errno::SRCH

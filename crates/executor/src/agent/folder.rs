@@ -1,7 +1,7 @@
 //! A fresh working directory for each run, gone with the run, and what dead agents left behind.
 //!
-//! An agent has one folder, `agent-…`, with a lock in it that dies with the process; runs have theirs inside. Whoever
-//! starts looks at its siblings: a folder whose lock is free belongs to an agent that is dead, so what still runs in it
+//! An agent has one folder, `agent-…`, with a lock in it that dies with the process; runs have theirs inside. An agent
+//! that starts looks at its siblings: a folder whose lock is free belongs to an agent that is dead, so what still runs in it
 //! is ended, and it is removed.
 
 use std::fs::{File, Permissions};
@@ -36,7 +36,7 @@ pub(super) struct Folders {
     watcher: Mutex<Option<Child>>,
 }
 
-/// Where nobody says anything: a folder of this user's in the host's temporary one.
+/// The default: a folder of this user's in the host's temporary one.
 pub(super) fn default_base() -> PathBuf {
     std::env::temp_dir().join(format!("rondel-agent-{}", own_uid()))
 }
@@ -72,7 +72,7 @@ impl Folders {
         // A run that could open the lock could hold it, and keep the next agent from cleaning up.
         let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(new.path().join(LOCK))?;
         lock.lock()?;
-        // Only now others see it: nobody finds it without its lock.
+        // Only now others see it: none finds it without its lock.
         let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
         let path = base.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
         std::fs::rename(new.path(), &path)?;
@@ -130,7 +130,7 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
 /// what the agent's runs left, and removes the folder.
 ///
 /// # Errors
-/// What the input, or the removal, said.
+/// The error of the input, or of the removal.
 pub fn clean_up_after(folder: &Path) -> io::Result<()> {
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
     end_left_over(folder)
@@ -150,7 +150,7 @@ fn remove_dead(base: &Path) {
     }
 }
 
-/// Whether it is a folder of this user whose lock nobody holds.
+/// Whether it is a folder of this user whose lock is free.
 fn is_dead(path: &Path) -> bool {
     let is_ours = path.symlink_metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == own_uid());
     is_ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())

@@ -55,14 +55,14 @@ enum Expected {
     Class(u16),
 }
 
-/// The client goes where the params say, as far as this list lets it.
+/// The client goes to the URL of the params, as far as this list allows.
 pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
     let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
-/// The same request as a part of the run's trace, unless the job says another one.
+/// The same request as a part of the run's trace, unless the job names another one.
 pub(super) fn in_trace(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
     let is_set = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
     if let Some(parent) = parent.filter(|_| !is_set) {
@@ -159,7 +159,7 @@ fn bad(field: &str, reason: impl std::fmt::Display) -> JobError {
     JobError::terminal(format_args!("params: {field}: {reason}"))
 }
 
-/// What went wrong with a body: too much of it, or (to be said by the caller) the connection.
+/// The error of a body: too much of it, or (reported by the caller) the connection.
 enum BodyError {
     TooLarge(usize),
     Read(RequestError),

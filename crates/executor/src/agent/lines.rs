@@ -3,7 +3,7 @@
 use crate::log::LINE_BYTES_MAX as LOGGED_MAX;
 
 /// A line without an end is handed on at this length, one more than a log takes, so that it is marked as cut there; the
-/// rest of it is passed over.
+/// rest of it is skipped.
 const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
 
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! The ready-made handlers of the agent: `shell` runs a program, `python`, `node`, `php` and `powershell` run scripts,
 //! `http` makes a request.
 //!
-//! An agent is an executor with these handlers, for whoever has no program of their own to put the SDK in.
+//! An agent is an executor with these handlers, for users without a program of their own to put the SDK in.
 
 mod confine;
 mod family;
@@ -75,7 +75,7 @@ pub struct AgentConfig {
 ///
 /// `http` takes `{"url": "…"}` and beside it `method`, `headers`, `body` (a text, or JSON), `expect_status` (`200`,
 /// `"2xx"`, or a list), `timeout` and `max_body_bytes`. Requests go to the public internet, and where
-/// [`AgentConfig::outgoing_allow`] says.
+/// [`AgentConfig::outgoing_allow`] allows.
 ///
 /// ```no_run
 /// use rondel::{Executor, agent};

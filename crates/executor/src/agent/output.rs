@@ -11,7 +11,7 @@ use crate::extract::Log;
 /// Read at once: few calls for a flood, little memory for a thousand quiet processes.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// After so many bytes in one go it is somebody else's turn.
+/// After so many bytes in one go other tasks have their turn.
 const TURN_BYTES: usize = 128 * 1024;
 
 /// How long a process may be held up because its lines cannot be sent on; after that they are dropped and counted, until

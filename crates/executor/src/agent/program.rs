@@ -26,7 +26,7 @@ const TRACE_PARENT: &str = "TRACEPARENT";
 /// How long the output of a program that has ended is still read: what it left in the background may hold it open.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
-/// The program passes the run over; what automake's and meson's tests end with to say the same.
+/// The program skips the run, as tests of automake and meson do.
 const SKIP_CODE: i32 = 77;
 /// It failed, and trying again is of no use.
 const TERMINAL_CODE: i32 = 99;
@@ -38,7 +38,7 @@ pub(super) struct Program {
     pub(super) env: BTreeMap<String, String>,
     pub(super) cwd: Option<PathBuf>,
     pub(super) stdin: Option<String>,
-    /// The run's working directory: the current one, unless `cwd` says another.
+    /// The run's working directory: the current one, unless `cwd` names another.
     pub(super) folder: TempDir,
 }
 
@@ -127,10 +127,10 @@ fn trace_env(run: &RunContext) -> Option<(&'static str, String)> {
     run.traceparent().map(|parent| (TRACE_PARENT, parent.to_string()))
 }
 
-/// What the run was told of the runs that it follows from. Servers keep it far below what a variable can hold.
+/// The runs that the run follows from. Servers keep it far below what a variable can hold.
 fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
-    let told = serde_json::from_str(run.params()).ok().and_then(|mut params| parents::take(&mut params))?;
-    Some(("RONDEL_PARENTS", serde_json::Value::Object(told).to_string()))
+    let parents = serde_json::from_str(run.params()).ok().and_then(|mut params| parents::take(&mut params))?;
+    Some(("RONDEL_PARENTS", serde_json::Value::Object(parents).to_string()))
 }
 
 /// Feeds it, reads it, and waits for its end.

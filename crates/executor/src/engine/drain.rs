@@ -8,7 +8,7 @@ use super::{HeldRun, Link};
 use crate::run::StopCause;
 use crate::table::RunTable;
 
-/// How long dropped tasks may take to be gone. Only one that blocks its thread takes longer, and nobody can stop that.
+/// How long dropped tasks may take to be gone. Only one that blocks its thread takes longer, and that cannot be stopped.
 const TASKS_GRACE: Duration = Duration::from_secs(2);
 
 type Table = RunTable<HeldRun, Link>;

@@ -63,9 +63,9 @@ pub(crate) struct Engine {
     /// Something went away that a drain may be waiting for.
     settled: Notify,
     next_link: AtomicU64,
-    /// Where handlers run: the runtime of whoever started the executor.
+    /// Where handlers run: the runtime that the executor was started on.
     handlers_on: OnceLock<Handle>,
-    /// What servers said of the declared jobs last, so that each problem is logged once, whoever tells it.
+    /// The last problems of the declared jobs, so that each is logged once, whichever server reports it.
     problems: Mutex<BTreeSet<String>>,
 }
 
@@ -164,7 +164,7 @@ impl Engine {
     }
 
     /// Where no server has answered for too long, what must not run twice stops. That is also looked at before each run begins: a
-    /// process that stood still may come to itself there, and the run be somebody else's by now.
+    /// process that stood still may come to itself there, and the run be another executor's by now.
     fn heed_silence(&self) {
         self.stop_after(self.silence.exceeded(host::uptime()));
     }
@@ -277,7 +277,7 @@ impl Engine {
         self.table().outbox.links().any(|link| link.node_id() == node_id)
     }
 
-    /// A server said something. False where the silence before it was too long: what must not run twice is stopped, and
+    /// A server was heard. False where the silence before it was too long: what must not run twice is stopped, and
     /// the session is to be opened anew, for its triggers may have gone elsewhere meanwhile. So are all sessions from before.
     pub(crate) fn heard(&self, link: &Link) -> bool {
         if link.silence_count != self.silence.over_count() {

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What holds where neither the builder nor a server says anything.
+/// The default, where neither the builder nor a server sets it.
 const SILENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -30,9 +30,9 @@ impl Silence {
         if exceeded.is_some() {
             self.over_count.fetch_add(1, Ordering::Relaxed);
         }
-        let told = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
+        let by_server = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
         self.heard_ms.fetch_max(as_ms(hello_at), Ordering::Relaxed);
-        self.limit_ms.store(as_ms(self.configured.unwrap_or(told)).max(1), Ordering::Relaxed);
+        self.limit_ms.store(as_ms(self.configured.unwrap_or(by_server)).max(1), Ordering::Relaxed);
         exceeded
     }
 
@@ -42,7 +42,7 @@ impl Silence {
     }
 
     /// A server was heard. Where the silence before was too long, that is answered, and it goes on: what waited in the
-    /// socket of a process that stood still may be somebody else's by now, and only a new welcome ends it.
+    /// socket of a process that stood still may be another executor's by now, and only a new welcome ends it.
     pub(crate) fn heard(&self, uptime: Duration) -> Option<Duration> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_none() {
@@ -71,7 +71,7 @@ mod tests {
     fn silence_counts_from_the_last_word() {
         let silence = Silence::new(None);
         let at = Duration::from_secs;
-        assert_eq!(silence.exceeded(at(60)), None, "nobody has spoken yet");
+        assert_eq!(silence.exceeded(at(60)), None, "no server was heard yet");
         assert_eq!(silence.welcomed(3_000, at(60), at(60)), None);
         silence.heard(at(62));
         assert_eq!(silence.exceeded(at(64)), None);

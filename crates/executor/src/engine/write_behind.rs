@@ -8,7 +8,7 @@ use crate::journal::Journal;
 pub(crate) struct JournalLoop {
     engine: Arc<Engine>,
     journal: Arc<Journal>,
-    /// Whether the last write failed: said once, not at each batch.
+    /// Whether the last write failed: logged once, not at each batch.
     failing: bool,
 }
 

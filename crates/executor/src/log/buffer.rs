@@ -27,7 +27,7 @@ const UNACKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A line costs this much beside its text.
 const LINE_OVERHEAD: usize = 32;
 
-/// One line, for whoever reads the log on the spot.
+/// One line, for readers in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogText {
     pub(crate) level: String,
@@ -37,7 +37,7 @@ pub(crate) struct LogText {
 pub(crate) struct RunLog {
     key: RunKey,
     masks: OnceLock<Masks>,
-    /// `None` where nobody collects the lines: they stay.
+    /// `None` where no server collects the lines: they stay.
     shipping: Option<Arc<Shipping>>,
     limit: LogLimit,
     state: Mutex<State>,
@@ -90,7 +90,7 @@ impl RunLog {
         self.masks.get_or_init(Masks::default)
     }
 
-    /// Adds what was said, line by line.
+    /// Adds a text, line by line.
     pub(crate) fn push(self: &Arc<Self>, level: &'static str, at: Timestamp, text: &str) {
         let masks = self.masks.get();
         let none = Masks::default();
@@ -182,7 +182,7 @@ impl RunLog {
         }
     }
 
-    /// The lines that stayed, where nobody collects them.
+    /// The lines that stayed, where no server collects them.
     pub(crate) fn lines(&self) -> Vec<LogText> {
         let state = lock(&self.state);
         state.pending.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
@@ -254,7 +254,7 @@ impl TableLog for RunLog {
         self.room.notify_waiters();
     }
 
-    /// Whether chunks are left that nobody has acknowledged.
+    /// Whether chunks are left that no server has acknowledged.
     fn has_chunks(&self) -> bool {
         !lock(&self.state).chunks.is_empty()
     }

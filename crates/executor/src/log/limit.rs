@@ -1,7 +1,7 @@
 //! How much one attempt may log.
 
 /// How much of what one attempt logs is kept. Of what is more, the beginning and the end stay, with a line between them
-/// that says how much was left out.
+/// that counts what was left out.
 ///
 /// ```
 /// let limit = rondel::LogLimit { lines: 1_000, ..rondel::LogLimit::default() };
@@ -9,9 +9,9 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLimit {
-    /// Bytes, with about 32 for each line beside its text; 10 MiB where nothing is said.
+    /// Bytes, with about 32 for each line beside its text; 10 MiB by default.
     pub bytes: usize,
-    /// Lines; 100,000 where nothing is said.
+    /// Lines; 100,000 by default.
     pub lines: usize,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for LogLimit {
     }
 }
 
-/// A number of bytes for people.
+/// A number of bytes in its largest unit.
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl std::fmt::Display for Bytes {

@@ -37,7 +37,7 @@ impl Tail {
         self.gone_bytes += bytes;
     }
 
-    /// A line that says what is missing, where something is, and the last lines.
+    /// A line that counts the lines left out, if there are any, and the last lines.
     pub(super) fn into_lines(self, whole: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
         let (lines, bytes) = (self.gone_lines, Bytes(self.gone_bytes));
         let mark = (self.gone_bytes > 0 || lines > 0).then(|| LogLine {

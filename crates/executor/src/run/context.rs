@@ -68,7 +68,7 @@ struct Inner {
 
 #[derive(Default)]
 struct ProgressCell {
-    told: AtomicBool,
+    reported: AtomicBool,
     /// Whether it waits in the list of what is to be sent.
     listed: AtomicBool,
     done: AtomicU64,
@@ -156,7 +156,7 @@ impl RunContext {
     }
 
     /// The span that whatever the handler asks of others is a child of: to be sent as `traceparent`. The run's own where the
-    /// program exports traces, else the server's; `None` where nobody traces the run.
+    /// program exports traces, else the server's; `None` where the run is not traced.
     #[must_use]
     pub fn traceparent(&self) -> Option<TraceParent> {
         self.inner.exported.get().copied().or_else(|| self.sent_in())
@@ -274,9 +274,9 @@ impl RunContext {
         self.inner.stop.stopped().await;
     }
 
-    /// Tells the handler why it is to stop, if it is.
+    /// The cause, for the handler, if it is to stop.
     pub(crate) fn tell_stop(&self) -> Option<&StopCause> {
-        self.inner.stop.tell()
+        self.inner.stop.read_by_handler()
     }
 
     /// Whether the handler knows that it is to stop.
@@ -306,13 +306,13 @@ impl RunContext {
         let cell = &self.inner.progress;
         cell.done.store(done, Ordering::Relaxed);
         cell.total.store(total, Ordering::Relaxed);
-        cell.told.store(true, Ordering::Release);
+        cell.reported.store(true, Ordering::Release);
         if !cell.listed.swap(true, Ordering::AcqRel) {
             lock(&self.inner.setup.progressed).push(self.key());
         }
     }
 
-    /// The newest numbers, for sending; what is told from now on is listed again.
+    /// The newest numbers, for sending; what is reported from now on is listed again.
     pub(crate) fn take_progress(&self) -> (u64, u64) {
         self.inner.progress.listed.store(false, Ordering::Release);
         self.progress().unwrap_or_default()
@@ -321,7 +321,7 @@ impl RunContext {
     pub(crate) fn progress(&self) -> Option<(u64, u64)> {
         let cell = &self.inner.progress;
         let numbers = || (cell.done.load(Ordering::Relaxed), cell.total.load(Ordering::Relaxed));
-        cell.told.load(Ordering::Acquire).then(numbers)
+        cell.reported.load(Ordering::Acquire).then(numbers)
     }
 }
 

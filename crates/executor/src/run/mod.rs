@@ -69,7 +69,7 @@ where
 }
 
 /// Runs a closure that blocks on a thread of its own; it inherits [`current`], the shard and the run's log. It cannot be
-/// aborted: where the run is over before it, nobody waits for it any longer.
+/// aborted: where the run is over before it, it is not waited for any longer.
 ///
 /// ```
 /// # use rondel::{TestRun, shard, spawn_blocking};

@@ -1,21 +1,21 @@
-//! What a run was told of the runs that it follows from.
+//! The runs that a run follows from, in its parameters.
 
 use serde_json::{Map, Value};
 
 /// The parameter in which servers put it.
 const PARENTS: &str = "parents";
 
-/// Takes it out of the parameters. A parameter of the job's own with this name stays: each parent is told with the id of its
+/// Takes it out of the parameters. A parameter of the job's own with this name stays: each parent has the id of its
 /// run, and so it is when such a run is repeated by hand.
 pub(crate) fn take(params: &mut Value) -> Option<Map<String, Value>> {
     let fields = params.as_object_mut()?;
-    let is_run = |told: &Value| told["run_id"].is_string() && told["status"].is_string();
+    let is_run = |parents: &Value| parents["run_id"].is_string() && parents["status"].is_string();
     match fields.get(PARENTS) {
-        Some(Value::Object(told)) if !told.is_empty() && told.values().all(is_run) => {}
+        Some(Value::Object(parents)) if !parents.is_empty() && parents.values().all(is_run) => {}
         _ => return None,
     }
     match fields.remove(PARENTS) {
-        Some(Value::Object(told)) => Some(told),
+        Some(Value::Object(parents)) => Some(parents),
         _ => None,
     }
 }
@@ -27,10 +27,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_server_told_is_taken() {
-        let told = json!({"b": {"run_id": "7", "status": "succeeded", "params": null, "result": 3}});
-        let mut params = json!({"table": "orders", "parents": told});
-        assert_eq!(take(&mut params).map(Value::Object), Some(told));
+    fn only_parents_that_a_server_sent_are_taken() {
+        let parents = json!({"b": {"run_id": "7", "status": "succeeded", "params": null, "result": 3}});
+        let mut params = json!({"table": "orders", "parents": parents});
+        assert_eq!(take(&mut params).map(Value::Object), Some(parents));
         assert_eq!(params, json!({"table": "orders"}));
         for own in
             [json!({"parents": {"b": 1}}), json!({"parents": {}}), json!({"parents": ["b"]}), json!(null), json!([])]

@@ -13,7 +13,7 @@ use crate::ending::Ending;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopCause {
-    /// Somebody asked for it.
+    /// A user or a program asked for it.
     Cancelled { by: String },
     /// Its time is over.
     TimedOut { timeout: Duration },
@@ -36,7 +36,7 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the run was stopped by nobody's will and only because it might not end otherwise: a handler that did end,
+    /// Whether no user stopped the run, only the executor because it might not end otherwise: a handler that did end,
     /// and did not know, has done its work.
     pub(crate) fn yields_to_success(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
@@ -89,7 +89,7 @@ impl StopCell {
     }
 
     /// The cause, for the handler: from now on it may have left something undone.
-    pub(crate) fn tell(&self) -> Option<&StopCause> {
+    pub(crate) fn read_by_handler(&self) -> Option<&StopCause> {
         let cause = self.cause.get()?;
         self.was_told.store(true, Ordering::Relaxed);
         Some(cause)

@@ -115,11 +115,11 @@ pub(crate) struct Servers {
     pub(crate) token: TokenSource,
     tls: ClientTlsConfig,
     configured: BTreeSet<ServerUrl>,
-    known: Mutex<Known>,
+    known: Mutex<KnownServers>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownServers {
     /// By the latest welcome that named any.
     named: BTreeSet<ServerUrl>,
     /// Those that have a task.
@@ -142,7 +142,7 @@ impl Servers {
             .into_iter()
             .fold(tls, |tls, (certificate, key)| tls.identity(Identity::from_pem(certificate, key)));
         let servers = Self { token, tls, configured, known: Mutex::default() };
-        // A certificate or URL that cannot be used is said now, not at each dial.
+        // A certificate or URL that cannot be used is reported now, not at each dial.
         servers
             .configured
             .iter()
@@ -174,7 +174,7 @@ impl Servers {
         lock(&self.known).dialled.insert(url.clone())
     }
 
-    /// Whether nobody names this server any more; whoever dialled it ends then.
+    /// Whether no setting and no server names this server any more; the task that dials it ends then.
     pub(crate) fn gives_up(&self, url: &ServerUrl) -> bool {
         let mut known = lock(&self.known);
         let wanted = self.configured.contains(url) || known.named.contains(url);

@@ -1,4 +1,4 @@
-//! One session: hello, welcome, and then what either side has to say.
+//! One session: hello, welcome, and then the messages of both sides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The shortest time between two rounds: under load the messages grow instead of their number.
 const ROUND_PERIOD: Duration = Duration::from_millis(1);
 
-/// What holds where a welcome does not say it.
+/// The default, where a welcome does not set it.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// How long the goodbye may take.
@@ -44,7 +44,7 @@ pub(super) enum End {
     Alias(i64),
     /// The server does not want this executor.
     Refused(String),
-    /// The server says that this executor is connected: by another URL of the same server, or by a stream that broke
+    /// The server answers that this executor is connected: by another URL of the same server, or by a stream that broke
     /// and that the server has not given up.
     AlreadyThere(String),
     /// There was no session.
@@ -81,7 +81,7 @@ struct Opened {
     sender: mpsc::Sender<ExecutorMessage>,
     inbound: Streaming<ServerMessage>,
     welcome: Welcome,
-    /// The uptime at which the hello was said.
+    /// The uptime at which the hello was sent.
     hello_at: Duration,
 }
 
@@ -238,7 +238,7 @@ fn take(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::LogAcks(acks) => engine.log_acked(&acks.acks),
         FromServer::Fence(fence) => engine.fence(link, &fence),
         FromServer::Probes(probes) => engine.probe(link, probes),
-        FromServer::DeclarationProblems(told) => engine.declaration_problems(&told.problems),
+        FromServer::DeclarationProblems(found) => engine.declaration_problems(&found.problems),
         FromServer::Drain(_) => tracing::info!("a server goes away; results still go to it until it has"),
         FromServer::Welcome(welcome) => dial_named(engine, &welcome.servers),
     }
@@ -259,7 +259,7 @@ async fn write(engine: &Engine, link: &Link, sender: &mpsc::Sender<ExecutorMessa
                 }
             }
             () = link.ready() => {
-                // Others who are about to say something come along.
+                // What other tasks are about to send goes along.
                 if wrote_at.elapsed() < ROUND_PERIOD {
                     sleep(ROUND_PERIOD).await;
                 } else {

@@ -128,13 +128,13 @@ async fn what_cannot_run_is_refused_with_the_reason() {
         }
     };
     let running = Running::start(builder(&server).handler("wait", handler).slots(1));
-    server.trigger(trigger(100, "nobody")).await;
+    server.trigger(trigger(100, "missing")).await;
     assert_eq!(server.reply(100, Kind::Refused).await.refused(), RefusedWhy::NoHandler);
     // One slot and a credit of four.
     let numbered = |run_id| Trigger { fence_n: 10 + run_id, ..trigger(run_id, "wait") };
     server.trigger_all((1..=6).map(numbered).collect()).await;
     let full = server.reply(6, Kind::Refused).await;
-    assert_eq!((full.refused(), full.fence_n), (RefusedWhy::Full, 16), "it says which trigger that was");
+    assert_eq!((full.refused(), full.fence_n), (RefusedWhy::Full, 16), "it names the trigger");
     server.reply(5, Kind::Accepted).await;
     server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
     server.trigger(trigger(7, "wait")).await;
@@ -154,7 +154,7 @@ async fn what_cannot_run_is_refused_with_the_reason() {
     running.stop().await;
 }
 
-/// A run may come to a server's hands by the death of others: whoever sent it first, the answer to a fence has it.
+/// A run may come to a server's hands by the death of others: also one that another server sent, the answer to a fence has it.
 #[tokio::test]
 async fn a_fence_of_any_node_is_answered_with_everything() {
     let server = FakeServer::start().await;

@@ -28,10 +28,10 @@ async fn close_invoices(Params(rows): Params<u32>, shard: Shard) -> Result<u32, 
     Ok(rows / shard.total)
 }
 
-#[rondel::job("tell", after = ["invoices.close", "other"], on = "either")]
-fn tell() {}
+#[rondel::job("report", after = ["invoices.close", "other"], on = "either")]
+fn report() {}
 
-#[rondel::job(parent = "tell")]
+#[rondel::job(parent = "report")]
 async fn archive() {}
 
 #[test]
@@ -43,34 +43,34 @@ fn arguments_become_the_definition() {
         "overlap": {"policy": "discard"}, "route": "broadcast", "priority": 7, "enabled": false,
     });
     assert_eq!(close_invoices.declaration().document(), wanted);
-    let wanted = json!({"name": "tell", "schedule": {"after": ["invoices.close", "other"], "on": "either"}});
-    assert_eq!(tell.declaration().document(), wanted);
-    assert_eq!(archive.declaration().document(), json!({"name": "archive", "schedule": {"after": ["tell"]}}));
+    let wanted = json!({"name": "report", "schedule": {"after": ["invoices.close", "other"], "on": "either"}});
+    assert_eq!(report.declaration().document(), wanted);
+    assert_eq!(archive.declaration().document(), json!({"name": "archive", "schedule": {"after": ["report"]}}));
 }
 
 #[tokio::test]
 async fn a_declared_job_is_tested_without_a_server() {
     let outcome = TestRun::of_job(&close_invoices).params(100).shard(1, 4).run().await;
     assert_eq!(outcome.result(), Some(&25.into()));
-    assert!(TestRun::of_job(&tell).run().await.is_succeeded());
-    tell::call();
+    assert!(TestRun::of_job(&report).run().await.is_succeeded());
+    report::call();
     archive::call().await;
 }
 
 #[tokio::test]
 async fn the_hello_carries_what_is_declared() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).job(close_invoices).job(tell));
+    let running = Running::start(builder(&server).job(close_invoices).job(report));
     let hello = server.hello(0).await;
-    assert_eq!(hello.handlers, ["invoices.close", "tell"]);
+    assert_eq!(hello.handlers, ["invoices.close", "report"]);
     let declared: Vec<Value> = hello.declared.iter().map(|job| serde_json::from_str(&job.spec_json).unwrap()).collect();
     assert_eq!(declared.len(), 2);
-    assert_eq!((&declared[1]["app"], &declared[1]["handler"]), (&json!("app"), &json!("tell")));
+    assert_eq!((&declared[1]["app"], &declared[1]["handler"]), (&json!("app"), &json!("report")));
     running.stop().await;
 }
 
 #[test]
 fn a_declared_job_is_a_handler_too() {
-    let twice: Builder = Executor::builder("app").server("http://a").job(tell).handler("tell", || async {});
-    assert_eq!(twice.build().unwrap_err().to_string(), "handler \"tell\" is there twice");
+    let twice: Builder = Executor::builder("app").server("http://a").job(report).handler("report", || async {});
+    assert_eq!(twice.build().unwrap_err().to_string(), "handler \"report\" is there twice");
 }

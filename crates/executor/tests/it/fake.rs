@@ -1,4 +1,4 @@
-//! A server that does what a test says, and remembers what it was told.
+//! A server that a test controls, and that remembers what it received.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -262,7 +262,7 @@ impl Gateway for Service {
     }
 }
 
-/// Takes in what the executor says, and speaks only to answer it. It is a stream without items.
+/// Receives the messages of the executor, and sends only answers. It is a stream without items.
 fn async_stream(
     mut inbound: Streaming<ExecutorMessage>,
     shared: Arc<Shared>,

@@ -76,8 +76,8 @@ async fn a_run_beyond_its_time_is_stopped() {
 #[tokio::test]
 async fn tasks_of_a_run_end_with_it() {
     let gone = Arc::new(Notify::new());
-    struct Tell(Arc<Notify>);
-    impl Drop for Tell {
+    struct OnDrop(Arc<Notify>);
+    impl Drop for OnDrop {
         fn drop(&mut self) {
             self.0.notify_one();
         }
@@ -85,10 +85,10 @@ async fn tasks_of_a_run_end_with_it() {
     let handler = {
         let gone = Arc::clone(&gone);
         move || {
-            let tell = Tell(Arc::clone(&gone));
+            let guard = OnDrop(Arc::clone(&gone));
             async move {
                 rondel::spawn(async move {
-                    let _tell = tell;
+                    let _guard = guard;
                     std::future::pending::<()>().await;
                 });
             }
@@ -186,21 +186,21 @@ async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
 }
 
 /// A process that stood still finds its runs to be stopped at the moment at which their handlers are through: what is done
-/// is done. Whoever was told, and may have stopped halfway, has not succeeded.
+/// is done. One that read the request, and may have stopped halfway, has not succeeded.
 #[tokio::test]
 async fn what_succeeds_without_knowing_that_it_is_to_stop_has_succeeded() {
     let server = FakeServer::start().await;
-    let (told, through) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (tell, end) = (Arc::clone(&told), Arc::clone(&through));
+    let (reached, through) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (reach, end) = (Arc::clone(&reached), Arc::clone(&through));
     let unaware = move || {
         let end = Arc::clone(&end);
         async move { end.notified().await }
     };
     let aware = move |cancel: Cancel| {
-        let tell = Arc::clone(&tell);
+        let reach = Arc::clone(&reach);
         async move {
             cancel.cancelled().await;
-            tell.notify_one();
+            reach.notify_one();
         }
     };
     let timing = Timing { silence: Some(Duration::from_millis(500)), cancel_grace: Duration::from_secs(60), ..quick() };
@@ -211,7 +211,7 @@ async fn what_succeeds_without_knowing_that_it_is_to_stop_has_succeeded() {
     server.reply(1, Kind::Started).await;
     server.reply(2, Kind::Started).await;
     server.set_answers(false);
-    told.notified().await;
+    reached.notified().await;
     through.notify_one();
     let (unaware, aware) = (server.result(1).await, server.result(2).await);
     assert_eq!(unaware.status(), End::Succeeded, "{unaware:?}");

@@ -41,7 +41,7 @@ async fn a_handler_that_holds_the_only_thread_gets_its_verdict_and_keeps_its_slo
     assert_eq!(stuck.status(), End::TimedOut);
     assert!(stuck.message.contains("timed out after 100ms; the handler does not yield"), "{}", stuck.message);
     assert!(server.log(1).iter().any(|line| line.level == "error" && line.text.contains("does not yield")));
-    // The other one waits for the slot; heartbeats say so.
+    // The other one waits for the slot; heartbeats report it.
     server.forget_seen();
     let waits =
         |body: &Body| matches!(body, Body::Heartbeat(beat) if (beat.running, beat.queued) == (1, 1)).then_some(());

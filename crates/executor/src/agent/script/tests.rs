@@ -11,7 +11,7 @@ use crate::extract::{Cancel, Log, Params};
 use crate::run::RunContext;
 use crate::test_run::{TestOutcome, TestRun};
 
-/// A folder with programs of these names, each of which tells how it was called.
+/// A folder with programs of these names, each of which prints how it was called.
 fn host(programs: &[&str]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in programs {
