@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
-use super::AgentConfig;
+use super::config::AgentConfig;
 use super::family::WORK_DIR;
 use crate::job_error::JobError;
 

@@ -3,6 +3,7 @@
 //!
 //! An agent is an executor with these handlers, for users without a program of their own to put the SDK in.
 
+mod config;
 mod confine;
 mod family;
 mod folder;
@@ -13,7 +14,6 @@ mod program;
 mod script;
 mod shell;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::builder::Builder;
@@ -23,6 +23,7 @@ use crate::job_error::JobError;
 use crate::run::RunContext;
 use crate::secrets::Secrets;
 
+pub use config::AgentConfig;
 use confine::Confinement;
 pub use confine::RunAs;
 use folder::Folders;
@@ -30,36 +31,6 @@ pub use folder::clean_up_after;
 use program::ProgramResult;
 pub use rondel_core::outgoing::AllowedAddresses;
 use script::Interpreter;
-
-/// What an agent may do.
-///
-/// ```
-/// let config = rondel::agent::AgentConfig { allow_scripts: true, ..Default::default() };
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct AgentConfig {
-    /// Whether the text of scripts is run. Off, jobs can only start programs that this host has.
-    pub allow_scripts: bool,
-    /// Where the files with secrets are, beside the environment's `RONDEL_SECRET_*`.
-    pub secrets_dir: Option<PathBuf>,
-    /// Secrets by name that go before those of the environment: for an agent that has taken them out of it.
-    pub secrets: Option<Secrets>,
-    /// Where the working directories of runs are made; `None` for a folder of this user's in the host's temporary one.
-    pub work_dir: Option<PathBuf>,
-    /// Languages that are not offered although the host has their interpreter.
-    pub without_languages: Vec<String>,
-    /// A program and its first arguments, to be started beside the agent with one more argument: the folder that it is to
-    /// give to [`clean_up_after`]. With it, a killed agent's processes end at once; without, when the next agent starts.
-    pub watcher: Option<Vec<PathBuf>>,
-    /// Variables of the agent's environment that its runs get beside the usual ones (`PATH`, `HOME`, `LANG` and the like).
-    pub pass_env: Vec<String>,
-    /// The only programs that are started, by their absolute paths, interpreters of scripts too; `None` for any.
-    pub allow_programs: Option<Vec<PathBuf>>,
-    /// The user as whom runs are started; `None` for the agent's own. The agent must be root.
-    pub run_as: Option<RunAs>,
-    /// Where the handler `http` may go beside the public internet: this host and its networks are closed to it.
-    pub outgoing_allow: AllowedAddresses,
-}
 
 /// Adds the handlers `shell` and `http`, those of the script languages whose interpreter this host has, and the secrets
 /// for their params.
